@@ -1,11 +1,15 @@
 //! Authentication as `bk_server.conf` configures it: BookKeeper's keys, and `jaasFile`, `usersFile` and `requireReaderRole`.
 //!
-//! Nothing is read here but the settings: the files are loaded when the bookie starts.
+//! The files are loaded when the bookie starts. Nothing is read here but the settings, and the names of a JAAS file's sections where nothing
+//! says what it is for.
 
 use crate::args::BookieArgs;
+use crate::bookie_security;
+use crate::config::environment::OPTIONS;
 use crate::config::host::Host;
-use crate::config::values::Values;
+use crate::config::values::{Place, Values};
 use crate::settings::places::absolute;
+use bindery_metadata::SaslLogin;
 use bindery_server::auth::{AuthConfig, JaasConfig, Provider};
 use bindery_server::tls::TlsConfig;
 use std::path::{Path, PathBuf};
@@ -15,6 +19,7 @@ pub const SASL: &str = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory
 /// BookKeeper's provider of roles in certificates.
 pub const CERTIFICATES: &str = "org.apache.bookkeeper.tls.BookieAuthZFactory";
 const CLASS: &str = "bookieAuthProviderFactoryClass";
+const JAAS: &str = "jaasFile";
 
 /// The proof that clients must give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +37,8 @@ pub fn apply(
     host: &dyn Host,
 ) -> Option<AuthConfig> {
     startup_users(file, host);
-    let class = file.take(CLASS).filter(|class| class != "null");
-    let is_disabled =
-        class.as_deref().is_some_and(|class| class.ends_with("AuthenticationDisabledAuthProviderFactory"));
+    let class = file.take(CLASS);
+    let is_disabled = class.as_deref().is_some_and(is_open);
     let jaas = jaas(args, file);
     let users = file_of(args.users_file.as_deref(), "usersFile", file);
     let roles = list(file.take("authorizedRoles"));
@@ -107,6 +111,76 @@ pub fn apply(
     Some(AuthConfig { provider, requires_reader, refresh: AuthConfig::REFRESH_DEFAULT })
 }
 
+/// True for the two ways in which BookKeeper's files say that everybody is served.
+fn is_open(class: &str) -> bool {
+    class == "null" || class.ends_with("AuthenticationDisabledAuthProviderFactory")
+}
+
+/// Finds a JAAS file with users who need not log in, although its operator may expect that they have to. A file
+/// that a setting or flag of ours gives is a fault then, one among the options of Java a warning. `is_used_otherwise`: its user logs in
+/// somewhere.
+///
+/// To be called after everything that uses the file has its settings. Reads the names of the file's sections.
+pub fn check_jaas(
+    args: &BookieArgs,
+    file: &mut Values,
+    auth: Option<&AuthConfig>,
+    zookeeper: Option<&SaslLogin>,
+    is_used_otherwise: bool,
+) {
+    let Some(path) = file_of_shared(args, file) else { return };
+    let class = file.given().get(CLASS).map(|given| given.text.clone()).filter(|class| !class.is_empty());
+    if auth.is_some_and(|auth| auth.jaas().is_some()) || class.as_deref().is_some_and(is_open) {
+        return;
+    }
+    let is_known = class.as_deref().is_none_or(|class| [SASL, CERTIFICATES].contains(&class));
+    if !is_known || is_used_otherwise {
+        // The first is a fault already.
+        return;
+    }
+    let shown = path.display();
+    let users = file.given().get("saslJaasBookieSectionName").map(|given| given.text.clone());
+    let users =
+        users.filter(|name| !name.is_empty()).unwrap_or_else(|| JaasConfig::SECTION_DEFAULT.to_owned());
+    let (section, is_needed) = match zookeeper {
+        Some(SaslLogin::Jaas { section, is_needed, .. }) => (Some(section.as_str()), *is_needed),
+        _ => (None, false),
+    };
+    if is_needed {
+        return;
+    }
+    let why = match bookie_security::sections_of(&path) {
+        Err(error) => format!("it cannot be used: {error}"),
+        Ok(names) if names.contains(&users) => {
+            format!("the users in its section {users} are not asked for, and may not log in")
+        }
+        Ok(names) if section.is_some_and(|section| names.iter().any(|name| name == section)) => return,
+        Ok(_) => "nothing uses it".to_owned(),
+    };
+    let text = format!(
+        "jaasFile={shown}: {why}; give {CLASS}={SASL} to have clients log in as its users, {CLASS}=null if it is not for that, or \
+         zkSaslEnable=true if it is for the login to ZooKeeper; or remove it"
+    );
+    match is_of_java(args, file) {
+        true => file.warn(JAAS, text),
+        false => file.fault(JAAS, text),
+    }
+}
+
+/// True when the file is the one among the options of Java.
+fn is_of_java(args: &BookieArgs, file: &Values) -> bool {
+    let place = file.given().get(JAAS).map(|given| &given.place);
+    args.jaas_file.is_none()
+        && matches!(place, Some(Place::Variable(name)) if OPTIONS.contains(&name.as_str()))
+}
+
+/// The JAAS file, which may be taken already.
+fn file_of_shared(args: &BookieArgs, file: &mut Values) -> Option<PathBuf> {
+    let of_file = file.shared(JAAS).map(PathBuf::from);
+    let path = args.jaas_file.clone().or(of_file)?;
+    Some(absolute(&path, file))
+}
+
 /// Users of Java's file.
 fn jaas(args: &BookieArgs, file: &mut Values) -> Option<JaasConfig> {
     let section = file.take("saslJaasBookieSectionName");
@@ -150,8 +224,10 @@ fn startup_users(file: &mut Values, host: &dyn Host) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::environment::Variable;
     use crate::config::host::tests::Fake;
     use crate::config::values::Finding;
+    use crate::settings::metadata_security;
 
     fn tls(has_clients: bool) -> TlsConfig {
         TlsConfig {
@@ -238,12 +314,85 @@ mod tests {
             (format!("{CLASS}=my.Provider\n"), "is not known here"),
             (format!("{CLASS}={SASL}\n"), "there are no users"),
             (format!("{CLASS}={disabled}\nusersFile=/u\n"), "usersFile without"),
+            (format!("{CLASS}=null\nusersFile=/u\n"), "usersFile without"),
             ("authorizedRoles=a\n".to_owned(), "authorizedRoles are those of certificates"),
             ("usersFile=/u\nauthorizedRoles=a\n".to_owned(), "authorizedRoles are those of certificates"),
             ("requireReaderRole=true\n".to_owned(), "nobody has a role"),
         ] {
             let faults = of(&text).1;
             assert!(faults.len() == 1 && faults[0].contains(why), "{text}: {faults:?}");
+        }
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
+    fn a_jaas_file_that_nothing_uses_is_no_protection() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let (users, client, both) =
+            ("Bookie { a.B required user_hd=\"tiger\"; };", "Client { a.B required; };", "both");
+        std::fs::write(path("users"), users).unwrap();
+        std::fs::write(path("client"), client).unwrap();
+        std::fs::write(path(both), [users, client].concat()).unwrap();
+        std::fs::write(path("other"), "Other { a.B required; };").unwrap();
+        let disabled =
+            "org.apache.bookkeeper.auth.AuthProviderFactoryFactory$AuthenticationDisabledAuthProviderFactory";
+        let (sasl, certificates) = (format!("{CLASS}={SASL}\n"), format!("{CLASS}={CERTIFICATES}\n"));
+        let cases: [(&str, String, Option<&str>); 15] = [
+            ("users", String::new(), Some("section Bookie are not asked for")),
+            (both, String::new(), Some("section Bookie are not asked for")),
+            (both, "usersFile=/u\n".to_owned(), Some("section Bookie are not asked for")),
+            ("other", String::new(), Some("nothing uses it")),
+            (
+                "other",
+                "saslJaasBookieSectionName=Other\n".to_owned(),
+                Some("section Other are not asked for"),
+            ),
+            ("missing", String::new(), Some("it cannot be used")),
+            ("client", "zkSaslEnable=false\n".to_owned(), Some("nothing uses it")),
+            ("users", certificates, Some("section Bookie are not asked for")),
+            ("users", sasl, None),
+            ("users", format!("{CLASS}=null\n"), None),
+            ("users", format!("{CLASS}={disabled}\n"), None),
+            ("client", String::new(), None),
+            ("client", "usersFile=/u\n".to_owned(), None),
+            (both, "zkSaslEnable=true\n".to_owned(), None),
+            ("other", "zkSaslSection=Other\n".to_owned(), None),
+        ];
+        let found = |args: &BookieArgs, text: &str, variable: Option<&Path>| {
+            let mut file = Values::of(Some(text));
+            file.overlay(
+                variable
+                    .map(|path| Variable {
+                        key: JAAS.to_owned(),
+                        name: "BOOKIE_EXTRA_OPTS".to_owned(),
+                        value: path.display().to_string(),
+                    })
+                    .into_iter()
+                    .collect(),
+            );
+            let auth = apply(args, &mut file, Some(&tls(true)), &Fake::default());
+            let security = metadata_security::apply(&mut file, args.jaas_file.as_deref());
+            file.faults.clear();
+            check_jaas(args, &mut file, auth.as_ref(), security.sasl.as_ref(), false);
+            let texts = |found: Vec<Finding>| found.into_iter().map(|one| one.text).collect::<Vec<_>>();
+            (texts(file.faults), texts(file.warnings))
+        };
+        for (name, text, why) in cases {
+            let path = path(name);
+            let args = BookieArgs { jaas_file: Some(path.clone()), ..BookieArgs::default() };
+            let of_key = format!("{text}jaasFile={}\n", path.display());
+            let of_variable = found(&BookieArgs::default(), &text, Some(&path));
+            let (warnings, faults) = (of_variable.1, of_variable.0);
+            assert!(faults.is_empty(), "{faults:?}");
+            for (found, others) in
+                [found(&args, &text, None), found(&BookieArgs::default(), &of_key, None), (warnings, faults)]
+            {
+                assert!(others.is_empty(), "{others:?}");
+                assert_eq!(found.len(), usize::from(why.is_some()), "{name} {text} {found:?}");
+                assert!(found.iter().all(|found| found.contains(why.unwrap_or_default())), "{found:?}");
+                assert!(!found.concat().contains("tiger"));
+            }
         }
     }
 

@@ -213,6 +213,9 @@ fn take_all(
     let mut tier = tier::settings::of_bookie(args, file, config);
     let has_tierer = matches!(tier, Some((_, true)));
     let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer);
+    let is_used = security.user.as_ref().is_some_and(bookie_security::User::is_of_jaas);
+    let zookeeper = config.metadata_security.sasl.as_ref();
+    auth_settings::check_jaas(args, file, config.auth.as_ref(), zookeeper, is_used);
     let asks_for_users =
         config.auth.as_ref().is_some_and(|auth| matches!(auth.provider, Provider::Sasl { .. }));
     if has_tierer && asks_for_users && security.user.is_none() {

@@ -49,6 +49,7 @@ use crate::shared::{BufferSlab, Shared, Volumes};
 use crate::surplus::Surplus;
 use crate::tier::{Tier, TrimTask, Trimmer};
 use crate::tls::{Tls, TlsConfig};
+use crate::turns::Turns;
 use crate::words::{WordDesk, WordReader};
 use bindery_engine::EngineThreads;
 use bindery_io::{Clock, Disk, Random};
@@ -157,8 +158,9 @@ impl Bookie {
         config.limits.long_polls_max = config.limits.long_polls_max.min(plan.long_polls_max());
         log_start(&config, &plan, wanted);
 
-        let tls = open_tls(&config).await?;
-        let auth = open_auth(&config, &components.random).await?;
+        let turns = turns_of_strangers();
+        let tls = open_tls(&config, &turns).await?;
+        let auth = open_auth(&config, turns, &components.random).await?;
         let dirs = open_dirs(&config, &components.disk).await?;
         let option = config.option_names.listen;
         let bind_error = |source| StartError::Bind { address: config.listen, option, source };
@@ -219,6 +221,7 @@ impl Bookie {
             auth,
             tier,
             tier_log: Mutex::new(LogLimit::new(Duration::from_secs(10))),
+            frame_logs: Shared::frame_logs(),
         });
         let standing = Arc::new(Standing::new(shared.engine.clone()));
         if config.read_only {
@@ -416,25 +419,29 @@ impl Bookie {
 }
 
 /// Loads what TLS needs, before anything is touched.
-async fn open_tls(config: &BookieConfig) -> Result<Option<Arc<Tls>>, StartError> {
+async fn open_tls(config: &BookieConfig, turns: &Turns) -> Result<Option<Arc<Tls>>, StartError> {
     let Some(tls) = config.tls.clone() else { return Ok(None) };
-    let turns = handshake_turns();
+    let turns = turns.clone();
     let tls = blocking(move || Tls::open(tls, turns)).await?;
     Ok(Some(Arc::new(tls)))
 }
 
 /// Loads whom this bookie knows, before anything is touched.
-async fn open_auth(config: &BookieConfig, random: &Arc<dyn Random>) -> Result<Option<Arc<Auth>>, StartError> {
+async fn open_auth(
+    config: &BookieConfig,
+    turns: Turns,
+    random: &Arc<dyn Random>,
+) -> Result<Option<Arc<Auth>>, StartError> {
     let Some(auth) = config.auth.clone() else { return Ok(None) };
-    let turns = handshake_turns();
     let random = random.clone();
     let auth = blocking(move || Auth::open(auth, turns, random)).await?;
     Ok(Some(Arc::new(auth)))
 }
 
-/// How much may compute at once for peers that are not known yet: one thread is always left to others.
-fn handshake_turns() -> usize {
-    tokio::runtime::Handle::current().metrics().num_workers() / 2
+/// For handshakes and passwords of peers of this port together, whoever they are: as many as half of the runtime's threads, so that half of the cores
+/// are left to others. With one core there is one turn, which the system shares out. The admin port has two more, for a handshake and a password.
+fn turns_of_strangers() -> Turns {
+    Turns::new(tokio::runtime::Handle::current().metrics().num_workers() / 2)
 }
 
 /// Begins to look at the files of TLS and of users, if they may change.

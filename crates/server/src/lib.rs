@@ -30,6 +30,7 @@ pub mod sockets;
 pub mod surplus;
 pub mod tier;
 pub mod tls;
+pub mod turns;
 pub mod words;
 mod yielding;
 

@@ -73,6 +73,11 @@ impl BookieSecurity {
 }
 
 impl User {
+    /// True when name and secret are in a JAAS file.
+    pub fn is_of_jaas(&self) -> bool {
+        matches!(self.login, Login::Jaas(..))
+    }
+
     fn read(self) -> Result<Credentials, String> {
         let (name, secret) = match self.login {
             Login::Given(name, secret) => (name, secret),
@@ -109,6 +114,13 @@ fn login_in(path: &Path, section: &str) -> Result<bindery_sasl::Credentials, Str
     found.login().ok_or_else(|| {
         format!("{shown}: section {section} needs username=\"…\" and password=\"…\" in one of its modules")
     })
+}
+
+/// The names of the sections in a JAAS file. Blocks.
+pub fn sections_of(path: &Path) -> Result<Vec<String>, String> {
+    let text = read(path, jaas::FILE_BYTES_MAX as u64)?;
+    let parsed = jaas::Configuration::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(parsed.sections().iter().map(|section| section.name.clone()).collect())
 }
 
 /// The text of a small file. Blocks.

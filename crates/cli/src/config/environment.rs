@@ -99,7 +99,7 @@ pub fn select(
 }
 
 /// Variables with options of the Java process, of either image, the later ones winning.
-const OPTIONS: [&str; 4] = ["OPTS", "BOOKIE_OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
+pub(crate) const OPTIONS: [&str; 4] = ["OPTS", "BOOKIE_OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
 
 /// The key that stands for the system property that this option sets, with its value.
 fn key_of_property(option: &str) -> Option<(&'static str, &str)> {

@@ -13,11 +13,12 @@
 //!    the file, the name and password of a user of the role admin, or comes over a connection with a certificate of that role. A proxy on this machine counts as this machine, and must decide itself whom it lets through.
 //! 2. A token is compared by its SHA-256 in constant time, a password as [`crate::auth`] does it, and neither stands in a log line, answer or
 //!    error.
-//! 3. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
+//! 3. Names and passwords, which are those of the port for clients, are taken over TLS only, or from a loopback address.
+//! 4. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
 //!
 //! # Limits
-//! The file: [`FILE_BYTES_MAX`]. One request at a time has it read, on a thread that may block and for [`LOOK_MAX`] at most; others are
-//! told to try again.
+//! The file: [`FILE_BYTES_MAX`]. One request at a time has it read, and one has a password checked, on a thread that may block and for
+//! [`LOOK_MAX`] at most; others are told to try again at once.
 
 use crate::auth::Auth;
 use crate::log_limit::LogLimit;
@@ -54,6 +55,8 @@ pub(super) struct Asking {
     pub(super) peer: SocketAddr,
     /// The address that the peer connected to, if it is known.
     pub(super) here: Option<IpAddr>,
+    /// Inside TLS.
+    pub(super) is_encrypted: bool,
     /// Roles in the certificate that the peer presented, and that was verified.
     pub(super) certificate_roles: Vec<String>,
 }
@@ -65,6 +68,8 @@ pub struct Access {
     users: Option<Arc<Auth>>,
     /// Held by the thread that reads the file, so that guesses cost no more than that one.
     looking: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the thread that checks a password, for the same reason.
+    checking: Arc<tokio::sync::Mutex<()>>,
     /// False in tests of what others may do.
     trusts_this_machine: bool,
     refusals: Mutex<LogLimit>,
@@ -82,6 +87,8 @@ enum Refusal {
     WrongToken,
     /// With the name of nobody who may, or with a wrong password.
     WrongUser,
+    /// With a password that everybody on the way can read.
+    Unencrypted,
     /// The file cannot be read.
     Unreadable(String),
     /// Another request has it read, or that takes too long.
@@ -95,6 +102,7 @@ impl Access {
             tokens,
             users: None,
             looking: Arc::default(),
+            checking: Arc::default(),
             trusts_this_machine: true,
             refusals: Mutex::new(LogLimit::new(REFUSALS_INTERVAL)),
             begun: Instant::now(),
@@ -156,8 +164,12 @@ impl Access {
         if let (Some(users), Some(login)) =
             (&self.users, authorization.and_then(|value| of_scheme("basic", value)))
         {
-            let admin =
-                tokio::time::timeout(LOOK_MAX, users.admin(login)).await.map_err(|_| Refusal::Busy)?;
+            if !asking.is_encrypted && !ip.is_loopback() {
+                return Err(Refusal::Unencrypted);
+            }
+            let alone = self.checking.clone().try_lock_owned().map_err(|_| Refusal::Busy)?;
+            let admin = tokio::time::timeout(LOOK_MAX, users.admin(login, alone)).await;
+            let admin = admin.map_err(|_| Refusal::Busy)?;
             return admin.map(Some).ok_or(Refusal::WrongUser);
         }
         let Some(file) = &self.tokens else {
@@ -195,6 +207,9 @@ impl Refusal {
                                  BINDERY_ADMIN_TOKEN); or, where clients have to log in, the name and password of a user of the role admin"
                 .to_owned(),
             Refusal::WrongUser => "unknown user, wrong password, or not of the role admin".to_owned(),
+            Refusal::Unencrypted => "names and passwords are taken over TLS only, or from this machine: switch TLS on with \
+                                     httpServerTlsEnable=true, or send a token; the password that was sent is not secret any more"
+                .to_owned(),
             Refusal::WrongToken => "this token is not in the file of tokens".to_owned(),
             Refusal::Unreadable(_) => "the file of tokens cannot be read: see the log".to_owned(),
             Refusal::Busy => "another request is being checked: try again".to_owned(),
@@ -204,7 +219,7 @@ impl Refusal {
     fn answer(&self) -> Response {
         let text = format!("{}\n", self.text());
         match self {
-            Refusal::Remote => (StatusCode::FORBIDDEN, text).into_response(),
+            Refusal::Remote | Refusal::Unencrypted => (StatusCode::FORBIDDEN, text).into_response(),
             Refusal::NoToken | Refusal::WrongToken | Refusal::WrongUser => {
                 let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
                 (StatusCode::UNAUTHORIZED, challenge, text).into_response()
@@ -299,6 +314,7 @@ mod tests {
         authorization: Option<&str>,
     ) -> Option<StatusCode> {
         let asking = Asking {
+            is_encrypted: true,
             peer: peer.parse().unwrap(),
             here: Some("192.0.2.1".parse().unwrap()),
             certificate_roles: certificate_roles.iter().map(ToString::to_string).collect(),
@@ -382,7 +398,7 @@ mod tests {
             requires_reader: false,
             refresh: AuthConfig::REFRESH_DEFAULT,
         };
-        let auth = Auth::open(config, 1, Arc::new(SystemRandom)).unwrap();
+        let auth = Auth::open(config, crate::turns::Turns::new(1), Arc::new(SystemRandom)).unwrap();
         let access = Access::new(None).with_users(Some(Arc::new(auth)));
         let put = |authorization| status(&access, FAR, Method::PUT, authorization);
         // ops:a:b
@@ -401,6 +417,29 @@ mod tests {
         }
         assert_eq!(put(None).await, Some(StatusCode::UNAUTHORIZED));
         assert_eq!(status(&access, NEAR, Method::PUT, None).await, None);
+
+        // One password at a time, and no line of them.
+        let checking = access.checking.clone().try_lock_owned().unwrap();
+        assert_eq!(put(Some("Basic b3BzOmE6Yg==")).await, Some(StatusCode::SERVICE_UNAVAILABLE));
+        drop(checking);
+        assert_eq!(put(Some("Basic b3BzOmE6Yg==")).await, None);
+
+        // Invariant 3.
+        let access = Access { trusts_this_machine: false, ..access };
+        let headers = headers(Some("Basic b3BzOmE6Yg=="));
+        for (peer, is_encrypted, refused) in [
+            (FAR, false, Some(StatusCode::FORBIDDEN)),
+            ("192.0.2.1:9", false, Some(StatusCode::FORBIDDEN)),
+            (FAR, true, None),
+            (NEAR, false, None),
+            ("[::ffff:127.0.0.1]:1", false, None),
+        ] {
+            let here = Some("192.0.2.1".parse().unwrap());
+            let asking =
+                Asking { peer: peer.parse().unwrap(), here, is_encrypted, certificate_roles: Vec::new() };
+            let answer = access.refuse(&asking, &Method::PUT, "/", &headers).await;
+            assert_eq!(answer.map(|answer| answer.status()), refused, "{peer} {is_encrypted}");
+        }
     }
 
     #[test]

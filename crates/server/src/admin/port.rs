@@ -180,7 +180,7 @@ pub(super) async fn serve(
 
 async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Arc<Load>) {
     let here = socket.local_addr().ok().map(|address| address.ip());
-    let asking = Asking { peer, here, certificate_roles: Vec::new() };
+    let asking = Asking { peer, here, is_encrypted: common.tls.is_some(), certificate_roles: Vec::new() };
     let socket = PatientSocket::new(socket, common.patience);
     let Some(tls) = common.tls.clone() else { return serve_http(common, socket, asking, load).await };
     let stop = common.stop.clone();

@@ -53,7 +53,7 @@ impl Port {
         let address = listener.local_addr().unwrap();
         let router =
             Router::new().route("/thing", axum::routing::get(|| async { "seen" }).put(|| async { "done" }));
-        let tls = Some(Arc::new(Tls::open(config, 1).unwrap()));
+        let tls = Some(Arc::new(Tls::open(config, crate::turns::Turns::new(1)).unwrap()));
         let serving = Serving { router, access: Access::for_strangers(None), tls };
         let answers = ByteBudget::new("admin", 1 << 20);
         let task = tokio::spawn(serve(listener, serving, answers, patience, stop.clone()));

@@ -6,14 +6,14 @@
 //! part   = code ":" name *( "," name )        code 0: roles; others are not for us
 //! ```
 
-use crate::tls::subject_units;
+use crate::tls::first_subject_unit;
 
 /// The code of roles.
 const ROLES: &str = "0";
 
 /// The roles in a certificate (DER); empty when it has none.
 pub(crate) fn roles(certificate: &[u8]) -> Vec<String> {
-    subject_units(certificate).first().map_or_else(Vec::new, |unit| roles_of(unit))
+    first_subject_unit(certificate).map_or_else(Vec::new, |unit| roles_of(&unit))
 }
 
 fn roles_of(unit: &str) -> Vec<String> {

@@ -15,10 +15,11 @@
 //!    ([`verifier`], and [`bindery_sasl::digest_md5`]).
 //! 3. PLAIN is taken inside TLS only.
 //! 4. The rights of a connection are decided when it authenticates. A reload that changes or removes a user closes that user's
-//!    connections; one that fails keeps the users known before, is logged once per reason, and is an alarm.
+//!    connections; one that fails keeps the users known before, is logged once per reason, and is an alarm. A file of
+//!    users that has lost all of them is no failure: nobody of it may log in, which is an alarm, too.
 //! 5. Each refusal is a line of the audit log (`bindery::audit`), or counted in the next one.
 //!
-//! # Limits     messages of a client: [`TOKEN_BYTES_MAX`]; derivations of keys that compute at once: `turns`; files and names: [`users`]
+//! # Limits     messages of a client: [`TOKEN_BYTES_MAX`]; logins that wait, and derivations of keys that compute at once: [`crate::turns`]; files and names: [`users`]
 //! # Not here   the frames before authentication ([`crate::connection`]'s reader), the admin port ([`crate::admin::access`])
 
 mod base64;
@@ -34,6 +35,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::Exposition;
 use crate::reload::Reload;
 use crate::shared::Shared;
+use crate::turns::Turns;
 use bindery_io::Random;
 use bindery_sasl::digest_md5::{
     self, BOOKKEEPER_HOST, BOOKKEEPER_SERVICE, Nonce, RESPONSE_BYTES_MAX, ServerStep,
@@ -41,11 +43,11 @@ use bindery_sasl::digest_md5::{
 use bindery_sasl::plain;
 use parking_lot::{Mutex, RwLock};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::OwnedMutexGuard;
 use users::{Contents, User, Users};
 use verifier::Verifier;
 
@@ -187,6 +189,13 @@ pub(crate) enum Plugin {
     Plain,
 }
 
+impl Plugin {
+    /// Its messages are checked by turns, so that a connection may wait.
+    pub(crate) fn is_slow(self) -> bool {
+        self == Plugin::Plain
+    }
+}
+
 /// The state of a connection's exchange.
 pub(crate) struct Exchange(digest_md5::Server);
 
@@ -209,10 +218,23 @@ pub(crate) struct Failure {
     pub(crate) user: Option<String>,
 }
 
+/// Why a bookie does not start with users that a reload takes.
+fn unfit_to_start(users: &Users) -> Option<String> {
+    if users.has_empty_file {
+        return Some("it has no user: write lines with bindery user hash".to_owned());
+    }
+    let name = users.twice.first()?;
+    Some(format!(
+        "the user {name} is in the JAAS file (jaasFile), too, possibly with another password: remove one of them, here or there"
+    ))
+}
+
 /// The users in use, and why newer ones are not.
 #[derive(Default)]
 struct State {
     contents: Contents,
+    /// The file of users has lost all of them.
+    is_empty: bool,
     reload_failed: Option<String>,
     reloads: u64,
 }
@@ -223,22 +245,26 @@ pub struct Auth {
     users: RwLock<Arc<Users>>,
     state: Mutex<State>,
     random: Arc<dyn Random>,
-    turns: Arc<Semaphore>,
+    turns: Turns,
     /// Of peers that are not known, and of users who may not do what they want: strangers must not hide users.
     logs: [Mutex<LogLimit>; 2],
 }
 
 impl Auth {
-    /// Loads the files. Blocks. `turns`: derivations of keys that may compute at once.
+    /// Loads the files. Blocks. Keys are derived in `turns`.
     ///
     /// # Errors
     /// A file that is missing or cannot be used, or a setting that cannot, and how to make it so.
-    pub fn open(config: AuthConfig, turns: usize, random: Arc<dyn Random>) -> Result<Auth, AuthError> {
+    pub fn open(config: AuthConfig, turns: Turns, random: Arc<dyn Random>) -> Result<Auth, AuthError> {
         let mut state = State::default();
         let mut users = Users::default();
         if let Provider::Sasl { jaas, users: file } = &config.provider {
             state.contents = Contents::read(jaas.as_ref(), file.as_deref())?;
             users = Users::load(jaas.as_ref(), file.as_deref(), &state.contents)?;
+            if let Some(why) = unfit_to_start(&users) {
+                let path = file.clone().unwrap_or_default();
+                return Err(AuthError::Content { key: users::USERS_KEY, path, why });
+            }
             tracing::info!(users = users.len(), "clients log in with a name and a password (SASL)");
             if let Some(jaas) = jaas.as_ref().filter(|jaas| users::is_open_to_all(&jaas.file)) {
                 let file = jaas.file.display();
@@ -250,7 +276,7 @@ impl Auth {
             users: RwLock::new(Arc::new(users)),
             state: Mutex::new(state),
             random,
-            turns: Arc::new(Semaphore::new(turns.max(1))),
+            turns,
             logs: [REFUSALS_INTERVAL; 2].map(|interval| Mutex::new(LogLimit::new(interval))),
         })
     }
@@ -264,13 +290,14 @@ impl Auth {
         }
     }
 
-    /// Takes the next message of a client. `exchange` is the connection's, `None` before its first message. Cancel safe: what
-    /// is computed meanwhile is dropped with its turn.
+    /// Takes the next message of a client at `address`. `exchange` is the connection's, `None` before its first message. Cancel
+    /// safe: what is computed meanwhile is dropped with its turn.
     pub(crate) async fn step(
         &self,
         exchange: &mut Option<Exchange>,
         plugin: Plugin,
         token: &[u8],
+        address: IpAddr,
     ) -> Progress {
         let refused = |why: String| Progress::Failed(Failure { why, user: None });
         if token.len() > TOKEN_BYTES_MAX {
@@ -280,7 +307,10 @@ impl Auth {
             Plugin::DigestMd5 => self.digest_md5(exchange, token),
             // Which of two exchanges would it be?
             Plugin::Plain if exchange.is_some() => refused("two mechanisms at once".to_owned()),
-            Plugin::Plain => self.plain(token).await,
+            Plugin::Plain => match self.turns.place(address) {
+                Some(place) => self.plain(token, place.turn()).await,
+                None => refused("too many logins wait to be checked".to_owned()),
+            },
         }
     }
 
@@ -311,14 +341,15 @@ impl Auth {
         }
     }
 
-    async fn plain(&self, token: &[u8]) -> Progress {
+    /// Checks a message of PLAIN in a turn, which is over when that has ended.
+    async fn plain<T: Send + 'static>(&self, token: &[u8], turn: impl Future<Output = T>) -> Progress {
         let presented = match plain::decode(token) {
             Ok(presented) => presented,
             Err(error) => return Progress::Failed(Failure { why: error.to_string(), user: None }),
         };
         let users = self.users.read().clone();
         let named = users.get(&presented.user).cloned();
-        let turn = self.turns.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let turn = turn.await;
         let matching = tokio::task::spawn_blocking(move || {
             let known = named.as_ref().map(|user| &user.verifier);
             let is_right = Verifier::matches(known, &presented.user, &presented.secret, users.work);
@@ -335,13 +366,14 @@ impl Auth {
         }
     }
 
-    /// The user of the role admin whose name and password stand in the credentials of HTTP's scheme Basic (RFC 7617).
-    pub(crate) async fn admin(&self, credentials: &[u8]) -> Option<String> {
+    /// The user of the role admin whose name and password stand in the credentials of HTTP's scheme Basic (RFC 7617). They are checked in the
+    /// caller's turn, not in those of clients.
+    pub(crate) async fn admin(&self, credentials: &[u8], turn: OwnedMutexGuard<()>) -> Option<String> {
         let login = base64::decode(credentials, TOKEN_BYTES_MAX)?;
         let colon = login.iter().position(|&byte| byte == b':')?;
         // What a message of PLAIN would be.
         let message = [b"\0", &login[..colon], b"\0", &login[colon + 1..]].concat();
-        match self.plain(&message).await {
+        match self.plain(&message, std::future::ready(turn)).await {
             Progress::Done(_, Identity { name, user: Some(user), .. }) if user.roles.has(Role::Admin) => {
                 Some(name)
             }
@@ -409,11 +441,18 @@ impl Auth {
 
     /// Problems that an operator must know about.
     pub fn alarms(&self) -> Vec<String> {
-        let failed = self.state.lock().reload_failed.clone();
-        failed
-            .map(|why| format!("the files of users cannot be reloaded, the users known before stay: {why}"))
-            .into_iter()
-            .collect()
+        let state = self.state.lock();
+        let failed = state
+            .reload_failed
+            .as_ref()
+            .map(|why| format!("the files of users cannot be reloaded, the users known before stay: {why}"));
+        let empty = state.is_empty.then(|| {
+            let file = self.config.users_shown();
+            format!(
+                "usersFile={file} has no user, so nobody of it may log in: write lines with bindery user hash"
+            )
+        });
+        failed.into_iter().chain(empty).collect()
     }
 
     /// See [`Reload::reload`].
@@ -428,11 +467,23 @@ impl Auth {
         });
         let mut state = self.state.lock();
         let failed = match read {
+            // It may be written at this moment.
+            Ok(Some((_, users))) if users.has_empty_file && !is_last_try => return true,
             Ok(changed) => {
                 if let Some((contents, mut users)) = changed {
                     let mut current = self.users.write();
                     users.keep(&current);
                     tracing::info!(users = users.len(), "files of users reloaded");
+                    if users.has_empty_file {
+                        tracing::error!("the file of users has no user: nobody of it may log in");
+                    }
+                    for user in &users.twice {
+                        tracing::warn!(
+                            user,
+                            "in the JAAS file and in the file of users, which counts: remove one of them"
+                        );
+                    }
+                    state.is_empty = users.has_empty_file;
                     *current = Arc::new(users);
                     state.contents = contents;
                     state.reloads += 1;

@@ -10,13 +10,15 @@ use bindery_sasl::{Credentials, Secret};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
 fn sasl(users: &Path) -> AuthConfig {
     let provider = Provider::Sasl { jaas: None, users: Some(users.to_owned()) };
     AuthConfig { provider, requires_reader: false, refresh: AuthConfig::REFRESH_DEFAULT }
 }
 
 fn open(config: AuthConfig) -> Auth {
-    Auth::open(config, 1, Arc::new(SystemRandom)).unwrap()
+    Auth::open(config, crate::turns::Turns::new(1), Arc::new(SystemRandom)).unwrap()
 }
 
 fn write(file: &Path, lines: &[(&str, &str, &str)]) {
@@ -39,11 +41,11 @@ async fn digest(auth: &Auth, user: &str, password: &str) -> Progress {
         Nonce::draw(|| 1),
     );
     let mut exchange = None;
-    let Progress::Continue(challenge) = auth.step(&mut exchange, Plugin::DigestMd5, b"").await else {
+    let Progress::Continue(challenge) = auth.step(&mut exchange, Plugin::DigestMd5, b"", HERE).await else {
         panic!("a challenge")
     };
     let Ok(Step::Reply(reply)) = client.step(&challenge) else { panic!("a reply") };
-    let progress = auth.step(&mut exchange, Plugin::DigestMd5, &reply).await;
+    let progress = auth.step(&mut exchange, Plugin::DigestMd5, &reply, HERE).await;
     if let Progress::Done(token, _) = &progress {
         assert_eq!(client.step(token), Ok(Step::Done));
     }
@@ -52,7 +54,7 @@ async fn digest(auth: &Auth, user: &str, password: &str) -> Progress {
 
 async fn plain(auth: &Auth, user: &str, password: &str) -> Progress {
     let message = bindery_sasl::plain::encode(&Credentials::new(user, Secret::new(password)));
-    auth.step(&mut None, Plugin::Plain, &message).await
+    auth.step(&mut None, Plugin::Plain, &message, HERE).await
 }
 
 fn done(progress: Progress) -> Identity {
@@ -137,15 +139,15 @@ async fn messages_that_are_no_exchange_end_it() {
     write(&file, &[("hd", "writer", "tiger")]);
     let auth = open(sasl(&file));
     let long = vec![b','; TOKEN_BYTES_MAX + 1];
-    failed(auth.step(&mut None, Plugin::DigestMd5, &long).await);
-    failed(auth.step(&mut None, Plugin::Plain, &long).await);
-    failed(auth.step(&mut None, Plugin::Plain, b"").await);
+    failed(auth.step(&mut None, Plugin::DigestMd5, &long, HERE).await);
+    failed(auth.step(&mut None, Plugin::Plain, &long, HERE).await);
+    failed(auth.step(&mut None, Plugin::Plain, b"", HERE).await);
     let mut exchange = None;
-    assert!(matches!(auth.step(&mut exchange, Plugin::DigestMd5, b"").await, Progress::Continue(_)));
-    failed(auth.step(&mut exchange, Plugin::Plain, b"\0hd\0tiger").await);
+    assert!(matches!(auth.step(&mut exchange, Plugin::DigestMd5, b"", HERE).await, Progress::Continue(_)));
+    failed(auth.step(&mut exchange, Plugin::Plain, b"\0hd\0tiger", HERE).await);
     // A second first message is the response to the challenge.
-    failed(auth.step(&mut exchange, Plugin::DigestMd5, b"").await);
-    failed(auth.step(&mut exchange, Plugin::DigestMd5, b"").await);
+    failed(auth.step(&mut exchange, Plugin::DigestMd5, b"", HERE).await);
+    failed(auth.step(&mut exchange, Plugin::DigestMd5, b"", HERE).await);
     // Invariant 3.
     assert_eq!(auth.plugin("sasl", false), Some(Plugin::DigestMd5));
     assert_eq!(
@@ -183,6 +185,70 @@ async fn a_reload_keeps_who_is_unchanged_and_fails_without_harm() {
     assert_eq!(held(&auth), [true, false, false], "b has other roles, c is gone");
     failed(digest(&auth, "c", "pc").await);
     assert!(done(digest(&auth, "d", "pd").await).rights().permit(Need::Write));
+
+    // Without users: nobody, but not at the moment when it is written.
+    write_text(&file, "# nobody\n");
+    assert!(auth.reload(false) && auth.alarms().is_empty(), "it is to be looked at again");
+    done(digest(&auth, "a", "pa").await);
+    assert!(!auth.reload(true));
+    let alarm = auth.alarms().concat();
+    assert!(alarm.contains("usersFile=") && alarm.contains("has no user"), "{alarm}");
+    assert_eq!(held(&auth), [false, false, false]);
+    failed(digest(&auth, "a", "pa").await);
+    assert!(!auth.reload(false) && auth.alarms().len() == 1, "it stays an alarm");
+    std::fs::remove_file(&file).unwrap();
+    assert!(auth.reload(true) && auth.alarms().len() == 2);
+    write(&file, &[("a", "writer", "pa")]);
+    assert!(!auth.reload(false) && auth.alarms().is_empty());
+    done(digest(&auth, "a", "pa").await);
+}
+
+/// `users` invariants 1 and 3.
+#[tokio::test]
+async fn a_start_wants_users_and_each_of_them_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, jaas_file) = (dir.path().join("users"), dir.path().join("jaas"));
+    std::fs::write(&jaas_file, "Bookie { a.B required user_hd=\"tiger\"; };").unwrap();
+    let jaas = JaasConfig {
+        file: jaas_file,
+        section: JaasConfig::SECTION_DEFAULT.to_owned(),
+        allowed_ids: ".*".to_owned(),
+    };
+    let provider = Provider::Sasl { jaas: Some(jaas), users: Some(file.clone()) };
+    let config = AuthConfig { provider, ..sasl(&file) };
+    let refused = || {
+        let opened = Auth::open(config.clone(), Turns::new(1), Arc::new(SystemRandom));
+        opened.err().unwrap().to_string()
+    };
+    write_text(&file, "\n");
+    assert!(refused().contains("has no user"), "{}", refused());
+    write(&file, &[("hd", "reader", "lion")]);
+    let why = refused();
+    assert!(why.contains("usersFile=") && why.contains("user hd is in the JAAS file"), "{why}");
+
+    write(&file, &[("other", "reader", "lion")]);
+    let auth = open(config.clone());
+    done(digest(&auth, "hd", "tiger").await);
+    write(&file, &[("hd", "reader", "lion")]);
+    assert!(!auth.reload(false));
+    failed(digest(&auth, "hd", "tiger").await);
+    done(digest(&auth, "hd", "lion").await);
+}
+
+/// A place in the line of logins is needed, and given back ([`crate::turns`]).
+#[tokio::test]
+async fn a_password_is_checked_at_once_or_refused_where_too_many_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("users");
+    write(&file, &[("hd", "writer", "tiger")]);
+    let auth = open(sasl(&file));
+    let mut places: Vec<_> = std::iter::from_fn(|| auth.turns.place(HERE)).collect();
+    let Failure { why, user } = failed(plain(&auth, "hd", "tiger").await);
+    assert!(why.contains("too many logins") && user.is_none(), "{why}");
+    done(digest(&auth, "hd", "tiger").await);
+    places.pop();
+    done(plain(&auth, "hd", "tiger").await);
+    done(plain(&auth, "hd", "tiger").await);
 }
 
 #[test]

@@ -8,8 +8,10 @@
 //!
 //! # Invariants
 //! 1. A user of a JAAS file has the roles of [`Roles::of_clients`], which is what Java's bookie lets every user do. A user who is in both
-//!    files is the one of the file of users.
+//!    files keeps a bookie from starting; in files that changed later, that is the user of the file of users, with a warning.
 //! 2. A file of users that everybody on the machine may read is refused. No error quotes a part of a file but names.
+//! 3. A file of users without users keeps a bookie from starting. One that lost them later means that nobody of it may log in, with an
+//!    alarm: it says so as clearly as it says anything.
 //!
 //! # Limits     a file: [`FILE_BYTES_MAX`]; a name: [`NAME_BYTES_MAX`]
 
@@ -107,6 +109,10 @@ pub(super) struct Users {
     by_name: HashMap<String, Arc<User>>,
     /// The most rounds of a derivation among them.
     pub(super) work: u32,
+    /// The file of users has none (invariant 3).
+    pub(super) has_empty_file: bool,
+    /// Names that both files have (invariant 1).
+    pub(super) twice: Vec<String>,
 }
 
 impl Users {
@@ -117,16 +123,22 @@ impl Users {
         contents: &Contents,
     ) -> Result<Users, AuthError> {
         let mut found = Vec::new();
+        let (mut has_empty_file, mut twice) = (false, Vec::new());
         if let (Some(config), Some(text)) = (jaas, &contents.jaas) {
             found.extend(of_jaas(config, text)?);
         }
         if let (Some(path), Some(text)) = (users, &contents.users) {
             let why = |why| AuthError::Content { key: USERS_KEY, path: path.to_owned(), why };
-            found.extend(of_text(text).map_err(why)?);
+            let of_file = of_text(text).map_err(why)?;
+            has_empty_file = of_file.is_empty();
+            let in_both =
+                found.iter().filter(|known: &&User| of_file.iter().any(|user| user.name == known.name));
+            twice = in_both.map(|user| user.name.clone()).collect();
+            found.extend(of_file);
         }
         let work = found.iter().map(|user| user.verifier.iterations()).max().unwrap_or(0);
         let by_name = found.into_iter().map(|user| (user.name.clone(), Arc::new(user))).collect();
-        Ok(Users { by_name, work })
+        Ok(Users { by_name, work, has_empty_file, twice })
     }
 
     /// Keeps those of `before` that are as they were.
@@ -197,7 +209,7 @@ fn allowed(pattern: &str) -> Result<Regex, AuthError> {
     })
 }
 
-/// The users of a file of users.
+/// The users of a file of users, possibly none.
 fn of_text(text: &str) -> Result<Vec<User>, String> {
     let mut users: Vec<User> = Vec::new();
     let lines = text.lines().map(str::trim).zip(1..);
@@ -207,9 +219,6 @@ fn of_text(text: &str) -> Result<Vec<User>, String> {
             return Err(format!("line {number}: the user {} has a line already", user.name));
         }
         users.push(user);
-    }
-    if users.is_empty() {
-        return Err("it has no user: write lines with bindery user hash".to_owned());
     }
     Ok(users)
 }
@@ -316,7 +325,6 @@ mod tests {
         assert_eq!((users[0].verifier.iterations(), users[1].verifier.iterations()), (0, 1000));
         let line = format!("hd writer {}", of("hd", "tiger"));
         for (text, why) in [
-            ("".to_owned(), "no user"),
             ("hd".to_owned(), "line 1: a user has a name"),
             ("hd writer".to_owned(), "line 1: the verifier is missing"),
             ("\nhd writers x".to_owned(), "line 2: not a role"),
@@ -350,7 +358,7 @@ mod tests {
         }
         set(0o640);
         let users = load().unwrap();
-        assert_eq!(users.len(), 2);
+        assert_eq!((users.len(), &*users.twice), (2, &["hd".to_owned()][..]));
         let hd = users.get("hd").unwrap();
         assert!(hd.has("other") && !hd.has("tiger") && hd.roles.to_string() == "reader");
         let mut again = load().unwrap();

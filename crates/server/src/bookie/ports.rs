@@ -73,7 +73,7 @@ pub(super) async fn start_admin(
     let Some(address) = config.admin else { return Ok((None, None)) };
     if let Some(tls) = config.admin_tls.clone() {
         // Its handshakes have a turn of their own.
-        let tls = blocking(move || Tls::open(tls, 1)).await?;
+        let tls = blocking(move || Tls::open(tls, crate::turns::Turns::new(1))).await?;
         assert!(state.tls.set(Arc::new(tls)).is_ok(), "a bookie has one admin port");
     }
     let failed = |source| StartError::Bind { address, option: config.option_names.admin, source };

@@ -211,7 +211,11 @@ impl Connection {
         match &reason {
             CloseReason::BadFrame(_) => {
                 shared.metrics.closed_bad_frame.add(1);
-                tracing::warn!(%peer, %reason, "connection closed");
+                let log = &shared.frame_logs[usize::from(connection.has_spoken())];
+                let others = log.lock().admit(shared.clock.monotonic_ns());
+                if let Some(others) = others {
+                    tracing::warn!(%peer, %reason, others, "connection closed");
+                }
             }
             CloseReason::Stalled { bytes_held, took_nothing_for } => {
                 shared.metrics.closed_stalled.add(1);

@@ -318,13 +318,14 @@ impl<'a> Active<'a> {
                         return self.start_tls(start, behind).await;
                     }
                     First::Unknown => {
-                        is_at_hand = false;
+                        (begin, end) = (0, self.await_start_tls(begin..end).await?);
+                        is_at_hand = true;
                         continue;
                     }
                     First::Other => {}
                 }
                 if self.is_unauthenticated() {
-                    begin += self.authenticate_with(begin..end).await?;
+                    std::ops::Range { start: begin, end } = self.authenticate_with(begin..end).await?;
                     if begin == end {
                         return Ok(());
                     }

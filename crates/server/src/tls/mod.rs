@@ -25,12 +25,13 @@ mod validity;
 pub use bindery_tls::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 pub(crate) use load::OFFER_BYTES_MAX;
 pub use load::TlsError;
-pub(crate) use validity::subject_units;
+pub(crate) use validity::first_subject_unit;
 
 use crate::log_limit::LogLimit;
 use crate::memory::{TLS_CLIENT_AUTH_BYTES, TLS_CONNECTION_BYTES};
 use crate::metrics::Exposition;
 use crate::reload::Reload;
+use crate::turns::Turns;
 use bindery_tls::store::PasswordSource;
 use load::{Contents, Loaded};
 use parking_lot::{Mutex, RwLock};
@@ -38,7 +39,7 @@ use rustls::{ServerConfig, ServerConnection};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 
 /// One log line in this time about handshakes that fail.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -142,24 +143,24 @@ pub struct Tls {
     config: TlsConfig,
     current: RwLock<Arc<ServerConfig>>,
     state: Mutex<State>,
-    turns: Semaphore,
+    turns: Turns,
     log: Mutex<LogLimit>,
     records_max: u64,
 }
 
 impl Tls {
-    /// Loads the files. Blocks. `turns`: handshakes that may compute at once.
+    /// Loads the files. Blocks. Handshakes compute in `turns`.
     ///
     /// # Errors
     /// A file that is missing or cannot be used, and how to make it so.
-    pub fn open(config: TlsConfig, turns: usize) -> Result<Tls, TlsError> {
+    pub fn open(config: TlsConfig, turns: Turns) -> Result<Tls, TlsError> {
         let contents = Contents::read(&config)?;
         let Loaded { server, expires_s } = load::load(&config, &contents)?;
         Ok(Tls {
             config,
             current: RwLock::new(server),
             state: Mutex::new(State { contents, expires_s, reload_failed: None, reloads: 0 }),
-            turns: Semaphore::new(turns.max(1)),
+            turns,
             log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
             records_max: u64::MAX,
         })
@@ -199,7 +200,7 @@ impl Tls {
 
     /// A turn to compute a step of a handshake. First come, first served; cancel safe.
     pub(crate) async fn turn(&self) -> SemaphorePermit<'_> {
-        self.turns.acquire().await.expect("the semaphore is never closed")
+        self.turns.handshake().await
     }
 
     /// `Some` when a failed connection may be logged now: how many were left out since the last one that was.

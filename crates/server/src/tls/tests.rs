@@ -12,7 +12,7 @@ fn config(dir: &Path, bookie: &Issued, authority: Option<&Authority>) -> TlsConf
 }
 
 fn refused(config: TlsConfig) -> String {
-    Tls::open(config, 1).map(|_| ()).unwrap_err().to_string()
+    Tls::open(config, crate::turns::Turns::new(1)).map(|_| ()).unwrap_err().to_string()
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn files_that_cannot_be_used_are_named_with_what_to_do() {
     let authority = Authority::new("authority");
     let bookie = authority.issue(Use::Bookie);
     let good = config(dir.path(), &bookie, Some(&authority));
-    assert!(Tls::open(good.clone(), 1).is_ok());
+    assert!(Tls::open(good.clone(), crate::turns::Turns::new(1)).is_ok());
     let at = |name: &str, content: &[u8]| {
         let path = dir.path().join(name);
         std::fs::write(&path, content).unwrap();
@@ -96,7 +96,7 @@ fn a_reload_takes_all_files_or_none_and_failures_are_an_alarm() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("authority");
     let first = config(dir.path(), &authority.issue_until(Use::Bookie, 2040), None);
-    let tls = Tls::open(first.clone(), 1).unwrap();
+    let tls = Tls::open(first.clone(), crate::turns::Turns::new(1)).unwrap();
     let now_ms = 1_800_000_000_000;
     let in_use = || tls.current.read().clone();
     let (before, expires_2040) = (in_use(), Some(2_208_988_800));
@@ -133,7 +133,11 @@ fn a_reload_takes_all_files_or_none_and_failures_are_an_alarm() {
 fn a_certificate_that_expires_is_an_alarm_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("authority");
-    let tls = Tls::open(config(dir.path(), &authority.issue_until(Use::Bookie, 2040), None), 1).unwrap();
+    let tls = Tls::open(
+        config(dir.path(), &authority.issue_until(Use::Bookie, 2040), None),
+        crate::turns::Turns::new(1),
+    )
+    .unwrap();
     let expires_ms = tls.expires_s().unwrap() * 1000;
     let day_ms = 24 * 3600 * 1000;
     assert!(tls.alarms(expires_ms - 8 * day_ms).is_empty());

@@ -16,6 +16,7 @@ use bindery_sasl::{Credentials, Secret, plain};
 use bindery_server::auth::{Auth, AuthConfig, Provider};
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
+use bindery_server::turns::Turns;
 use bindery_types::MasterKey;
 use bindery_wire::entry::ExplicitLac;
 use bindery_wire::v3::{self, Operation, proto};
@@ -30,11 +31,12 @@ const EUA: ErrorCode = ErrorCode::Unauthorized;
 const FRAMES_MAX: usize = 32;
 
 /// Users of all kinds, each with its name as password.
-fn users(requires_reader: bool) -> Auth {
+pub(crate) fn users(requires_reader: bool) -> Auth {
     let dir = tempfile::tempdir().unwrap();
     let names = ["writer", "reader", "tier", "admin", "writer,reader"];
     let lines = names.map(|roles| digest_line(&roles.replace(',', "-"), roles, roles));
-    Auth::open(config(dir.path(), &lines.concat(), requires_reader), 1, Arc::new(SystemRandom)).unwrap()
+    Auth::open(config(dir.path(), &lines.concat(), requires_reader), Turns::new(1), Arc::new(SystemRandom))
+        .unwrap()
 }
 
 async fn start(limits: Limits) -> Bookie {
@@ -58,7 +60,7 @@ fn explicit_lac(ledger_id: i64) -> Operation {
     Operation::WriteLac(proto::WriteLacRequest { ledger_id, lac: 0, master_key: key(), body: lac.freeze() })
 }
 
-fn v3_add(ledger_id: i64, entry_id: i64) -> Operation {
+pub(crate) fn v3_add(ledger_id: i64, entry_id: i64) -> Operation {
     let body = body(ledger_id, entry_id, entry_id - 1, 10).into();
     Operation::Add(proto::AddRequest { ledger_id, entry_id, master_key: key(), body, ..Default::default() })
 }
@@ -469,7 +471,7 @@ async fn roles_in_certificates_let_clients_in() {
     let server = tls::with(&authority, wanted);
     let provider = Provider::Certificates { roles: vec!["writers".to_owned()] };
     let auth = AuthConfig { provider, requires_reader: false, refresh: AuthConfig::REFRESH_DEFAULT };
-    let auth = Auth::open(auth, 1, Arc::new(SystemRandom)).unwrap();
+    let auth = Auth::open(auth, Turns::new(1), Arc::new(SystemRandom)).unwrap();
     let bookie = start_auth(Limits::default(), Some(server), auth).await;
     for (unit, is_in, is_tierer) in [
         ("0:writers", true, false),

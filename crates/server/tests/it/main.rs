@@ -7,6 +7,7 @@ mod admin_port;
 mod age;
 mod auth;
 mod auth_files;
+mod auth_tls;
 mod batch_reads;
 mod batching;
 mod care;

@@ -662,7 +662,7 @@ async fn a_storm_of_clients_that_log_in_leaves_every_pool_at_zero() {
     let seed = from_environment("BINDERY_STORM_SEED", 24);
     let dir = tempfile::tempdir().unwrap();
     let users = users::config(dir.path(), &users::digest_line(USER, "writer,reader", USER), true);
-    let auth = Auth::open(users, 1, Arc::new(SystemRandom)).unwrap();
+    let auth = Auth::open(users, bindery_server::turns::Turns::new(1), Arc::new(SystemRandom)).unwrap();
     let limits = Limits { first_request_max: PATIENCE, ..limits() };
     let bookie = Arc::new(start_auth_with(limits, plan(), None, auth).await);
     let tally = storm(&bookie, seed, operations, PATIENCE, None).await.unwrap();

@@ -40,7 +40,7 @@ pub fn with(authority: &Authority, wanted: Wanted<'_>) -> Tls {
         is_required: wanted.is_required,
         ..TlsConfig::new(files.certificates, files.key)
     };
-    Tls::open(config, 1).unwrap()
+    Tls::open(config, bindery_server::turns::Turns::new(1)).unwrap()
 }
 
 async fn start_with_tls(tls: Tls) -> Bookie {

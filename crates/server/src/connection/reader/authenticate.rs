@@ -13,7 +13,9 @@
 //!    stranger ([`crate::connection::Door`]) whatever it sends.
 //! 3. A frame that does not fit the buffer of a stranger is not read. It is refused, as far as its first bytes say how, and the
 //!    connection ends.
-//! 4. Peers get the answers of a Java bookie; where that one says nothing at all, a v3 peer gets "unauthorised", and the connection ends.
+//! 4. While a password is checked, which is done by turns, the connection holds memory for that message and for what came behind it only. It
+//!    waits no longer than its deadline, nor beyond a stop, and where too many wait it is refused at once ([`crate::turns`]).
+//! 5. Peers get the answers of a Java bookie; where that one says nothing at all, a v3 peer gets "unauthorised", and the connection ends.
 
 use super::{Active, CloseReason};
 use crate::auth::{Auth, Exchange, Failure, Plugin, Progress};
@@ -35,7 +37,10 @@ pub(super) struct Stranger {
     pub(super) frames: u32,
     /// By when it must have said it; set by its first byte, and again after a handshake of TLS.
     pub(super) deadline: Option<Instant>,
-    exchange: Option<Exchange>,
+    /// It had its time to send START_TLS behind a first AUTH.
+    pub(super) has_had_grace: bool,
+    /// Nothing of it crosses into TLS (early_auth invariant 2).
+    pub(super) exchange: Option<Exchange>,
 }
 
 /// How an AUTH request wants its answer.
@@ -178,75 +183,109 @@ impl Active<'_> {
         self.stranger.frames == 0
     }
 
-    /// Handles the whole frame at the front of the bytes `here`, of a peer that has not said who it is; returns its length.
-    pub(super) async fn authenticate_with(&mut self, here: Range<usize>) -> Result<usize, CloseReason> {
-        // Lent while the frame is handled.
-        let base = std::mem::take(&mut self.base);
-        let data = &base[here];
-        let result = match frame::split(data, self.shared.limits.frame) {
-            Ok(Split::Frame(payload)) => {
-                let len = payload.end;
-                let is_tls = self.connection.transport.is_tls();
-                self.authenticate(&data[payload], is_tls).await.map(|()| len)
-            }
-            Ok(Split::Incomplete { .. }) => Ok(0),
-            Err(error) => Err(CloseReason::BadFrame(error.to_string())),
+    /// Handles the whole frame at the front of the bytes `here`, of a peer that has not said who it is; returns the place of what is
+    /// behind it, which may have moved to a buffer of just that length (invariant 4).
+    pub(super) async fn authenticate_with(
+        &mut self,
+        here: Range<usize>,
+    ) -> Result<Range<usize>, CloseReason> {
+        let data = &self.base[here.clone()];
+        let (judged, len) = match frame::split(data, self.shared.limits.frame) {
+            Ok(Split::Frame(payload)) => (judge(&data[payload.clone()]), payload.end),
+            Ok(Split::Incomplete { .. }) => return Ok(here),
+            Err(error) => return Err(CloseReason::BadFrame(error.to_string())),
         };
-        self.base = base;
-        result
+        let is_tls = self.connection.transport.is_tls();
+        let mut behind = here.start + len..here.end;
+        self.authenticate(judged, is_tls, &mut behind).await?;
+        Ok(behind)
     }
 
     /// Answers the frame of AUTH that came in plain text, before the handshake that is over now.
     pub(super) async fn answer_early_auth(&mut self, payload: &[u8]) -> Result<(), CloseReason> {
+        let judged = judge(payload);
         if self.is_unauthenticated() {
-            return self.authenticate(payload, false).await;
+            return self.authenticate(judged, false, &mut (0..0)).await;
         }
-        match judge(payload)? {
+        match judged? {
             // As any AUTH where no login is needed any more.
             Verdict::Auth(reply, _) => self.answer_plainly(&reply.frame(v3::auth_disabled_message())).await,
             Verdict::Refuse(_) | Verdict::Close(_) => Err(CloseReason::BadFrame("not AUTH".to_owned())),
         }
     }
 
-    /// Handles the frame with this payload, which came inside TLS or not.
+    /// Refuses AUTH in plain text that would go on with an exchange from before START_TLS (early_auth invariant 2).
+    pub(super) fn refuse_split_exchange(&self) -> CloseReason {
+        let why = "AUTH in plain text beside START_TLS that is not the first of an exchange";
+        match &self.shared.auth {
+            Some(auth) => self.not_let_in(auth, None, why),
+            None => CloseReason::NotAuthenticated,
+        }
+    }
+
+    /// Handles a frame, which came inside TLS or not; `behind` is the place of what came behind it in the buffer.
     ///
     /// # Errors
     /// The connection ends.
-    async fn authenticate(&mut self, payload: &[u8], is_tls: bool) -> Result<(), CloseReason> {
+    async fn authenticate(
+        &mut self,
+        judged: Result<Verdict, CloseReason>,
+        is_tls: bool,
+        behind: &mut Range<usize>,
+    ) -> Result<(), CloseReason> {
         let Some(auth) = self.gatekeeper() else { return Ok(()) };
         self.stranger.frames += 1;
         if self.stranger.frames > FRAMES_MAX {
             return Err(self.not_let_in(&auth, None, "too many requests before authentication"));
         }
-        match judge(payload)? {
+        match judged? {
             Verdict::Refuse(frame) => {
                 self.log_refusal(&auth, None, "a request before authentication");
                 self.answer_plainly(&frame).await
             }
             Verdict::Close(why) => Err(self.not_let_in(&auth, None, why)),
-            Verdict::Auth(reply, message) => self.on_auth(&auth, reply, message, is_tls).await,
+            Verdict::Auth(reply, message) => {
+                let proto::AuthMessage { auth_plugin_name: name, payload } = message;
+                let Some(plugin) = auth.plugin(&name, is_tls) else {
+                    let why = "a plugin for authentication that is not taken here";
+                    let Some(refusal) = reply.refusal() else {
+                        return Err(self.not_let_in(&auth, None, why));
+                    };
+                    self.log_refusal(&auth, None, why);
+                    return self.answer_plainly(&refusal).await;
+                };
+                // Without the frame that it is a part of, which may be longer.
+                let token = payload.to_vec();
+                drop(payload);
+                if plugin.is_slow() {
+                    self.keep_only(token.len(), behind);
+                }
+                self.on_auth(&auth, reply, (name, plugin), &token).await
+            }
         }
+    }
+
+    /// Gives back all memory but for a message of this length, and for the bytes `behind` it (invariant 4).
+    fn keep_only(&mut self, message: usize, behind: &mut Range<usize>) {
+        // A stranger's buffer is no other's; this drops it.
+        self.base = self.base[behind.clone()].to_vec();
+        *behind = 0..self.base.len();
+        self.lease.shrink_to((self.base.len() + message) as u64);
+        self.connection.activity.holds_inbound(self.lease.bytes());
     }
 
     async fn on_auth(
         &mut self,
         auth: &Auth,
         reply: AuthReply,
-        message: proto::AuthMessage,
-        is_tls: bool,
+        (name, plugin): (String, Plugin),
+        token: &[u8],
     ) -> Result<(), CloseReason> {
-        let proto::AuthMessage { auth_plugin_name: name, payload } = message;
-        let Some(plugin) = auth.plugin(&name, is_tls) else {
-            let why = "a plugin for authentication that is not taken here";
-            let Some(refusal) = reply.refusal() else { return Err(self.not_let_in(auth, None, why)) };
-            self.log_refusal(auth, None, why);
-            return self.answer_plainly(&refusal).await;
-        };
         let answer = |payload: Vec<u8>| {
             let payload = Bytes::from(payload);
             reply.frame(proto::AuthMessage { auth_plugin_name: name, payload })
         };
-        match self.step(auth, plugin, &payload).await? {
+        match self.step(auth, plugin, token).await? {
             Progress::Continue(token) => self.answer_plainly(&answer(token)).await,
             Progress::Done(token, identity) => {
                 tracing::debug!(peer = %self.connection.peer, user = identity.name(), "authenticated");
@@ -271,10 +310,14 @@ impl Active<'_> {
     }
 
     async fn step(&mut self, auth: &Auth, plugin: Plugin, token: &[u8]) -> Result<Progress, CloseReason> {
+        let address = self.connection.peer.ip();
         tokio::select! {
+            biased;
+            progress = auth.step(&mut self.stranger.exchange, plugin, token, address) => Ok(progress),
             () = self.connection.closed.wait() => Err(CloseReason::Ours),
+            // A stop has no request to wait for here.
+            () = self.connection.draining.wait() => Err(CloseReason::Ours),
             () = super::until(self.deadline) => Err(CloseReason::Silent),
-            progress = auth.step(&mut self.stranger.exchange, plugin, token) => Ok(progress),
         }
     }
 

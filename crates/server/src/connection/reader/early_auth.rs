@@ -4,8 +4,10 @@
 //! # Invariants
 //! 1. One frame is taken, of at most [`FRAME_BYTES_MAX`], and only if it is AUTH. Everything else behind START_TLS is the handshake's, which
 //!    refuses what is no record of TLS (start_tls invariant 2).
-//! 2. Such a message counts as sent without TLS. Somebody who inserts one gains nothing: the first message of DIGEST-MD5 says nothing, and a
-//!    plugin that sends passwords is not taken without TLS (auth invariant 3).
+//! 2. Such a message counts as sent without TLS. It may begin an exchange and never completes one: what was begun before START_TLS is
+//!    forgotten at that moment, the answer and all that follows are inside TLS, and a plugin that sends passwords is not taken without TLS
+//!    (auth invariant 3). One behind an exchange that was begun before is refused. So a client whose first AUTH was answered in plain text, where TLS
+//!    is possible and not required, begins again inside TLS.
 
 use super::{Active, CloseReason, received, until};
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
@@ -14,7 +16,7 @@ use bindery_wire::{FrameLimit, Protocol, v2};
 use bytes::Bytes;
 
 /// The first message of BookKeeper's SASL client is empty, the second has some 300 bytes.
-const FRAME_BYTES_MAX: usize = 1024;
+pub(super) const FRAME_BYTES_MAX: usize = 1024;
 
 /// What bytes behind START_TLS are.
 #[derive(Debug, PartialEq, Eq)]

@@ -16,11 +16,11 @@
 //! 2. Bytes behind the frame, or those of the first record, even from the same read, belong to the handshake and are never split into
 //!    frames. One short frame of AUTH behind START_TLS is an exception ([`super::early_auth`]): it is answered inside TLS.
 //! 3. START_TLS does not count as a request: the peer stays a stranger until its first whole request over TLS. It has
-//!    `first_request_max` from the first byte of START_TLS to the end of the handshake.
+//!    `first_request_max` from the first byte of START_TLS to the end of the handshake, and as long again to log in, where it has to.
 //! 4. When TLS is required, no request is handled that comes without it.
 
 use super::early_auth::{self, Look};
-use super::{Active, CloseReason, failed, until};
+use super::{Active, CloseReason, failed, received, until};
 use crate::connection::request::V3_ANSWER_BYTES;
 use crate::tls::Tls;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
@@ -30,7 +30,10 @@ use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
+/// The longest first frame of AUTH together with START_TLS behind it.
+const EARLY_BYTES_MAX: usize = early_auth::FRAME_BYTES_MAX + 64;
 /// How long a client that began with AUTH may take to send START_TLS, which it sends at the same moment.
 const START_TLS_GRACE: Duration = Duration::from_secs(3);
 
@@ -51,7 +54,7 @@ pub(super) enum First {
     Tls(StartTls),
     /// Something else.
     Other,
-    /// AUTH, behind which START_TLS may follow: more has come.
+    /// AUTH, behind which START_TLS may follow ([`Active::await_start_tls`]).
     Unknown,
 }
 
@@ -84,7 +87,7 @@ impl Active<'_> {
             return Ok(First::Other);
         };
         if self.is_first_frame()
-            && let Some(first) = self.auth_before_tls(tls, data).await?
+            && let Some(first) = self.auth_before_tls(tls, data)
         {
             return Ok(first);
         }
@@ -113,26 +116,58 @@ impl Active<'_> {
         }
     }
 
-    /// Looks for START_TLS behind a first frame of AUTH, and waits for it a little where TLS is required; `None` when it is not there.
-    async fn auth_before_tls(&self, tls: &Arc<Tls>, data: &[u8]) -> Result<Option<First>, CloseReason> {
-        let Look::Auth(auth_len) = early_auth::look(data) else { return Ok(None) };
+    /// Looks for START_TLS behind a first frame of AUTH; `None` when it is not there and may not follow.
+    fn auth_before_tls(&self, tls: &Arc<Tls>, data: &[u8]) -> Option<First> {
+        let Look::Auth(auth_len) = early_auth::look(data) else { return None };
         match frame::split(&data[auth_len..], self.shared.limits.frame) {
             Ok(Split::Frame(payload)) => {
                 let len = auth_len + payload.end;
                 let request = v3::Request::decode(Bytes::copy_from_slice(&data[auth_len..][payload]));
                 let Ok(v3::Request { txn_id, operation: Operation::StartTls, .. }) = request else {
-                    return Ok(None);
+                    return None;
                 };
                 let early = Some(data[LENGTH_PREFIX_SIZE_BYTES..auth_len].to_vec());
-                Ok(Some(First::Tls(StartTls { tls: tls.clone(), txn: Some(txn_id), len, early })))
+                Some(First::Tls(StartTls { tls: tls.clone(), txn: Some(txn_id), len, early }))
             }
-            Ok(Split::Incomplete { .. }) if tls.is_required() => tokio::select! {
-                () = self.connection.closed.wait() => Err(CloseReason::Ours),
-                () = tokio::time::sleep(START_TLS_GRACE) => Ok(None),
-                ready = self.socket.readable() => ready.map(|()| Some(First::Unknown)).map_err(failed),
-            },
-            _ => Ok(None),
+            Ok(Split::Incomplete { missing }) => {
+                let is_short = data.len() + missing <= EARLY_BYTES_MAX;
+                (is_short && tls.is_required() && !self.stranger.has_had_grace).then_some(First::Unknown)
+            }
+            Err(_) => None,
         }
+    }
+
+    /// Waits a little for the frame behind AUTH, the first one; `here` is the place of what came of both. Moves that, and what comes
+    /// in time, to the beginning of a buffer of just that length, which is returned. The connection holds [`EARLY_BYTES_MAX`] at most
+    /// meanwhile.
+    pub(super) async fn await_start_tls(&mut self, here: Range<usize>) -> Result<usize, CloseReason> {
+        self.stranger.has_had_grace = true;
+        let mut both = self.set_aside(here);
+        let over = Instant::now() + START_TLS_GRACE;
+        loop {
+            let Look::Auth(auth_len) = early_auth::look(&both) else {
+                unreachable!("the first frame is AUTH, and stays as it is")
+            };
+            let missing = match frame::split(&both[auth_len..], self.shared.limits.frame) {
+                Ok(Split::Incomplete { missing }) if both.len() + missing <= EARLY_BYTES_MAX => missing,
+                // It is whole, or refused for what it is.
+                _ => break,
+            };
+            let mut piece = [0; EARLY_BYTES_MAX];
+            // Of the handshake behind it nothing is read yet.
+            let read = tokio::select! {
+                () = self.connection.closed.wait() => return Err(CloseReason::Ours),
+                // A stop has no request to wait for here.
+                () = self.connection.draining.wait() => return Err(CloseReason::Ours),
+                () = until(self.deadline) => return Err(CloseReason::Silent),
+                () = tokio::time::sleep_until(over) => break,
+                read = self.socket.read(&mut piece[..missing]) => received(read)?,
+            };
+            both.extend_from_slice(&piece[..read]);
+        }
+        let len = both.len();
+        self.base = both;
+        Ok(len)
     }
 
     /// True when a first request that is too long to be START_TLS must be refused (invariant 4).
@@ -166,10 +201,14 @@ impl Active<'_> {
         self.handshake(&start.tls, &behind).await?;
         self.shared.metrics.tls_handshakes.add(1);
         self.authenticate_by_certificate();
-        // The login behind the handshake has a deadline of its own.
+        // The login behind the handshake has a deadline of its own, which runs from now on.
         self.stranger.deadline = None;
+        self.deadline = Some(self.first_deadline());
+        let was_begun = self.stranger.exchange.take().is_some();
         if let Some(payload) = early {
-            self.deadline = Some(self.first_deadline());
+            if was_begun {
+                return Err(self.refuse_split_exchange());
+            }
             self.answer_early_auth(&payload).await?;
         }
         Ok(())

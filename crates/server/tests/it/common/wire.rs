@@ -194,6 +194,7 @@ async fn start_whole(
         tls,
         auth,
         tier_log: parking_lot::Mutex::new(LogLimit::new(Duration::from_secs(10))),
+        frame_logs: Shared::frame_logs(),
         engine: machine.engine.clone(),
         io: IoPools::start(machine.engine.directory_count(), 2, pools.loads(), clock.clone()).unwrap(),
         clock,
