@@ -48,7 +48,7 @@ class NotFoundError(BinderyError):
     """There is no such ledger, or it was deleted."""
 
 class WrongPasswordError(BinderyError):
-    """The password is not the ledger's, or a bookie wants clients to authenticate and this one did not."""
+    """The password is not the ledger's, or a bookie wants TLS, a certificate or a user that the client has not."""
 
 class ClosedError(BinderyError):
     """The client or writer was closed by this program."""
@@ -87,17 +87,21 @@ class Tls:
 
     def __new__(
         cls,
-        trust: str | PathLike[str],
+        trust: str | PathLike[str] | None = None,
         *,
         certificate: str | PathLike[str] | None = None,
         key: str | PathLike[str] | None = None,
+        check_names: bool = True,
     ) -> Tls:
-        """Reads PEM files; later changes of them take a new object and client.
+        """Checks the PEM files. A client reads them again for new connections when they have changed; files that cannot
+        be used then leave it with those it had.
 
-        ``trust``: the certificates that a bookie's must be signed by; it must also be for the name or address that the
-        bookie is registered with. ``certificate`` and ``key``, both or none: the client's own certificate, those that
-        it is signed by behind it, and its private key, for bookies with ``tlsClientAuthentication``. Raises
-        ``OSError`` for files that cannot be read, ``ValueError`` for those that are something else.
+        ``trust``: the certificates that a bookie's must be signed by, those of the system without it; a bookie's must
+        also be for the name or address that the bookie is registered with. ``certificate`` and ``key``, both or none:
+        the client's own certificate, those that it is signed by behind it, and its private key, for bookies with
+        ``tlsClientAuthentication``. ``check_names=False`` takes a certificate of any name for any bookie: anybody
+        with one that is signed so can pass for a bookie, which is a ``RuntimeWarning``. Raises ``OSError`` for files that cannot be read, ``ValueError``
+        for those that are something else.
         """
 
 @final
@@ -115,6 +119,9 @@ class Client:
         explicit_lac_interval: float | None = None,
         frame_limit: int | None = None,
         tls: Tls | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        mechanism: Literal["digest-md5", "plain"] = "digest-md5",
         auth_plugin: str | None = None,
         authenticate: Callable[[str, str, int], Generator[bytes, bytes, bytes | None]] | None = None,
     ) -> Client:
@@ -128,9 +135,13 @@ class Client:
         Pulsar's 5,253,120 bytes to read). A read of a larger entry fails by itself, with
         ``UnavailableError``.
 
-        ``tls``: how to speak TLS with bookies, which it is asked of with START_TLS on each connection.
+        ``tls``: how to speak TLS with bookies, which are asked for it with START_TLS on each connection.
 
-        ``auth_plugin`` and ``authenticate``, both or none, prove to bookies who this client is: the name of their
+        ``user`` and ``password``, both or none: who this client proves to be to bookies, by SASL with this
+        ``mechanism``, DIGEST-MD5 as Java's bookies want it, or PLAIN, which takes ``tls``. Not to be confused with the
+        password of a ledger.
+
+        ``auth_plugin`` and ``authenticate``, both or none, do that in another way: the name of the bookies'
         plugin, and a generator function that is called with bookie id, host and port for each new connection. What it
         yields is sent to the bookie, and what the bookie answers is the value of that ``yield``. It is through when it
         returns; bytes that it returns are sent, too, and their answer does not matter. A bookie without any plugin

@@ -14,7 +14,7 @@ use crate::auth::Authentication;
 use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
 use crate::listing::LedgerIterator;
-use crate::options::{create_options, ledger_id, mode, password_or_none, seconds};
+use crate::options::{create_options, credentials, ledger_id, mode, password_or_none, seconds};
 use crate::reader::LedgerReader;
 use crate::runtime::{start, wait};
 use crate::shared::Shared;
@@ -35,8 +35,8 @@ pub(crate) struct Client(Arc<Shared>);
 impl Client {
     #[new]
     #[pyo3(signature = (metadata_uri, *, session_timeout=None, request_timeout=None, memory_limit=None,
-        slow_replica_bytes_max=None, explicit_lac_interval=None, frame_limit=None, tls=None, auth_plugin=None,
-        authenticate=None))]
+        slow_replica_bytes_max=None, explicit_lac_interval=None, frame_limit=None, tls=None, user=None,
+        password=None, mechanism="digest-md5", auth_plugin=None, authenticate=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         metadata_uri: &str,
@@ -47,11 +47,21 @@ impl Client {
         explicit_lac_interval: Option<f64>,
         frame_limit: Option<i64>,
         tls: Option<Tls>,
+        user: Option<String>,
+        password: Option<String>,
+        mechanism: &str,
         auth_plugin: Option<String>,
         authenticate: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Client> {
         let uri =
             metadata_uri.parse::<MetadataUri>().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let (credentials, authentication) =
+            (credentials(user, password, mechanism)?, Authentication::of(auth_plugin, authenticate)?);
+        if credentials.is_some() && authentication.is_some() {
+            return Err(PyValueError::new_err(
+                "give user and password, or auth_plugin and authenticate, not both",
+            ));
+        }
         Ok(Client(Arc::new(Shared {
             uri,
             session_timeout: seconds("session_timeout", session_timeout)?,
@@ -61,7 +71,8 @@ impl Client {
             slow_replica_bytes_max,
             explicit_lac_interval: seconds("explicit_lac_interval", explicit_lac_interval)?,
             tls,
-            authentication: Authentication::of(auth_plugin, authenticate)?,
+            authentication,
+            credentials,
             connected: OnceCell::new(),
             is_closed: AtomicBool::new(false),
         })))

@@ -19,7 +19,7 @@ create_exception!(
     bindery,
     WrongPasswordError,
     BinderyError,
-    "The password is not the ledger's, or a bookie wants clients to authenticate and this one did not."
+    "The password is not the ledger's, or a bookie wants TLS, a certificate or a user that the client has not."
 );
 create_exception!(bindery, ClosedError, BinderyError, "The client or writer was closed by this program.");
 create_exception!(
@@ -107,7 +107,10 @@ impl Raise for StoreError {
 
 impl Raise for ConnectError {
     fn class(&self) -> fn(String) -> PyErr {
-        of::<UnavailableError>
+        match self {
+            ConnectError::Tls(_) | ConnectError::NeedsTls => of::<pyo3::exceptions::PyValueError>,
+            ConnectError::NoMetadata | ConnectError::Cluster(_) => of::<UnavailableError>,
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bindery_client::{CreateOptions, DigestType, EntryId, LedgerId, OpenMode, Quorum};
+use bindery_client::{
+    CreateOptions, Credentials, DigestType, EntryId, LedgerId, Mechanism, OpenMode, Quorum, Secret,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -24,6 +26,27 @@ pub(crate) fn create_options(
         })?;
     let password = password.map_or_else(Vec::new, |password| password.to_vec());
     Ok(CreateOptions { quorum, digest, password, custom: custom.unwrap_or_default(), deferred_sync: false })
+}
+
+/// The user that a client proves to be, if it is somebody.
+pub(crate) fn credentials(
+    user: Option<String>,
+    password: Option<String>,
+    mechanism: &str,
+) -> PyResult<Option<Credentials>> {
+    let mechanism = match mechanism {
+        "digest-md5" => Mechanism::DigestMd5,
+        "plain" => Mechanism::Plain,
+        other => {
+            let text = format!("no mechanism {other:?}: choose digest-md5 or plain");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    match (user, password) {
+        (None, None) => Ok(None),
+        (Some(user), Some(password)) => Ok(Some(Credentials::new(user, Secret::new(password), mechanism))),
+        (_, _) => Err(PyValueError::new_err("user and password go together: give both")),
+    }
 }
 
 /// What Python calls a digest.

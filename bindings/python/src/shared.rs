@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bindery_client::{CreateOptions, FrameLimit, LedgerId, MetadataUri, OpenMode};
+use bindery_client::{CreateOptions, Credentials, FrameLimit, LedgerId, MetadataUri, OpenMode};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use tokio::sync::OnceCell;
@@ -29,6 +29,7 @@ pub(crate) struct Shared {
     pub explicit_lac_interval: Option<Duration>,
     pub tls: Option<Tls>,
     pub authentication: Option<Authentication>,
+    pub credentials: Option<Credentials>,
     pub connected: OnceCell<bindery_client::Client>,
     pub is_closed: AtomicBool,
 }
@@ -67,8 +68,11 @@ impl Shared {
         if let Some(interval) = self.explicit_lac_interval {
             builder = builder.explicit_lac_interval(interval);
         }
-        if let Some(tls) = self.tls.clone() {
-            builder = builder.connector(tls);
+        if let Some(tls) = &self.tls {
+            builder = builder.tls(tls.options());
+        }
+        if let Some(credentials) = self.credentials.clone() {
+            builder = builder.credentials(credentials);
         }
         if let Some(authentication) = self.authentication.clone() {
             builder = builder.authenticator(authentication);

@@ -1,88 +1,64 @@
-//! TLS to bookies, of PEM files: what a connection needs is read when the object is made, so that a wrong file is an
-//! exception there.
+//! TLS to bookies, of PEM files. They are read when the object is made, so that a wrong file is an exception there, and by the client,
+//! which takes changed files for its new connections.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use bindery_client::{BookieAddress, ByteStream, Connecting, Connector};
-use pyo3::exceptions::PyValueError;
+use bindery_client::{TlsError, TlsOptions, tls};
+use pyo3::exceptions::{PyRuntimeWarning, PyValueError};
 use pyo3::prelude::*;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// TLS for a client's connections to bookies.
 #[pyclass(frozen, from_py_object, module = "bindery")]
 #[derive(Clone)]
-pub(crate) struct Tls(TlsConnector);
+pub(crate) struct Tls(TlsOptions);
 
 #[pymethods]
 impl Tls {
     #[new]
-    #[pyo3(signature = (trust, *, certificate=None, key=None))]
-    fn new(trust: PathBuf, certificate: Option<PathBuf>, key: Option<PathBuf>) -> PyResult<Tls> {
-        let mut roots = RootCertStore::empty();
-        for root in certificates(&trust)? {
-            roots.add(root).map_err(|error| not_usable(&trust, "certificate", &error))?;
+    #[pyo3(signature = (trust=None, *, certificate=None, key=None, check_names=true))]
+    fn new(
+        py: Python<'_>,
+        trust: Option<PathBuf>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        check_names: bool,
+    ) -> PyResult<Tls> {
+        let mut options = TlsOptions::new();
+        if let Some(trust) = trust {
+            options = options.authority(trust);
         }
-        let config = ClientConfig::builder().with_root_certificates(roots);
-        let config = match (certificate, key) {
-            (None, None) => config.with_no_client_auth(),
-            (Some(certificate), Some(key)) => config
-                .with_client_auth_cert(certificates(&certificate)?, private_key(&key)?)
-                .map_err(|error| not_usable(&key, "key of that certificate", &error))?,
+        options = match (certificate, key) {
+            (None, None) => options,
+            (Some(certificate), Some(key)) => options.identity(certificate, key),
             (Some(_), None) => return Err(PyValueError::new_err("a certificate needs its key: give both")),
             (None, Some(_)) => return Err(PyValueError::new_err("a key needs its certificate: give both")),
         };
-        Ok(Tls(TlsConnector::from(Arc::new(config))))
+        if !check_names {
+            options = options.skip_name_check();
+            // The client logs this, and Python shows no log of it.
+            let category = py.get_type::<PyRuntimeWarning>();
+            let said = c"the names in bookies' certificates are not checked: anybody with a certificate of a trusted authority can \
+                         pass for any bookie";
+            PyErr::warn(py, &category, said, 1)?;
+        }
+        let opened = py.detach(|| tls::Tls::open(options.clone()));
+        opened.map_err(|error| not_usable(&error))?;
+        Ok(Tls(options))
     }
 }
 
-fn not_usable(path: &Path, what: &str, error: &dyn std::fmt::Display) -> PyErr {
-    PyValueError::new_err(format!("{} is no usable {what}: {error}", path.display()))
+impl Tls {
+    /// For the client.
+    pub(crate) fn options(&self) -> TlsOptions {
+        self.0.clone()
+    }
 }
 
-/// `between`: what the file should have had.
-fn not_read(path: &Path, between: &str, error: PemError) -> PyErr {
-    let path_shown = path.display();
+/// A file that cannot be read is an `OSError`, whose subclass its kind decides; others are a `ValueError`.
+fn not_usable(error: &TlsError) -> PyErr {
     match error {
-        // The kind decides which subclass of OSError it becomes.
-        PemError::Io(error) => io::Error::new(error.kind(), format!("{path_shown}: {error}")).into(),
-        PemError::NoItemsFound => PyValueError::new_err(format!(
-            "{path_shown} has no {between}: PEM files have it between BEGIN {between} and END {between}, without a password"
-        )),
-        error => not_usable(path, "PEM file", &error),
-    }
-}
-
-fn certificates(path: &Path) -> PyResult<Vec<CertificateDer<'static>>> {
-    let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, PemError>>);
-    match all {
-        Ok(all) if all.is_empty() => Err(PemError::NoItemsFound),
-        all => all,
-    }
-    .map_err(|error| not_read(path, "CERTIFICATE", error))
-}
-
-fn private_key(path: &Path) -> PyResult<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| not_read(path, "PRIVATE KEY", error))
-}
-
-impl Connector for Tls {
-    fn starts_tls(&self) -> bool {
-        true
-    }
-
-    fn upgrade<'a>(&'a self, stream: ByteStream, to: &'a BookieAddress) -> Connecting<'a> {
-        Box::pin(async move {
-            let ByteStream::Tcp(socket) = stream else {
-                return Err(io::Error::other("connections are made by TCP"));
-            };
-            // A name, or an IP address.
-            let name = ServerName::try_from(to.host.clone()).map_err(io::Error::other)?;
-            Ok(ByteStream::boxed(self.0.connect(name, socket).await?))
-        })
+        TlsError::Unreadable { kind, .. } => io::Error::new(*kind, error.to_string()).into(),
+        _ => PyValueError::new_err(error.to_string()),
     }
 }

@@ -106,10 +106,14 @@ class Hooks(unittest.TestCase):
 
     def test_who_is_not_trusted_is_refused(self):
         self.assertIn("no longer be written", self.refusal(authenticate=prove(b"another secret")))
-        self.assertIn("wants clients to authenticate", self.refusal(auth_plugin=None, authenticate=None))
-        self.assertIn("certificate", self.refusal(tls=tls(trust="stranger")).lower())
-        self.refusal(tls=tls(own="stranger"))
-        self.refusal(tls=tls(own=None))
+        self.assertIn("a user", self.refusal(auth_plugin=None, authenticate=None))
+        self.assertIn("none of the authorities", self.refusal(tls=tls(trust="stranger")))
+        self.assertIn("refuses this client's certificate", self.refusal(tls=tls(own="stranger")))
+        self.assertIn("refuses a client without a certificate", self.refusal(tls=tls(own=None)))
+        # Another plugin than the bookie's.
+        refusal = self.refusal(auth_plugin=None, authenticate=None, user="hd", password="tiger")
+        self.assertIn("bookieAuthProviderFactoryClass", refusal)
+        self.assertNotIn("tiger", refusal)
         # It was not the bookie that failed.
         with self.client().create(**ONE) as writer:
             self.assertEqual(writer.append(b"one"), 0)
@@ -120,18 +124,29 @@ class Hooks(unittest.TestCase):
                 bindery.Client(URI, **options)
         with self.assertRaisesRegex(TypeError, "generator function"):
             bindery.Client(URI, auth_plugin=PLUGIN, authenticate=SECRET)
+        for options in ({"user": "hd"}, {"password": "tiger"}):
+            with self.assertRaisesRegex(ValueError, "give both"):
+                bindery.Client(URI, **options)
+        with self.assertRaisesRegex(ValueError, 'no mechanism "gssapi"'):
+            bindery.Client(URI, user="hd", password="tiger", mechanism="gssapi")
+        with self.assertRaisesRegex(ValueError, "not both"):
+            bindery.Client(URI, user="hd", password="tiger", auth_plugin=PLUGIN, authenticate=prove(SECRET))
+        with self.assertRaisesRegex(ValueError, "over TLS only"):
+            bindery.Client(URI, user="hd", password="tiger", mechanism="plain").bookies()
         authority, key = CERTIFICATES / "authority.pem", CERTIFICATES / "client.key"
         with self.assertRaisesRegex(FileNotFoundError, "missing.pem"):
             bindery.Tls(CERTIFICATES / "missing.pem")
-        with self.assertRaisesRegex(ValueError, "client.key has no CERTIFICATE"):
+        with self.assertRaisesRegex(ValueError, "client.key: no certificate in it"):
             bindery.Tls(key)
         for options in ({"certificate": CERTIFICATES / "client.pem"}, {"key": key}):
             with self.assertRaisesRegex(ValueError, "give both"):
                 bindery.Tls(authority, **options)
-        with self.assertRaisesRegex(ValueError, "client.pem has no PRIVATE KEY"):
+        with self.assertRaisesRegex(ValueError, "client.pem: no private key can be read"):
             bindery.Tls(authority, certificate=CERTIFICATES / "client.pem", key=CERTIFICATES / "client.pem")
-        with self.assertRaisesRegex(ValueError, "bookie.key is no usable key of that certificate"):
+        with self.assertRaisesRegex(ValueError, "bookie.key cannot be used together"):
             bindery.Tls(authority, certificate=CERTIFICATES / "client.pem", key=CERTIFICATES / "bookie.key")
+        with self.assertWarnsRegex(RuntimeWarning, "names in bookies' certificates are not checked"):
+            bindery.Tls(authority, check_names=False)
         with tempfile.TemporaryDirectory() as directory:
             torn = pathlib.Path(directory, "torn.pem")
             torn.write_bytes(authority.read_bytes()[:200])

@@ -1,13 +1,22 @@
-//! As much of HTTP as it takes to ask an admin port: one request, one answer with a length or to the end of the connection.
+//! As much of HTTP as it takes to ask an admin port: one request, one answer with a length or to the end of the connection. For `https://`
+//! the files of TLS are named by variables of the environment, as the token is.
 
 use crate::exit::{self, Failure};
+use crate::output;
+use bindery_tls::client::ClientFiles;
+use bindery_tls::store::StoreFile;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 /// A bookie that takes longer does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -17,12 +26,20 @@ const ANSWER_SIZE_BYTES_MAX: u64 = 16 << 20;
 /// The environment variable with the token for changes from another machine.
 const TOKEN_VARIABLE: &str = "BINDERY_ADMIN_TOKEN";
 
+/// The variable that names a PEM file with the authorities of admin ports with TLS.
+const AUTHORITIES_VARIABLE: &str = "BINDERY_ADMIN_CA";
+/// The variable that names a PEM file with a key and its certificates, for admin ports that ask for them.
+const CERTIFICATE_VARIABLE: &str = "BINDERY_ADMIN_CERT";
+
 /// Where an admin port is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address(String);
+#[derive(Debug, Clone)]
+pub struct Address {
+    host_and_port: String,
+    tls: Option<Arc<ClientConfig>>,
+}
 
 impl Address {
-    /// From `http://HOST:PORT` or `HOST:PORT`.
+    /// From `http://HOST:PORT`, `https://HOST:PORT` or `HOST:PORT`. Reads the files of TLS for the second.
     pub fn parse(text: &str) -> Result<Address, Failure> {
         let wrong = |why: &str| {
             Failure::usage(format!(
@@ -30,8 +47,8 @@ impl Address {
             ))
         };
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
-        if scheme != "http" {
-            return Err(wrong("admin ports speak plain HTTP"));
+        if !matches!(scheme, "http" | "https") {
+            return Err(wrong("admin ports speak HTTP"));
         }
         let host_and_port = rest.strip_suffix('/').unwrap_or(rest);
         if host_and_port.contains('/') {
@@ -39,16 +56,29 @@ impl Address {
         }
         match host_and_port.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(Address(host_and_port.to_owned()))
+                let tls = if scheme == "https" { Some(tls()?) } else { None };
+                Ok(Address { host_and_port: host_and_port.to_owned(), tls })
             }
             _ => Err(wrong("it names no port")),
         }
     }
 }
 
+impl Address {
+    /// Whether others than this machine may read what is sent: neither TLS nor a loopback address.
+    fn is_open_to_listeners(&self) -> bool {
+        let host = self.host_and_port.rsplit_once(':').map_or("", |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_loopback = host.eq_ignore_ascii_case("localhost")
+            || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+        self.tls.is_none() && !is_loopback
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.0)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.host_and_port)
     }
 }
 
@@ -74,6 +104,12 @@ pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> 
         "GET" => String::new(),
         _ => authorization(std::env::var_os(TOKEN_VARIABLE))?,
     };
+    if !authorization.is_empty() && address.is_open_to_listeners() {
+        output::say(format!(
+            "bindery: the token in {TOKEN_VARIABLE} is sent to {address} without TLS, where others on the way can read it: give the \
+             admin port TLS, and write https://"
+        ));
+    }
     let answer = tokio::time::timeout(PATIENCE, exchange(address, method, path, &authorization)).await;
     let answer = match answer {
         Ok(Ok(answer)) => answer,
@@ -105,16 +141,49 @@ pub async fn ask_json<T: DeserializeOwned>(
     })
 }
 
+/// TLS with the files that the environment names.
+fn tls() -> Result<Arc<ClientConfig>, Failure> {
+    let file = |setting: &'static str| {
+        let path = std::env::var_os(setting).filter(|path| !path.is_empty())?;
+        Some(StoreFile::new(setting, path))
+    };
+    let authorities = file(AUTHORITIES_VARIABLE).ok_or_else(|| {
+        Failure::usage(format!(
+            "name a PEM file with the authority of the admin port in {AUTHORITIES_VARIABLE} (and one with your key and certificate in \
+             {CERTIFICATE_VARIABLE}, if it asks for them)"
+        ))
+    })?;
+    let files = ClientFiles { authorities, identity: file(CERTIFICATE_VARIABLE), verifies_names: true };
+    let config = files.read().and_then(|contents| files.configure(&contents));
+    config.map(Arc::new).map_err(Failure::usage)
+}
+
 async fn exchange(address: &Address, method: &str, path: &str, authorization: &str) -> io::Result<Vec<u8>> {
-    let mut socket = TcpStream::connect(&address.0).await?;
+    let socket = TcpStream::connect(&address.host_and_port).await?;
+    let Some(tls) = &address.tls else { return talk(socket, address, method, path, authorization).await };
+    let host = address.host_and_port.rsplit_once(':').map_or("", |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(host).map_err(io::Error::other)?;
+    let stream = TlsConnector::from(tls.clone()).connect(name, socket).await?;
+    talk(stream, address, method, path, authorization).await
+}
+
+async fn talk(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    address: &Address,
+    method: &str,
+    path: &str,
+    authorization: &str,
+) -> io::Result<Vec<u8>> {
     // Version 1.0: the answer comes in one piece and ends with the connection.
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n{authorization}Content-Length: 0\r\n\r\n",
-        address.0
+        address.host_and_port
     );
-    socket.write_all(request.as_bytes()).await?;
+    stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
     let mut answer = Vec::new();
-    (&mut socket).take(ANSWER_SIZE_BYTES_MAX).read_to_end(&mut answer).await?;
+    (&mut stream).take(ANSWER_SIZE_BYTES_MAX).read_to_end(&mut answer).await?;
     Ok(answer)
 }
 
@@ -135,6 +204,10 @@ fn authorization(token: Option<OsString>) -> Result<String, Failure> {
 
 fn unreachable(address: &Address, error: &io::Error, words: &Words) -> Failure {
     let advice = match error.kind() {
+        _ if error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>()) => format!(
+            "with https:// the port must speak TLS with a certificate for that name, of an authority in {AUTHORITIES_VARIABLE}; if it \
+             wants yours, name it in {CERTIFICATE_VARIABLE}"
+        ),
         ErrorKind::ConnectionRefused => words.nobody.to_owned(),
         ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => NO_ADMIN_PORT.to_owned(),
         _ => format!("name the admin port with {} --admin http://HOST:PORT", words.command),
@@ -143,7 +216,7 @@ fn unreachable(address: &Address, error: &io::Error, words: &Words) -> Failure {
 }
 
 const NO_ADMIN_PORT: &str = "it is no admin port. If it is the port that clients connect to, look for --admin or \
-                             httpServerPort of that bookie";
+                             httpServerPort of that bookie; if it is one with TLS, write https://";
 
 fn body_of(address: &Address, answer: Vec<u8>, words: &Words) -> Result<Vec<u8>, Failure> {
     let no_http = || Failure::new(format!("{address} does not speak HTTP: {NO_ADMIN_PORT}"));
@@ -185,7 +258,7 @@ mod tests {
         }
         assert_eq!(Address::parse("[::1]:80").unwrap().to_string(), "http://[::1]:80");
         let wrong = [
-            ("https://h:1", "plain HTTP"),
+            ("ftp://h:1", "speak HTTP"),
             ("h", "no port"),
             ("http://h:x", "no port"),
             ("http://h:1/metrics", "without a path"),
@@ -195,6 +268,22 @@ mod tests {
             let failure = Address::parse(text).unwrap_err();
             assert_eq!(failure.code, exit::USAGE);
             assert!(failure.to_string().contains(why), "{text}: {failure}");
+        }
+    }
+
+    #[test]
+    fn a_token_without_tls_is_safe_on_this_machine_alone() {
+        for (text, is_open) in [
+            ("127.0.0.1:1", false),
+            ("http://127.9.9.9:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("LocalHost:1", false),
+            ("10.0.0.1:1", true),
+            ("[fe80::1]:1", true),
+            ("localhost.example.com:1", true),
+        ] {
+            assert_eq!(Address::parse(text).unwrap().is_open_to_listeners(), is_open, "{text}");
         }
     }
 

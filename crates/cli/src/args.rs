@@ -6,6 +6,7 @@ use crate::config::environment::Naming;
 use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
 use crate::standalone::args::StandaloneArgs;
 use crate::tier::args::TierArgs;
+use crate::user::UserArgs;
 use bindery_server::flow_view::Sort;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use std::time::Duration;
 /// The cluster of `bindery standalone` with its default ports.
 pub const DEFAULT_METADATA: &str = "zk+hierarchical://127.0.0.1:2181/ledgers";
 
+/// Of `bindery help exit-codes` and of the man page.
 pub const EXIT_CODES: &str = "Exit codes:
   0  done, or stopped on request with everything flushed
   1  failed; the message says why and what to do
@@ -40,7 +42,7 @@ const VERSION: &str = if bindery_io::canary::CAN_BE_PLANTED {
 
 /// A ledger store that speaks Apache BookKeeper's protocols.
 #[derive(Debug, Parser)]
-#[command(name = "bindery", version = VERSION, after_help = EXIT_CODES, arg_required_else_help = true)]
+#[command(name = "bindery", version = VERSION, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -70,6 +72,11 @@ pub enum Command {
     Disk(OfflineArgs),
     /// Show who holds which bytes of a running bookie, and who waits for what, live
     Flow(FlowArgs),
+    /// Make lines of a file of users
+    User(UserArgs),
+    /// Explain the exit codes
+    #[command(long_about = EXIT_CODES)]
+    ExitCodes,
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -103,7 +110,6 @@ pub enum BookieCommand {
 
 /// Flags of `bindery bookie`. Each wins over the file of --config.
 #[derive(Debug, Default, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct BookieArgs {
     /// The cluster: zk+hierarchical://HOST:PORT/ledgers; several servers separated by ; or ,
     #[arg(long, value_name = "URI")]
@@ -131,6 +137,13 @@ pub struct BookieArgs {
     /// this machine may change anything there
     #[arg(long, value_name = "FILE")]
     pub admin_tokens: Option<PathBuf>,
+    /// A JAAS file with the users who may log in, which needs bookieAuthProviderFactoryClass in the file of --config, and with
+    /// the login to ZooKeeper; in place of Java's -Djava.security.auth.login.config
+    #[arg(long, value_name = "FILE")]
+    pub jaas_file: Option<PathBuf>,
+    /// A file of users, their roles and what their passwords are compared with (bindery user hash): clients have to log in
+    #[arg(long, value_name = "FILE")]
+    pub users_file: Option<PathBuf>,
     /// Bytes of all pools and connections together, for example 512MiB; at least 128MiB
     /// [default: a quarter of the machine or control group, at most 1GiB]
     #[arg(long, value_name = "SIZE")]
@@ -257,6 +270,10 @@ pub struct MetadataArgs {
     /// The cluster: zk+hierarchical://HOST:PORT/ledgers
     #[arg(long, value_name = "URI", env = "BINDERY_METADATA", default_value = DEFAULT_METADATA)]
     pub metadata: String,
+    /// A file that says how to connect to it: zkTlsEnable, zkEnableSecurity and the other keys of a bk_server.conf about the
+    /// metadata store. That of a bookie will do
+    #[arg(long, value_name = "FILE", env = "BINDERY_METADATA_CONFIG")]
+    pub metadata_config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -290,7 +307,6 @@ pub enum CookieCommand {
 
 /// Flags of the commands that look at a stopped bookie's directories.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct OfflineArgs {
     /// What --data names, of a bookie or a standalone; or its journal and ledger directories, all together
     #[arg(value_name = "DIR", required = true)]

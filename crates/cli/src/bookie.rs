@@ -48,10 +48,9 @@ fn start_code(error: &StartError) -> u8 {
 async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     let stop = Arc::new(Latch::default());
     let watching = tokio::spawn(Signals::new()?.run(stop.clone()));
-    let role = settings
-        .tier
-        .filter(|(_, has_role)| *has_role)
-        .map(|(tier, _)| TierRole::new(tier, settings.metadata.clone()));
+    let role = settings.tier.filter(|(_, has_role)| *has_role).map(|(tier, _)| {
+        TierRole::new(tier, settings.metadata.clone(), settings.config.metadata_security.clone())
+    });
     let components = Components {
         disk: Arc::new(RealDisk::new()),
         clock: Arc::new(SystemClock::new()),

@@ -6,6 +6,7 @@
 //! ```
 //! What other clients see of the bookies is theirs: this is one more client, which begins anew.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::exit::Failure;
 use crate::ledger::access::{open_failure, read_failure, store_failure, with_client};
 use crate::ledger::args::BookieHealthArgs;
 use crate::ledger::form;
+use crate::live::fit::{self, Column};
 use crate::live::{Event, Events, Key, Screen};
 use crate::output;
 use bindery_client::{
@@ -44,7 +46,7 @@ async fn watch(client: Client, args: BookieHealthArgs) -> Result<(), Failure> {
         look(&client, reader.as_ref(), interval).await?;
         let text = match args.json {
             true => client.bookie_health().iter().flat_map(|bookie| form::line(&object(bookie))).collect(),
-            false => render(&client.bookie_health(), &client.read_health(), usize::MAX).into_bytes(),
+            false => render(&client.bookie_health(), &client.read_health(), None).into_bytes(),
         };
         return output::write_all(&text);
     }
@@ -55,7 +57,7 @@ async fn watch(client: Client, args: BookieHealthArgs) -> Result<(), Failure> {
     let mut trouble = None;
     loop {
         let (columns, lines) = screen.size();
-        let mut text = render(&client.bookie_health(), &client.read_health(), usize::from(columns));
+        let mut text = render(&client.bookie_health(), &client.read_health(), Some(usize::from(columns)));
         if let Some(trouble) = &trouble {
             let _ = writeln!(text, "NOT UP TO DATE: {trouble}");
         }
@@ -121,47 +123,57 @@ fn ms(latency: Duration, count: u64) -> String {
     }
 }
 
-/// The table; longer lines are cut.
-fn render(bookies: &[BookieHealth], reads: &ReadHealth, columns: usize) -> String {
-    let width = bookies.iter().map(|bookie| bookie.bookie.as_str().len()).max().unwrap_or(0).max(6);
-    let mut lines = vec![format!(
-        "{:<width$}  {:<9}  {:>7}  {:>9}  {:>7}  {:>7}  {:>7}  {:>8}  {:>6}  {:>6}  {:>11}",
-        "BOOKIE",
-        "STATE",
-        "PENDING",
-        "ANSWERED",
-        "p50 ms",
-        "p95 ms",
-        "p99 ms",
-        "TIMEOUTS",
-        "NO CON",
-        "ERRORS",
-        "HEDGES WON",
-    )];
-    for bookie in bookies {
-        let Percentiles { count, p50, p95, p99, .. } = bookie.reads;
-        lines.push(format!(
-            "{:<width$}  {:<9}  {:>7}  {:>9}  {:>7}  {:>7}  {:>7}  {:>8}  {:>6}  {:>6}  {:>11}",
-            bookie.bookie.as_str(),
-            state(bookie.state),
-            bookie.pending,
-            bookie.answered,
-            ms(p50, count),
-            ms(p95, count),
-            ms(p99, count),
-            bookie.timeouts,
-            bookie.unreachable,
-            bookie.errors + bookie.rejected,
-            format!("{} of {}", bookie.hedges_won, bookie.hedges_sent),
-        ));
-    }
+const COLUMNS: [Column; 11] = [
+    Column::text("BOOKIE", 6, 0),
+    Column::text("STATE", 9, 0),
+    Column::number("PENDING", 7, 2),
+    Column::number("ANSWERED", 9, 7),
+    Column::number("p50 ms", 7, 3),
+    Column::number("p95 ms", 7, 8),
+    Column::number("p99 ms", 7, 1),
+    Column::number("TIMEOUTS", 8, 4),
+    Column::number("NO CON", 6, 5),
+    Column::number("ERRORS", 6, 6),
+    Column::number("HEDGES WON", 11, 9),
+];
+
+/// The bookies with the most to do first, and a line about reads. On a narrow terminal the least important columns are
+/// left out.
+fn render(bookies: &[BookieHealth], reads: &ReadHealth, columns: Option<usize>) -> String {
+    let mut bookies: Vec<&BookieHealth> = bookies.iter().collect();
+    bookies.sort_by_key(|bookie| (Reverse(bookie.pending), Reverse(bookie.answered)));
+    let rows: Vec<Vec<String>> = bookies
+        .iter()
+        .map(|bookie| {
+            let Percentiles { count, p50, p95, p99, .. } = bookie.reads;
+            vec![
+                bookie.bookie.to_string(),
+                state(bookie.state).to_owned(),
+                bookie.pending.to_string(),
+                bookie.answered.to_string(),
+                ms(p50, count),
+                ms(p95, count),
+                ms(p99, count),
+                bookie.timeouts.to_string(),
+                bookie.unreachable.to_string(),
+                (bookie.errors + bookie.rejected).to_string(),
+                format!("{} of {}", bookie.hedges_won, bookie.hedges_sent),
+            ]
+        })
+        .collect();
+    let mut lines = fit::table(&COLUMNS, &rows, columns);
     let hedge_after = reads.hedge_after.map_or("-".to_owned(), |after| format!("{} ms", ms(after, 1)));
-    lines.push(format!(
-        "hedge after {hedge_after}   hedges {} sent, {} won, {} refused   retries {}   no replica well {}",
-        reads.hedges_sent, reads.hedges_won, reads.hedges_refused, reads.retries, reads.fail_open
-    ));
-    let cut = |line: String| line.trim_end().chars().take(columns).collect::<String>();
-    lines.into_iter().map(|line| cut(line) + "\n").collect()
+    let said = [
+        format!("hedge after {hedge_after}"),
+        format!(
+            "hedges {} sent, {} won, {} refused",
+            reads.hedges_sent, reads.hedges_won, reads.hedges_refused
+        ),
+        format!("retries {}", reads.retries),
+        format!("no replica well {}", reads.fail_open),
+    ];
+    lines.push(fit::parts(&said, "   ", columns));
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
 fn object(bookie: &BookieHealth) -> Value {
@@ -217,11 +229,22 @@ mod tests {
             hedges_sent: 9,
             hedges_won: 8,
         };
-        let text = render(&[bookie], &ReadHealth { fail_open: 11, ..ReadHealth::default() }, usize::MAX);
+        let text = render(
+            std::slice::from_ref(&bookie),
+            &ReadHealth { fail_open: 11, ..ReadHealth::default() },
+            None,
+        );
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         let expected = "10.0.0.1:3181 suspect 2 3 0.25 0.00 0.00 4 5 7 8 of 9";
         assert_eq!(lines[1], expected.split(' ').collect::<Vec<_>>(), "{text}");
         assert!(lines[2].ends_with(&["no", "replica", "well", "11"]), "{text}");
-        assert!(render(&[], &ReadHealth::default(), 10).lines().all(|line| line.len() <= 10));
+        let busy = BookieHealth { pending: 1_234_567, ..bookie.clone() };
+        let text = render(&[bookie, busy], &ReadHealth::default(), Some(80));
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        assert!(
+            text.lines().nth(1).is_some_and(|line| line.contains(" 1234567 ")),
+            "the busiest first: {text}"
+        );
+        assert!(text.contains("p99 ms") && !text.contains("HEDGES WON"), "{text}");
     }
 }

@@ -39,7 +39,7 @@ fn uri(args: &MetadataArgs) -> Result<MetadataUri, Failure> {
 }
 
 async fn open(args: &MetadataArgs) -> Result<Layout, Failure> {
-    let opened = bindery_metadata::connect(&uri(args)?, ConnectOptions::default()).await;
+    let opened = bindery_metadata::connect(&uri(args)?, args.options()?).await;
     opened.map_err(|error| open_failure(&error))
 }
 
@@ -51,7 +51,7 @@ async fn close(layout: &Layout) {
 async fn init(args: &InitArgs) -> Result<(), Failure> {
     let named = args.instance_id.as_deref().map(named_cluster).transpose()?;
     let args = &args.metadata;
-    let outcome = create(&uri(args)?, named, &SystemRandom).await?;
+    let outcome = create(&uri(args)?, &args.options()?, named, &SystemRandom).await?;
     let said = match outcome {
         InitOutcome::Created => "created",
         InitOutcome::Completed => "completed: an initialisation had stopped half-way",
@@ -69,6 +69,7 @@ pub fn named_cluster(text: &str) -> Result<ClusterId, Failure> {
 /// the ledgers in the bucket would look deleted.
 pub async fn create(
     uri: &MetadataUri,
+    options: &ConnectOptions,
     named: Option<ClusterId>,
     random: &dyn Random,
 ) -> Result<InitOutcome, Failure> {
@@ -80,13 +81,13 @@ pub async fn create(
             instance_id[8..].copy_from_slice(&random.next_u64().to_be_bytes());
         }
     }
-    let outcome = bindery_metadata::init(uri, ConnectOptions::default(), instance_id).await;
+    let outcome = bindery_metadata::init(uri, options.clone(), instance_id).await;
     let outcome = outcome.map_err(|error| match &error {
         InitError::Store(cause) => store_failure(cause, error.to_string()),
         _ => Failure::new(format!("initialise the cluster: {error}")),
     })?;
     if let Some(named) = named {
-        let layout = bindery_metadata::connect(uri, ConnectOptions::default()).await;
+        let layout = bindery_metadata::connect(uri, options.clone()).await;
         let layout = layout.map_err(|error| open_failure(&error))?;
         let prepared = prepare_restore(&layout, named, outcome).await;
         close(&layout).await;

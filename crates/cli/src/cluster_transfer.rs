@@ -4,9 +4,7 @@ use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{self, Failure};
 use crate::output;
 use bindery_metadata::transfer::{self, Dump, Export, ExportSummary, ImportError};
-use bindery_metadata::{
-    ConnectOptions, Layout, MetadataStore, MetadataUri, OpenError, StoreError, zookeeper,
-};
+use bindery_metadata::{Layout, MetadataStore, MetadataUri, OpenError, StoreError, zookeeper};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -33,7 +31,7 @@ pub fn open_failure(error: &OpenError) -> Failure {
 /// Writes the whole cluster to a file, or to standard output for `-`.
 pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
     let uri = uri(&args.metadata.metadata)?;
-    let layout = bindery_metadata::connect(&uri, ConnectOptions::default())
+    let layout = bindery_metadata::connect(&uri, args.metadata.options()?)
         .await
         .map_err(|error| open_failure(&error))?;
     let result = match args.file.as_os_str() == "-" {
@@ -133,7 +131,7 @@ fn read(path: &Path) -> Result<Dump, Failure> {
 pub async fn import(args: &ImportArgs) -> Result<(), Failure> {
     let uri = uri(&args.metadata.metadata)?;
     let dump = read(&args.file)?;
-    let store = zookeeper::connect(&uri.servers, ConnectOptions::default()).await;
+    let store = zookeeper::connect(&uri.servers, args.metadata.options()?).await;
     let store: Arc<dyn MetadataStore> =
         Arc::new(store.map_err(|error| store_failure(&error, error.to_string()))?);
     let outcome = transfer::import(&store, &uri.root, &dump).await;

@@ -2,15 +2,18 @@
 
 mod admin_http;
 mod args;
+mod auth_settings;
 mod bench;
 mod bookie;
 mod bookie_health;
 mod bookie_list;
+mod bookie_security;
 mod cluster;
 mod cluster_transfer;
 mod conf_file;
 mod config;
 mod disk;
+mod examples;
 mod exit;
 mod flow;
 mod generate;
@@ -28,14 +31,16 @@ mod signals;
 mod standalone;
 mod tier;
 mod tls_settings;
+mod user;
 mod verify;
 
 use args::{BookieCommand, Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let matches = examples::with_examples(Cli::command()).try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors and go to stdout.
@@ -60,6 +65,8 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Disk(args) => disk::run(&args),
         Command::Flow(args) => flow::run(&args),
+        Command::User(args) => user::run(args),
+        Command::ExitCodes => output::write_all(format!("{}\n", args::EXIT_CODES).as_bytes()),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
     };
@@ -67,7 +74,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(exit::OK),
         Err(failure) => {
             if !failure.is_silent() {
-                output::say(format!("bindery: {failure}"));
+                logging::say_failure(&failure);
             }
             ExitCode::from(failure.code)
         }

@@ -1,14 +1,18 @@
 //! From flags, `bk_server.conf` and the environment to a bookie's settings. Flags win; all faults are reported at once.
 
 mod addresses;
+mod admin_tls;
 mod connections;
 mod disks;
+pub(crate) mod metadata_security;
 pub(crate) mod places;
 mod space;
 #[cfg(test)]
 mod tests;
 
 use crate::args::{BookieArgs, MemoryUse, Switch};
+use crate::auth_settings;
+use crate::bookie_security;
 use crate::config::environment::{self, Naming};
 use crate::config::host::Host;
 use crate::config::keys::{self, Status, View};
@@ -20,6 +24,7 @@ use crate::tls_settings;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
+use bindery_server::auth::Provider;
 use bindery_server::config::BookieConfig;
 use bindery_server::memory::machine_bytes;
 use bindery_types::BookieId;
@@ -102,6 +107,7 @@ fn refuse_what_is_not_kept(file: &mut Values) {
         let Status::Refused(why) = key.status else { continue };
         let asks = key.asks.unwrap_or(|_| true);
         if let Some(value) = file.take(key.name).filter(|value| asks(value)) {
+            let value = if key.is_secret { "..." } else { &value };
             file.fault(key.name, format!("{}={value}: {why}", key.name));
         }
     }
@@ -135,8 +141,9 @@ fn name_the_rest(file: &mut Values) -> Vec<Finding> {
 /// be taken for a name.
 fn refuse_interpolation(file: &mut Values) {
     let has_it = |(name, given): (&String, &Given)| {
-        let matters = keys::find(name).is_some_and(keys::Key::has_effect);
-        (matters && given.text.contains("${")).then(|| (name.clone(), given.text.clone()))
+        let key = keys::find(name).filter(|key| key.has_effect() && given.text.contains("${"))?;
+        let shown = if key.is_secret { "..." } else { &given.text };
+        Some((name.clone(), shown.to_owned()))
     };
     let found: Vec<(String, String)> = file.given().iter().filter_map(has_it).collect();
     for (name, text) in found {
@@ -156,7 +163,8 @@ pub fn examine(
     let mut file = Values::of(file);
     if args.config_env != Naming::None {
         let is_key = |key: &str| keys::find(key).is_some() || file.given().contains_key(key);
-        let (chosen, strange) = environment::select(args.config_env, variables, is_key);
+        let is_given = |key: &str| file.given().get(key).is_some_and(|given| !given.text.is_empty());
+        let (chosen, strange) = environment::select(args.config_env, variables, is_key, is_given);
         file.overlay(chosen);
         for name in strange {
             let hint = name.split_once('_').and_then(|(_, key)| keys::nearest(key));
@@ -197,19 +205,30 @@ fn take_all(
     disks::apply(file, config);
     connections::apply(file, config);
     config.tls = tls_settings::apply(file);
+    config.admin_tls = admin_tls::apply(file, config.admin.is_some());
+    config.auth = auth_settings::apply(args, file, config.tls.as_ref(), host);
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
-    let tier = tier::settings::of_bookie(args, file, config);
-    if let (Some((_, true)), Some(tls)) = (&tier, &config.tls)
-        && tls.is_required
-    {
+    config.metadata_security = metadata_security::apply(file, args.jaas_file.as_deref());
+    let mut tier = tier::settings::of_bookie(args, file, config);
+    let has_tierer = matches!(tier, Some((_, true)));
+    let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer);
+    let is_used = security.user.as_ref().is_some_and(bookie_security::User::is_of_jaas);
+    let zookeeper = config.metadata_security.sasl.as_ref();
+    auth_settings::check_jaas(args, file, config.auth.as_ref(), zookeeper, is_used);
+    let asks_for_users =
+        config.auth.as_ref().is_some_and(|auth| matches!(auth.provider, Provider::Sasl { .. }));
+    if has_tierer && asks_for_users && security.user.is_none() {
         file.faults.push(
-            "TLS is required of clients (tlsRequired=true, or tlsClientAuthentication=true), and the tierer of this process does \
-             not speak it yet, so no bookie would serve it: give --tier-role off or tierRole=false, which keeps reading from the \
-             store; or tlsRequired=false, which serves everybody without TLS, too"
+            "clients have to log in (bookieAuthProviderFactoryClass, usersFile), and the tierer of this process has no user, so no \
+             bookie would serve it: give saslUser and saslPasswordFile, a user with the roles writer, reader and tier; or \
+             tierRole=false (--tier-role off), which keeps reading from the store"
                 .to_owned()
                 .into(),
         );
+    }
+    if let Some((tier, _)) = &mut tier {
+        tier.security = security;
     }
     (metadata, tier)
 }

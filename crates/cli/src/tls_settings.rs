@@ -4,7 +4,8 @@
 
 use crate::config::values::Values;
 use crate::settings::places::absolute;
-use bindery_server::tls::{CipherName, TlsConfig};
+use bindery_server::tls::{CipherName, TlsConfig, TlsSettings};
+use bindery_tls::store::PasswordSource;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,12 +13,14 @@ use std::time::Duration;
 /// The one implementation of TLS that BookKeeper has.
 const FACTORY: &str = "org.apache.bookkeeper.tls.TLSContextFactory";
 /// Files, protocols and times of the class.
-const OF_THE_CLASS: [&str; 9] = [
+const OF_THE_CLASS: [&str; 11] = [
     "tlsClientAuthentication",
     "tlsKeyStoreType",
     "tlsKeyStore",
+    "tlsKeyStorePasswordPath",
     "tlsTrustStoreType",
     "tlsTrustStore",
+    "tlsTrustStorePasswordPath",
     "tlsCertificatePath",
     "tlsEnabledProtocols",
     "tlsEnabledCipherSuites",
@@ -48,18 +51,25 @@ pub fn apply(file: &mut Values) -> Option<TlsConfig> {
     }
     let has_clients = file.flag("tlsClientAuthentication").unwrap_or(false);
     // Both before anything is refused: all faults are reported at once.
-    let key = pem_path(file, "tlsKeyStoreType", "tlsKeyStore");
+    let key = store(file, "tlsKeyStoreType", "tlsKeyStore", "tlsKeyStorePasswordPath");
     let authorities = match has_clients {
-        true => pem_path(file, "tlsTrustStoreType", "tlsTrustStore"),
+        true => store(file, "tlsTrustStoreType", "tlsTrustStore", "tlsTrustStorePasswordPath"),
         false => {
             // Clients present no certificate.
-            for key in ["tlsTrustStoreType", "tlsTrustStore"] {
+            for key in ["tlsTrustStoreType", "tlsTrustStore", "tlsTrustStorePasswordPath"] {
                 file.take(key);
             }
             None
         }
     };
-    let certificates = required_path(file, "tlsCertificatePath");
+    // A store of Java's has them beside the key.
+    let certificates = match &key {
+        Some(key) if !key.is_pem => {
+            file.take("tlsCertificatePath");
+            Some(key.path.clone())
+        }
+        _ => required_path(file, "tlsCertificatePath"),
+    };
     let versions = listed(file, "tlsEnabledProtocols", || "TLSv1.2, TLSv1.3".to_owned());
     let ciphers = listed(file, "tlsEnabledCipherSuites", || CipherName::all().collect::<Vec<_>>().join(", "));
     let refresh = match file.counted("tlsCertFilesRefreshDurationSeconds", 0, 1_000_000) {
@@ -77,15 +87,22 @@ pub fn apply(file: &mut Values) -> Option<TlsConfig> {
     if has_clients && authorities.is_none() {
         return None;
     }
+    let key = key?;
+    let (client_authorities, client_authorities_password) =
+        authorities.map_or((None, None), |store| (Some(store.path), store.password));
     Some(TlsConfig {
         certificates: certificates?,
-        key: key?,
-        client_authorities: authorities,
+        key: key.path,
+        key_password: key.password,
+        client_authorities,
+        client_authorities_password,
         versions,
         ciphers,
         refresh,
         // An operator who asks for certificates means that nobody is served without one.
         is_required: is_required.unwrap_or(has_clients),
+        serves_without_certificate: false,
+        settings: TlsSettings::BOOKIE,
     })
 }
 
@@ -94,44 +111,37 @@ fn required_path(file: &mut Values, key: &str) -> Option<PathBuf> {
     match file.take(key).filter(|path| path != "null") {
         Some(path) => Some(absolute(Path::new(&path), file)),
         None => {
-            file.fault(key, format!("{key} is missing: tlsProviderFactoryClass needs it, a PEM file"));
+            file.fault(key, format!("{key} is missing: tlsProviderFactoryClass needs it"));
             None
         }
     }
 }
 
-/// The PEM file in `key`; a fault when `type_key` says that it is none, which is BookKeeper's default.
-fn pem_path(file: &mut Values, type_key: &str, key: &str) -> Option<PathBuf> {
+/// A file of `tlsKeyStore` or `tlsTrustStore`, as the keys beside it describe it.
+struct Store {
+    path: PathBuf,
+    is_pem: bool,
+    password: Option<PasswordSource>,
+}
+
+/// The file in `key`; a fault when `type_key` names a form that is not read here.
+fn store(file: &mut Values, type_key: &str, key: &str, password_key: &'static str) -> Option<Store> {
     let (kind, path) = (file.take(type_key), required_path(file, key));
-    let kind = kind.as_deref().unwrap_or("JKS");
-    if kind == "PEM" {
-        return path;
-    }
-    let store = path.as_deref().unwrap_or(Path::new("FILE")).display();
-    let (first, store) = match kind {
-        "JKS" => (
-            format!(
-                "`keytool -importkeystore -srckeystore {store} -destkeystore store.p12 -deststoretype PKCS12`, then "
-            ),
-            "store.p12".to_owned(),
-        ),
-        _ => (String::new(), store.to_string()),
+    let password = file
+        .take(password_key)
+        .map(|path| PasswordSource::File { setting: password_key, path: absolute(Path::new(&path), file) });
+    let is_pem = match kind.as_deref() {
+        Some("PEM") => true,
+        None | Some("JKS" | "PKCS12") => false,
+        Some(other) => {
+            file.fault(
+                type_key,
+                format!("{type_key}={other}: give PEM, PKCS12 or JKS, which is the default"),
+            );
+            return None;
+        }
     };
-    let then = match key {
-        "tlsKeyStore" => format!(
-            "`openssl pkcs12 -in {store} -nodes -nocerts -out key.pem` for tlsKeyStore and `openssl pkcs12 -in {store} -nokeys \
-             -out certificates.pem` for tlsCertificatePath"
-        ),
-        _ => format!("`openssl pkcs12 -in {store} -nokeys -out authorities.pem` for {key}"),
-    };
-    file.fault(
-        type_key,
-        format!(
-            "{type_key}={kind}: only PEM files are read (JKS is the default where it is not set): convert it with {first}{then}, \
-             and set {type_key}=PEM"
-        ),
-    );
-    None
+    Some(Store { path: path?, is_pem, password: password.filter(|_| !is_pem) })
 }
 
 /// The names of a list that are known. Others are named in a warning; when none is left, that is a fault.
@@ -174,15 +184,7 @@ mod tests {
     fn the_keys_of_bookkeeper_mean_what_they_mean_there() {
         let Applied { tls, faults, warnings } = applied(PEM);
         assert_eq!((faults, warnings), (Vec::new(), Vec::new()));
-        let expected = TlsConfig {
-            certificates: PathBuf::from("/c.pem"),
-            key: PathBuf::from("/k.pem"),
-            client_authorities: None,
-            versions: Vec::new(),
-            ciphers: Vec::new(),
-            refresh: Some(Duration::from_secs(10)),
-            is_required: false,
-        };
+        let expected = TlsConfig::new("/c.pem", "/k.pem");
         assert_eq!(tls.unwrap(), expected);
 
         let more = "tlsClientAuthentication=true\ntlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\ntlsProvider=OpenSSL\n\
@@ -238,24 +240,34 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_java_are_refused_with_the_commands_that_convert_them() {
-        let class = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsCertificatePath=/c.pem\n";
-        // JKS by default.
-        for kind in ["", "tlsKeyStoreType=JKS\n"] {
-            let applied = applied(&format!("{class}tlsKeyStore=/k.jks\n{kind}"));
-            assert!(applied.tls.is_none() && applied.faults.len() == 1, "{:?}", applied.faults);
-            let fault = &applied.faults[0];
-            assert!(fault.contains("keytool -importkeystore -srckeystore /k.jks"), "{fault}");
-            assert!(fault.contains("openssl pkcs12 -in store.p12 -nodes -nocerts"), "{fault}");
+    fn stores_of_java_have_their_certificates_and_a_password_file() {
+        let class = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n";
+        // JKS by default; the first bytes of the file say which of the two it is.
+        for kind in ["", "tlsKeyStoreType=JKS\n", "tlsKeyStoreType=PKCS12\n"] {
+            let text = format!("{class}{kind}tlsKeyStore=/k.jks\ntlsKeyStorePasswordPath=/p\n");
+            let Applied { tls, faults, warnings } = applied(&text);
+            assert_eq!((faults, warnings), (Vec::new(), Vec::new()), "{kind}");
+            let file = |setting, path: &str| Some(PasswordSource::File { setting, path: path.into() });
+            let expected = TlsConfig {
+                key_password: file("tlsKeyStorePasswordPath", "/p"),
+                ..TlsConfig::new("/k.jks", "/k.jks")
+            };
+            assert_eq!(tls.unwrap(), expected, "{kind}");
+            let trust = "tlsClientAuthentication=true\ntlsTrustStore=/t.jks\ntlsTrustStorePasswordPath=/q\n";
+            let mutual = TlsConfig {
+                client_authorities: Some("/t.jks".into()),
+                client_authorities_password: file("tlsTrustStorePasswordPath", "/q"),
+                is_required: true,
+                ..expected
+            };
+            assert_eq!(applied(&format!("{text}{trust}")).tls.unwrap(), mutual, "{kind}");
         }
-        let text = format!(
-            "{class}tlsKeyStore=/k.p12\ntlsKeyStoreType=PKCS12\ntlsClientAuthentication=true\ntlsTrustStore=/t.p12\n\
-             tlsTrustStoreType=PKCS12\n"
+        let other = applied(&format!("{class}tlsKeyStore=/k\ntlsKeyStoreType=BCFKS\n"));
+        assert!(
+            other.tls.is_none() && other.faults[0].contains("BCFKS: give PEM, PKCS12 or JKS"),
+            "{:?}",
+            other.faults
         );
-        let faults = applied(&text).faults;
-        assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(faults[0].contains("openssl pkcs12 -in /k.p12 -nodes"), "{faults:?}");
-        assert!(faults[1].contains("openssl pkcs12 -in /t.p12 -nokeys -out authorities.pem"), "{faults:?}");
     }
 
     #[test]

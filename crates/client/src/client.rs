@@ -10,7 +10,9 @@ use bindery_io::canary::Canaries;
 use bindery_io::{Random, SystemRandom};
 use bindery_metadata::layout::{IdError, LedgerError, LedgerListing, StoredLedger};
 use bindery_metadata::store::Version;
-use bindery_metadata::{ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, StoreError};
+use bindery_metadata::{
+    ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, Security, StoreError,
+};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
 use bindery_wire::FrameLimit;
 use tokio::sync::oneshot;
@@ -18,6 +20,7 @@ use tokio::sync::oneshot;
 use crate::claims::{Claimed, Claims};
 use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
+use crate::credentials::Credentials;
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{HANDOVER_PROPERTY, Handover, RESERVED_PREFIX, claimed, needs_marks};
 use crate::health::{BookieHealth, BusyBookie, NodeHealth, Prober, ReadHealth, ask};
@@ -31,6 +34,7 @@ use crate::reader::{LedgerReader, Stragglers};
 use crate::reconcile::Supports;
 use crate::retry::Retry;
 use crate::slow::SlowReplicas;
+use crate::tls::{Tls, TlsError, TlsOptions};
 use crate::transport::Transport;
 use crate::writer::{KeptBytes, LedgerWriter, TakenOver, WriteCounts, WriteHealth};
 
@@ -74,11 +78,13 @@ pub struct ClientBuilder {
     layout: Option<Layout>,
     transport: Option<Arc<dyn Transport>>,
     session_timeout: Option<Duration>,
+    metadata_security: Security,
     placement: Option<Box<dyn Placement>>,
     resolver: Option<Arc<dyn NetworkResolver>>,
     disk_weights: Option<DiskWeights>,
     location: Option<Location>,
     hooks: Hooks,
+    tls: Option<TlsOptions>,
     limits: Limits,
     canaries: Canaries,
 }
@@ -103,16 +109,37 @@ impl ClientBuilder {
         self
     }
 
-    /// How connections to bookies are made, instead of by TCP: for TLS, proxies, counting. Not used beside
-    /// [`transport`](Self::transport).
+    /// TLS with bookies, which must be set up for it (`tlsProviderFactoryClass`): no request is sent without. Off by default. Files
+    /// are read when the client connects to the metadata store, and again for new connections when they have changed. The connection
+    /// to the metadata store stays as it is. Not used beside [`transport`](Self::transport).
+    pub fn tls(mut self, options: TlsOptions) -> Self {
+        self.tls = Some(options);
+        self
+    }
+
+    /// How connections to bookies are made, instead of by TCP: for proxies, counting, or TLS of another library than
+    /// [`tls`](Self::tls)'s. Not used beside [`transport`](Self::transport).
     pub fn connector(mut self, connector: impl Connector) -> Self {
         self.hooks.connector = Some(Arc::new(connector));
         self
     }
 
-    /// Proves to each bookie who this client is, on every new connection. Not used beside [`transport`](Self::transport).
+    /// The user that this client proves to be to each bookie, on every new connection. Bookies that let everybody in do not care. Not
+    /// used beside [`transport`](Self::transport).
+    pub fn credentials(self, credentials: Credentials) -> Self {
+        self.authenticator(credentials)
+    }
+
+    /// Proves to each bookie who this client is in another way than with [`credentials`](Self::credentials). Not used beside
+    /// [`transport`](Self::transport).
     pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
         self.hooks.authenticator = Some(Arc::new(authenticator));
+        self
+    }
+
+    /// TLS and SASL to the metadata store, and who may use the nodes that are written there. None by default.
+    pub fn metadata_security(mut self, security: Security) -> Self {
+        self.metadata_security = security;
         self
     }
 
@@ -134,6 +161,14 @@ impl ClientBuilder {
     /// replacement half written, it stops.
     pub fn metadata_patience(mut self, patience: Duration) -> Self {
         self.limits.metadata_patience = patience;
+        self
+    }
+
+    /// How long a writer waits for bookies when fewer than its ack quorum can be written to and none can take their place.
+    /// Zero by default, as in BookKeeper: it stops at once. Meanwhile its entries stay in flight and it tries again, so that it
+    /// goes on after a restart of its bookies. Time counts from the first failure after an entry was confirmed.
+    pub fn bookie_patience(mut self, patience: Duration) -> Self {
+        self.limits.bookie_patience = patience;
         self
     }
 
@@ -224,12 +259,26 @@ impl ClientBuilder {
     /// Connects to the metadata store. Bookies are connected to when they are first needed.
     ///
     /// # Errors
-    /// When there is no URI, no metadata server answers within the session timeout, or there is no cluster.
+    /// When there is no URI, no metadata server answers within the session timeout, there is no cluster, files of TLS cannot be
+    /// used, or credentials need TLS and there is none.
     pub async fn connect(self) -> Result<Client, ConnectError> {
+        let mut hooks = self.hooks;
+        let has_tls =
+            self.tls.is_some() || hooks.connector.as_ref().is_some_and(|connector| connector.starts_tls());
+        if !has_tls && hooks.authenticator.as_ref().is_some_and(|authenticator| authenticator.needs_tls()) {
+            return Err(ConnectError::NeedsTls);
+        }
+        if let Some(options) = self.tls {
+            // Before a session is opened that would have to be closed.
+            let opened = tokio::task::spawn_blocking(move || Tls::open(options)).await;
+            let tls = opened.unwrap_or_else(|error| Err(TlsError::NotRead(error.to_string())))?;
+            hooks.tls = Some(Arc::new(tls));
+        }
         let (layout, is_session_ours) = match (self.layout, self.uri) {
             (Some(layout), _) => (layout, false),
             (None, Some(uri)) => {
-                let mut options = ConnectOptions::default();
+                let mut options =
+                    ConnectOptions { security: self.metadata_security, ..ConnectOptions::default() };
                 if let Some(timeout) = self.session_timeout {
                     options.session_timeout = timeout;
                 }
@@ -248,7 +297,7 @@ impl ClientBuilder {
                     reconnect_pause_max: Duration::from_secs(1),
                     ..ConnectionOptions::default()
                 };
-                let bookies = Arc::new(Bookies::with_hooks(layout.registration(), options, self.hooks));
+                let bookies = Arc::new(Bookies::with_hooks(layout.registration(), options, hooks));
                 (bookies.clone() as Arc<dyn Transport>, Some(bookies))
             }
         };

@@ -11,7 +11,8 @@ use bindery_types::{BookieId, EntryId, LedgerId};
 
 use crate::placement::Unmet;
 use crate::placement::resolver::ResolveError;
-use crate::transport::BookieError;
+use crate::tls::TlsError;
+use crate::transport::{BookieError, UNAUTHORIZED};
 
 /// What each bookie that was asked answered, in the order of the answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -90,6 +91,15 @@ pub enum ConnectError {
     /// The builder was given no metadata URI.
     #[error("no metadata store was named: give the builder its URI (ClientBuilder::metadata)")]
     NoMetadata,
+    /// The settings or files of TLS cannot be used.
+    #[error("cannot speak TLS with bookies: {0}")]
+    Tls(#[from] TlsError),
+    /// The way of authentication would tell the secret to everybody on the way.
+    #[error(
+        "this way of authentication tells bookies a secret, which is sent over TLS only: connect with TLS (ClientBuilder::tls, \
+         --tls), or choose DIGEST-MD5"
+    )]
+    NeedsTls,
     /// The metadata store cannot be reached, or holds no cluster.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -157,11 +167,8 @@ pub enum WhyStopped {
     /// Bookies failed that cannot be replaced, and those left are fewer than the ack quorum.
     #[error("fewer bookies than its ack quorum can be written to: {0}")]
     NotEnoughBookies(NotEnoughBookies),
-    /// A bookie refused the ledger's key, or a client that did not authenticate: both have the same code.
-    #[error(
-        "{bookie} refuses the ledger's key: the password is not the one the ledger was created with, or the bookie wants \
-         clients to authenticate, which this one did not"
-    )]
+    /// A bookie refused the ledger's key, or this client: both have the same code.
+    #[error("{bookie} refuses this client or the ledger's key: {UNAUTHORIZED}")]
     Unauthorized {
         /// Who refused.
         bookie: BookieId,
@@ -396,10 +403,9 @@ pub enum OpenError {
 /// Why a ledger could not be recovered. It stays in recovery, nothing is lost, and it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// A bookie refused the key, or a client that did not authenticate: both have the same code.
+    /// A bookie refused the key, or this client: both have the same code.
     #[error(
-        "cannot recover ledger {ledger}: {bookie} refuses its key: the password is not the one it was written with, or the \
-         bookie wants clients to authenticate, which this one did not"
+        "cannot recover ledger {ledger}: {bookie} refuses this client or the ledger's key: {UNAUTHORIZED}"
     )]
     Unauthorized {
         /// The ledger.

@@ -58,18 +58,24 @@
 //! For tiering: [`Client::bulk`] reads stored bytes in the background, [`Client::reconcile`] tells bookies what is in object
 //! storage.
 //!
-//! TLS and authentication: [`Connector`] and [`Authenticator`].
+//! TLS and users: [`ClientBuilder::tls`] and [`ClientBuilder::credentials`]. Other ways of connecting and authenticating:
+//! [`Connector`] and [`Authenticator`].
 //!
 //! To watch a client: [`Client::bookie_health`], [`Client::read_health`], [`Client::write_health`] and
 //! [`Client::memory_in_use`] are cheap to call and name no metrics library; what happens is told by `tracing`.
 //!
-//! # Not here   telling a bookie's incarnations apart (IC16); a TLS library
+//! # Not here   telling a bookie's incarnations apart (IC16)
 
 pub mod blocking;
 mod bulk;
+/// As the server's tests make them.
+#[cfg(test)]
+#[path = "../../server/tests/it/common/certificates.rs"]
+mod certificates;
 mod claims;
 mod client;
 pub mod connection;
+pub mod credentials;
 mod entry;
 mod error;
 mod gaps;
@@ -87,6 +93,7 @@ mod reconcile;
 mod recovery;
 mod retry;
 mod slow;
+pub mod tls;
 pub mod transport;
 mod verify;
 mod window;
@@ -107,6 +114,7 @@ pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInU
 pub use crate::connection::hooks::{
     Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn,
 };
+pub use crate::credentials::{Credentials, Mechanism, Secret};
 pub use crate::entry::Entry;
 pub use crate::error::{
     AppendError, AppendOpenError, BookieAnswer, BookieAnswers, CloseError, ConnectError, CreateError,
@@ -127,5 +135,6 @@ pub use crate::reader::{EntryStream, LedgerReader, TailStream};
 pub use crate::reconcile::{
     Reconcile, ReconcileError, Reconciled, TIER_PROPERTY, TIER_PROPERTY_VALUE, TierSupport,
 };
+pub use crate::tls::{TlsError, TlsOptions, TlsVersion};
 pub use crate::verify::{CopyCounts, FINDINGS_MAX, Fault, Finding, Verification, VerifyReport};
 pub use crate::writer::{Closed, LedgerWriter, Progress, WriteHealth};

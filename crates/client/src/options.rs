@@ -95,6 +95,8 @@ pub(crate) struct Limits {
     pub request_timeout: Duration,
     /// How long a metadata store that fails is waited for.
     pub metadata_patience: Duration,
+    /// How long a writer without an ack quorum waits for bookies.
+    pub bookie_patience: Duration,
     /// Entry bytes in flight to bookies.
     pub memory_limit: u64,
     /// The bookies' limit of a frame, if set.
@@ -129,6 +131,7 @@ impl Default for Limits {
         Limits {
             request_timeout: REQUEST_TIMEOUT_DEFAULT,
             metadata_patience: METADATA_PATIENCE_DEFAULT,
+            bookie_patience: Duration::ZERO,
             memory_limit: MEMORY_LIMIT_DEFAULT,
             frame_limit: None,
             slow_replica_bytes_max: None,

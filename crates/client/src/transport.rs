@@ -30,7 +30,7 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BookieError>> + S
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BookieError {
     /// It answered with a code.
-    #[error("refused: {0:?}")]
+    #[error("refused: {0:?}{advice}", advice = refusal_advice(*.0))]
     Refused(ErrorCode),
     /// It is not registered, or its registration names no address.
     #[error("not registered in the metadata store")]
@@ -41,6 +41,9 @@ pub enum BookieError {
     /// The connection broke, or was closed, after the request may have been sent.
     #[error("the connection was lost before the answer came")]
     Lost,
+    /// The same, over TLS, before the bookie had answered anything over this connection.
+    #[error("the connection was lost before the bookie answered anything: {0}")]
+    LostUnanswered(String),
     /// No answer in time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
@@ -71,12 +74,44 @@ pub enum BookieError {
     Reconnected,
 }
 
+/// One code stands for all of these.
+pub(crate) const UNAUTHORIZED: &str = "the ledger's password is another, or the bookie wants what this client has not: TLS \
+    (ClientBuilder::tls, --tls), a certificate (TlsOptions::identity, --tls-cert), a user (ClientBuilder::credentials, --user) or a role";
+
+fn refusal_advice(code: ErrorCode) -> String {
+    match code {
+        ErrorCode::Unauthorized => format!(": {UNAUTHORIZED}"),
+        _ => String::new(),
+    }
+}
+
 impl BookieError {
+    /// Whether the same bookie may take the same request later although nobody changed it or the client: it is away, starts
+    /// again, or has no room for now.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            BookieError::Refused(code) => {
+                matches!(code, ErrorCode::ReadOnly | ErrorCode::TooManyRequests | ErrorCode::Io)
+            }
+            BookieError::NotRegistered
+            | BookieError::Unreachable(_)
+            | BookieError::Lost
+            | BookieError::LostUnanswered(_)
+            | BookieError::TimedOut(_)
+            | BookieError::Behind(_) => true,
+            BookieError::AnswerTooLarge { .. }
+            | BookieError::Unexpected(_)
+            | BookieError::Closed
+            | BookieError::Reconnected => false,
+        }
+    }
+
     /// Whether the bookie may have done, or may still do, what was asked.
     pub fn is_unknown(&self) -> bool {
         matches!(
             self,
             BookieError::Lost
+                | BookieError::LostUnanswered(_)
                 | BookieError::TimedOut(_)
                 | BookieError::AnswerTooLarge { .. }
                 | BookieError::Unexpected(_)

@@ -66,6 +66,7 @@ pub use crate::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 pub use crate::store::{MetadataStore, SessionCredentials, SessionId, SessionState, StoreError, Version};
 pub use crate::uri::{MetadataUri, UriError};
 pub use crate::zookeeper::ZooKeeperOptions as ConnectOptions;
+pub use crate::zookeeper::{SaslLogin, Security, TlsOptions};
 
 /// Connects to the store that `uri` names and opens the cluster at its root.
 ///

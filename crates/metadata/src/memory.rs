@@ -223,7 +223,7 @@ impl MemoryStore {
             SessionState::Closed => Err(StoreError::Closed),
             SessionState::AuthFailed => Err(StoreError::AuthFailed),
             SessionState::Connecting | SessionState::Suspended(_) | SessionState::Expired(_) => {
-                Err(StoreError::Unreachable { servers: "memory".into(), waited: Duration::ZERO })
+                Err(StoreError::Unreachable { servers: "memory".into(), waited: Duration::ZERO, why: None })
             }
         }
     }

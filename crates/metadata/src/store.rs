@@ -276,24 +276,50 @@ pub enum StoreError {
     #[error("lost the connection to the metadata store: the outcome of the request is unknown")]
     ConnectionLoss,
     /// No server could be reached and nothing was sent: repeating is safe.
-    #[error("no metadata server of {servers} could be reached within {waited:?}")]
+    #[error(
+        "no metadata server of {servers} could be reached within {waited:?}{}",
+        .why.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
+    )]
     Unreachable {
         /// The servers tried.
         servers: String,
         /// For how long.
         waited: Duration,
+        /// What the last attempt ended with, if one did.
+        why: Option<String>,
+    },
+    /// No server is trusted, or none trusts us: certificates or settings must be changed. Nothing was sent.
+    #[error("no secure connection to a metadata server: {why}")]
+    Untrusted {
+        /// The server, and what is wrong.
+        why: String,
     },
     /// The session ended while the request was in flight; ephemeral nodes are gone. A new session is being opened.
     #[error("the session with the metadata store expired")]
     SessionExpired,
-    /// The store refuses our credentials, or this path is not ours to use.
-    #[error("the metadata store refuses access to {path}: check its access rights (ACL)")]
+    /// The access list of the path names others.
+    #[error(
+        "the metadata store refuses access to {path}: its access list (ACL) names another identity. Connect with the SASL user or \
+         the certificate of the processes that wrote it, or have one of these change the list"
+    )]
     NoAuth {
         /// The path.
         path: String,
     },
+    /// Nodes are to be restricted to our identity, and the store knows none. Nothing was written.
+    #[error(
+        "the metadata store cannot restrict {path} to us, because it knows no identity of ours: with zkEnableSecurity=true give SASL \
+         credentials (section Client of the JAAS file, or zkSaslUser) or a certificate (zkTlsKeyStore)"
+    )]
+    NoIdentity {
+        /// The path to be created.
+        path: String,
+    },
     /// The store refuses the session's credentials; it is not tried again.
-    #[error("the metadata store refuses our credentials")]
+    #[error(
+        "the metadata store refuses our credentials, or wants some: compare the user and the password for SASL (section Client of the \
+         JAAS file, or zkSaslUser) with those that its servers know"
+    )]
     AuthFailed,
     /// The store was closed by this process.
     #[error("the metadata store was closed")]

@@ -6,6 +6,9 @@
 pub mod access;
 pub mod extension;
 pub(crate) mod port;
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
+mod tls_tests;
 
 use self::access::Access;
 use self::extension::AdminExtension;
@@ -16,6 +19,7 @@ use crate::garbage::{GarbageDesk, GarbageRequest};
 use crate::latch::Latch;
 use crate::metrics::Exposition;
 use crate::shared::Shared;
+use crate::tls::Tls;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, Query, State};
@@ -45,6 +49,8 @@ pub struct AdminState {
     pub garbage: OnceLock<Arc<GarbageDesk>>,
     /// Set once the engine is open.
     pub disks: OnceLock<(Arc<DiskDesk>, Arc<Standing>)>,
+    /// Set from the start when this port speaks TLS.
+    pub tls: OnceLock<Arc<Tls>>,
     /// Set when a tierer runs in this process.
     pub extension: OnceLock<Arc<dyn AdminExtension>>,
     /// Serving.
@@ -68,7 +74,9 @@ pub async fn serve(
     patience: Duration,
     stop: Arc<Latch>,
 ) {
-    port::serve(listener, router(scope, state), access, answers, patience, stop).await;
+    let tls = state.tls.get().cloned();
+    let serving = port::Serving { router: router(scope, state), access, tls };
+    port::serve(listener, serving, answers, patience, stop).await;
 }
 
 fn router(scope: AdminScope, state: Arc<AdminState>) -> Router {
@@ -136,9 +144,10 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
             })
         }));
     }
-    let alarms = state.shared.get().and_then(|shared| {
+    let alarms: Vec<String> = state.shared.get().map_or_else(Vec::new, |shared| {
         let now_ms = u64::try_from(shared.clock.wall_ms()).unwrap_or(0);
-        Some(shared.tls.as_ref()?.alarms(now_ms))
+        let of_tls = shared.tls.iter().chain(state.tls.get()).flat_map(|tls| tls.alarms(now_ms));
+        of_tls.chain(shared.auth.iter().flat_map(|auth| auth.alarms())).collect()
     });
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
@@ -149,7 +158,7 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         "recoveryReserveBytes": status.as_ref().map(|status| status.recovery_reserve_bytes),
         "readOnlyBecause": reasons,
         // Faults that do not impair service yet.
-        "alarms": alarms.unwrap_or_default(),
+        "alarms": alarms,
         "directoriesFailed": failed_directories,
         "volumes": volumes,
         "journalSync": status.as_ref().map(|status| status.journal_sync),
@@ -522,6 +531,9 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     }
     if let Some(tls) = state.shared.get().and_then(|shared| shared.tls.as_ref()) {
         tls.expose(&mut out);
+    }
+    if let Some(auth) = state.shared.get().and_then(|shared| shared.auth.as_ref()) {
+        auth.expose(&mut out);
     }
     if let Some((desk, standing)) = state.disks.get() {
         desk.expose(standing, &mut out);

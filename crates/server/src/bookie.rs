@@ -30,6 +30,7 @@ pub use running::STOP_REST_MAX;
 
 use crate::admin::AdminState;
 use crate::admin::extension::AdminExtension;
+use crate::auth::{Auth, ReloadUsers};
 use crate::config::{BookieConfig, Identity};
 use crate::connection::{BulkLine, Completion, Registry};
 use crate::data_dirs::DataDirs;
@@ -43,10 +44,12 @@ use crate::listener::Listener;
 use crate::log_limit::LogLimit;
 use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
 use crate::metrics::Metrics;
+use crate::reload::Watch;
 use crate::shared::{BufferSlab, Shared, Volumes};
 use crate::surplus::Surplus;
 use crate::tier::{Tier, TrimTask, Trimmer};
-use crate::tls::{Tls, TlsConfig, Watch};
+use crate::tls::{Tls, TlsConfig};
+use crate::turns::Turns;
 use crate::words::{WordDesk, WordReader};
 use bindery_engine::EngineThreads;
 use bindery_io::{Clock, Disk, Random};
@@ -120,7 +123,8 @@ pub struct Bookie {
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
     trim: Option<JoinHandle<()>>,
-    tls_watch: Option<JoinHandle<()>>,
+    /// Tasks that look at files of the operator.
+    file_watches: Vec<JoinHandle<()>>,
     words: JoinHandle<()>,
     standing: Arc<Standing>,
     may_be_read_only: bool,
@@ -145,6 +149,7 @@ impl Bookie {
             are_connections_set: config.are_connections_set,
             tier_bytes: 0,
             tls_connection_bytes: config.tls.as_ref().map_or(0, TlsConfig::connection_bytes),
+            admin_tls_connection_bytes: config.admin_tls.as_ref().map_or(0, TlsConfig::connection_bytes),
         };
         let limit = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
         let tier_bytes = config.tier.as_ref().map_or(0, |tier| tier.memory_bytes(limit));
@@ -153,7 +158,9 @@ impl Bookie {
         config.limits.long_polls_max = config.limits.long_polls_max.min(plan.long_polls_max());
         log_start(&config, &plan, wanted);
 
-        let tls = open_tls(&config).await?;
+        let turns = turns_of_strangers();
+        let tls = open_tls(&config, &turns).await?;
+        let auth = open_auth(&config, turns, &components.random).await?;
         let dirs = open_dirs(&config, &components.disk).await?;
         let option = config.option_names.listen;
         let bind_error = |source| StartError::Bind { address: config.listen, option, source };
@@ -164,7 +171,8 @@ impl Bookie {
         let state = Arc::new(AdminState::default());
         let stop_admin = Arc::new(Latch::default());
         let pools = Pools::new(&plan);
-        let (admin, admin_address) = start_admin(&config, &state, &pools.admin, &stop_admin).await?;
+        let (admin, admin_address) =
+            start_admin(&config, auth.clone(), &state, &pools.admin, &stop_admin).await?;
 
         let disk_watch = {
             let (disk, dirs, write) = (components.disk.clone(), dirs.clone(), plan.write);
@@ -210,8 +218,10 @@ impl Bookie {
             limits: config.limits.clone(),
             words: WordDesk::default(),
             tls,
+            auth,
             tier,
             tier_log: Mutex::new(LogLimit::new(Duration::from_secs(10))),
+            frame_logs: Shared::frame_logs(),
         });
         let standing = Arc::new(Standing::new(shared.engine.clone()));
         if config.read_only {
@@ -261,7 +271,7 @@ impl Bookie {
             };
             task.start(stop_serving.clone())
         });
-        let tls_watch = watch_tls(&config, &shared, &stop_serving);
+        let file_watches = watch_files(&config, &shared, &stop_serving);
         let _ = state.garbage.set(desk.clone());
         let collector = GarbageCollector {
             desk: desk.clone(),
@@ -333,7 +343,7 @@ impl Bookie {
             serving,
             garbage,
             trim,
-            tls_watch,
+            file_watches,
             words,
             standing,
             may_be_read_only,
@@ -409,19 +419,43 @@ impl Bookie {
 }
 
 /// Loads what TLS needs, before anything is touched.
-async fn open_tls(config: &BookieConfig) -> Result<Option<Arc<Tls>>, StartError> {
+async fn open_tls(config: &BookieConfig, turns: &Turns) -> Result<Option<Arc<Tls>>, StartError> {
     let Some(tls) = config.tls.clone() else { return Ok(None) };
-    // One thread is always left to what is no handshake.
-    let turns = tokio::runtime::Handle::current().metrics().num_workers() / 2;
+    let turns = turns.clone();
     let tls = blocking(move || Tls::open(tls, turns)).await?;
     Ok(Some(Arc::new(tls)))
 }
 
-/// Begins to look at the files of TLS, if they may change.
-fn watch_tls(config: &BookieConfig, shared: &Shared, stop: &Arc<Latch>) -> Option<JoinHandle<()>> {
-    let interval = config.tls.as_ref()?.refresh?;
-    let watch = Watch { tls: shared.tls.clone()?, interval };
-    Some(tokio::spawn(watch.run(stop.clone())))
+/// Loads whom this bookie knows, before anything is touched.
+async fn open_auth(
+    config: &BookieConfig,
+    turns: Turns,
+    random: &Arc<dyn Random>,
+) -> Result<Option<Arc<Auth>>, StartError> {
+    let Some(auth) = config.auth.clone() else { return Ok(None) };
+    let random = random.clone();
+    let auth = blocking(move || Auth::open(auth, turns, random)).await?;
+    Ok(Some(Arc::new(auth)))
+}
+
+/// For handshakes and passwords of peers of this port together, whoever they are: as many as half of the runtime's threads, so that half of the cores
+/// are left to others. With one core there is one turn, which the system shares out. The admin port has two more, for a handshake and a password.
+fn turns_of_strangers() -> Turns {
+    Turns::new(tokio::runtime::Handle::current().metrics().num_workers() / 2)
+}
+
+/// Begins to look at the files of TLS and of users, if they may change.
+fn watch_files(config: &BookieConfig, shared: &Arc<Shared>, stop: &Arc<Latch>) -> Vec<JoinHandle<()>> {
+    let mut watches = Vec::new();
+    let interval = config.tls.as_ref().and_then(|tls| tls.refresh);
+    if let (Some(files), Some(interval)) = (shared.tls.clone(), interval) {
+        watches.push(tokio::spawn(Watch { files, interval }.run(stop.clone())));
+    }
+    if let Some(auth) = config.auth.as_ref().filter(|auth| auth.has_files()) {
+        let files = Arc::new(ReloadUsers(shared.clone()));
+        watches.push(tokio::spawn(Watch { files, interval: auth.refresh }.run(stop.clone())));
+    }
+    watches
 }
 
 fn log_start(config: &BookieConfig, plan: &MemoryPlan, connections_wanted: usize) {
@@ -436,7 +470,15 @@ fn log_start(config: &BookieConfig, plan: &MemoryPlan, connections_wanted: usize
         connections_max = config.limits.connections_max,
         "starting"
     );
-    tracing::info!(limit_mib = plan.limit >> 20, "memory pools\n{plan}");
+    tracing::info!(
+        write_mib = plan.write >> 20,
+        connections_max = plan.connections_max,
+        "memory limit {} MiB; bindery flow shows its pools, and the log at level debug what each is for",
+        plan.limit >> 20
+    );
+    for (pool, bytes, purpose) in plan.parts() {
+        tracing::debug!(pool, mib = bytes >> 20, purpose, "memory pool");
+    }
     if config.are_connections_set && plan.connections_max < connections_wanted {
         tracing::warn!(
             "maxConnections={connections_wanted}: file descriptors allow {}; raise LimitNOFILE or ulimit -n",

@@ -1,5 +1,6 @@
 //! Settings of a bookie as its operator gives them. The command line fills this in from flags and files.
 
+use crate::auth::AuthConfig;
 use crate::disks::{DiskLimits, SlowLimits};
 use crate::garbage::GarbageConfig;
 use crate::limits::Limits;
@@ -7,6 +8,7 @@ use crate::surplus::SurplusConfig;
 use crate::tier::TierConfig;
 use crate::tls::TlsConfig;
 use bindery_engine::{PoolMemory, SpaceConfig};
+use bindery_metadata::Security;
 use bindery_types::{BookieId, InvalidBookieId};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -89,6 +91,8 @@ pub struct BookieConfig {
     pub surplus: SurplusConfig,
     /// Session timeout asked for (`zkTimeout`).
     pub session_timeout: Duration,
+    /// TLS and SASL to the metadata store, and who may use the nodes written there (`zkEnableSecurity`).
+    pub metadata_security: Security,
     /// Threads that may block on disk reads.
     pub read_threads: usize,
     /// How deleted ledgers are found.
@@ -101,6 +105,10 @@ pub struct BookieConfig {
     pub slow_journal: SlowLimits,
     /// TLS for those who ask for it; `None` without.
     pub tls: Option<TlsConfig>,
+    /// TLS on the admin port; `None` for plain HTTP.
+    pub admin_tls: Option<TlsConfig>,
+    /// Clients have to say who they are; `None`: everybody is served.
+    pub auth: Option<AuthConfig>,
     /// Object storage, from which entries are read whose copies here were let go; `None` without.
     pub tier: Option<TierConfig>,
     /// Bounds.
@@ -136,12 +144,15 @@ impl Default for BookieConfig {
             accept_journal_damage: false,
             surplus: SurplusConfig::default(),
             session_timeout: Duration::from_secs(10),
+            metadata_security: Security::default(),
             read_threads: 4,
             garbage: GarbageConfig::default(),
             space: SpaceConfig::default(),
             disks: DiskLimits::default(),
             slow_journal: SlowLimits::default(),
             tls: None,
+            admin_tls: None,
+            auth: None,
             tier: None,
             limits: Limits::default(),
         }

@@ -291,7 +291,12 @@ impl Top {
     fn shorten(&mut self) {
         let sort = self.sort;
         self.kept.sort_by_cached_key(|flow| {
-            (Reverse(sort.key(flow)), Reverse(flow.held_bytes), flow.peer.clone())
+            (
+                Reverse(sort.key(flow)),
+                Reverse(flow.held_bytes),
+                Reverse(flow.adds + flow.reads),
+                flow.peer.clone(),
+            )
         });
         self.kept.truncate(self.most);
     }

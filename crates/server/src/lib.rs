@@ -4,6 +4,7 @@
 //! of adds, waiters and look-ups (see [`connection`]). [`bookie`] is the life of the whole.
 
 pub mod admin;
+pub mod auth;
 pub mod bookie;
 pub mod config;
 pub mod connection;
@@ -22,12 +23,14 @@ pub mod log_limit;
 pub mod memory;
 pub mod metrics;
 pub mod pressure;
+mod reload;
 pub mod shared;
 pub mod slow_log;
 pub mod sockets;
 pub mod surplus;
 pub mod tier;
 pub mod tls;
+pub mod turns;
 pub mod words;
 mod yielding;
 

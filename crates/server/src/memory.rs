@@ -11,7 +11,7 @@
 //!    a limit below the sum of the least sizes is refused.
 //! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
 
-use crate::admin::port::PLACES_BYTES;
+use crate::admin::port::{PLACES, PLACES_BYTES};
 use crate::connection::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 use crate::io_pool::PoolBytes;
 use crate::limits::Limits;
@@ -55,6 +55,8 @@ pub struct Surroundings {
     pub tier_bytes: u64,
     /// Bytes that a connection may hold for TLS ([`TLS_CONNECTION_BYTES`], [`TLS_CLIENT_AUTH_BYTES`]); 0 without.
     pub tls_connection_bytes: u64,
+    /// The same of a connection of the admin port.
+    pub admin_tls_connection_bytes: u64,
 }
 
 impl Default for Surroundings {
@@ -65,6 +67,7 @@ impl Default for Surroundings {
             are_connections_set: false,
             tier_bytes: 0,
             tls_connection_bytes: 0,
+            admin_tls_connection_bytes: 0,
         }
     }
 }
@@ -104,6 +107,8 @@ pub struct MemoryPlan {
     pub connections: u64,
     /// Connections of the admin port and their answers.
     pub admin: u64,
+    /// The part of that which is the connections' own.
+    pub admin_places: u64,
     /// Caches of libraries.
     pub libraries: u64,
     /// What is read from object storage.
@@ -166,6 +171,7 @@ impl MemoryPlan {
         let each = CONNECTION_BYTES + around.tls_connection_bytes;
         // Two chunks for each of four uses (filling, frozen, two kept back); a chunk holds the largest entry.
         let write_min = 4 * around.shards_min.max(2) as u64 * (frame + 8 * KIB);
+        let admin_tls = PLACES as u64 * around.admin_tls_connection_bytes;
         let split = |rest: u64, connections: u64| {
             let unit = rest / WEIGHTS;
             let outbound = 2 * frame + 3 * unit;
@@ -187,7 +193,8 @@ impl MemoryPlan {
                 index: 4 * MIB + 3 * unit,
                 cache: 2 * MIB + 2 * unit,
                 connections,
-                admin: 2 * MIB,
+                admin: 2 * MIB + admin_tls,
+                admin_places: PLACES_BYTES + admin_tls,
                 libraries: around.ledger_dirs.max(1) as u64 * REDB_BYTES,
                 tier: around.tier_bytes,
                 connections_max: (connections / each) as usize,
@@ -222,7 +229,7 @@ impl MemoryPlan {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    fn parts(&self) -> [(&'static str, u64, &'static str); 17] {
+    pub(crate) fn parts(&self) -> [(&'static str, u64, &'static str); 17] {
         [
             ("write", self.write, "journal chunks = write cache; full: adds wait, then too-many-requests"),
             ("first", self.first, "first requests of connections; full: newcomers wait to be read"),
@@ -333,7 +340,7 @@ impl Pools {
             outbound: ByteBudget::new("outbound", plan.outbound),
             outbound_priority: ByteBudget::new("outbound-priority", plan.outbound_priority),
             control: ByteBudget::new("control", plan.control / 4 * 3),
-            admin: ByteBudget::new("admin", plan.admin - PLACES_BYTES),
+            admin: ByteBudget::new("admin", plan.admin - plan.admin_places),
         }
     }
 
@@ -434,6 +441,19 @@ mod tests {
             panic!("eight state tables and eight shards do not fit")
         };
         assert!(MemoryPlan::of(least, &Limits::default(), around).is_ok());
+    }
+
+    /// TLS of the admin port is covered like the rest of its connections, and leaves as much for answers.
+    #[test]
+    fn connections_of_the_admin_port_have_room_for_tls() {
+        let limits = Limits::default();
+        let plain = MemoryPlan::new(512 * MIB, &limits).unwrap();
+        let around =
+            Surroundings { admin_tls_connection_bytes: TLS_CONNECTION_BYTES, ..Surroundings::default() };
+        let tls = MemoryPlan::of(512 * MIB, &limits, around).unwrap();
+        assert_eq!(tls.admin - plain.admin, PLACES as u64 * TLS_CONNECTION_BYTES);
+        assert_eq!(tls.admin - tls.admin_places, plain.admin - plain.admin_places);
+        assert!(tls.sum() <= 512 * MIB);
     }
 
     #[test]

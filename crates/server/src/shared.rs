@@ -1,5 +1,6 @@
 //! What all connections of a bookie share.
 
+use crate::auth::Auth;
 use crate::connection::{BulkLine, Connection, Registry};
 use crate::io_pool::IoPools;
 use crate::limits::Limits;
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The parts that requests are served with. Made once at start.
 pub struct Shared {
@@ -45,13 +47,25 @@ pub struct Shared {
     pub words: WordDesk,
     /// What is proved and believed over TLS, if that is spoken.
     pub tls: Option<Arc<Tls>>,
+    /// Authenticates clients, if they have to log in.
+    pub auth: Option<Arc<Auth>>,
     /// Object storage, if there is any.
     pub tier: Option<Arc<Tier>>,
     /// For reads that would need it, when there is none.
     pub tier_log: Mutex<LogLimit>,
+    /// Malformed frames of strangers, and of clients: strangers must not fill the disk, nor hide clients.
+    pub frame_logs: [Mutex<LogLimit>; 2],
 }
 
+/// One log line in this time about malformed frames.
+const FRAME_LOG_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Shared {
+    /// New limits for log lines about malformed frames.
+    pub fn frame_logs() -> [Mutex<LogLimit>; 2] {
+        [FRAME_LOG_INTERVAL; 2].map(|interval| Mutex::new(LogLimit::new(interval)))
+    }
+
     /// The connection of this number, unless it is closed.
     pub fn connection(&self, id: u64) -> Option<Arc<Connection>> {
         self.connections.get(id)

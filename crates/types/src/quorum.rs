@@ -35,6 +35,12 @@ pub struct InvalidQuorum {
 }
 
 impl Quorum {
+    /// One copy, on one bookie.
+    pub const SINGLE: Quorum = match Quorum::new(1, 1, 1) {
+        Ok(quorum) => quorum,
+        Err(_) => unreachable!(),
+    };
+
     /// Checks invariant 1.
     pub const fn new(
         ensemble_size: usize,

@@ -121,7 +121,7 @@ async fn measure(
             let _ = timeout(DRAIN_TIMEOUT, writer.close()).await;
         }
     }
-    let quorum = crate::ledger::access::quorum(&common.quorum)?;
+    let quorum = crate::ledger::access::quorum_or_single(&common.quorum)?;
     let per_add = |cpu_s: f64| round(cpu_s * 1e6 / ops.max(1) as f64);
     Ok(AddReport {
         load: "add",

@@ -1,6 +1,5 @@
 //! Command line of `bindery bench`.
 
-use crate::args::EXIT_CODES;
 use crate::ledger::args::{AccessArgs, Digest, PasswordArgs, QuorumArgs, ledger_id};
 use crate::ledger::placement::PlacementArgs;
 use bindery_types::LedgerId;
@@ -8,7 +7,6 @@ use clap::{Args, Subcommand, ValueEnum};
 
 /// `bindery bench`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct BenchArgs {
     #[command(subcommand)]
     pub command: BenchCommand,
@@ -62,7 +60,6 @@ pub struct BenchCommonArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct BenchAddArgs {
     #[command(flatten)]
     pub common: BenchCommonArgs,
@@ -75,7 +72,6 @@ pub struct BenchAddArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct BenchReadArgs {
     #[command(flatten)]
     pub common: BenchCommonArgs,

@@ -61,7 +61,7 @@ impl Made {
     }
 
     async fn create(&mut self, args: &BenchCommonArgs, count: u32) -> Result<Vec<LedgerWriter>, Failure> {
-        let mut options = CreateOptions::new(access::quorum(&args.quorum)?);
+        let mut options = CreateOptions::new(access::quorum_or_single(&args.quorum)?);
         options.digest = args.digest.digest_type();
         options.password = PASSWORD.to_vec();
         let mut writers = Vec::with_capacity(count as usize);

@@ -1,11 +1,10 @@
 //! The command line of `bindery config`.
 
-use crate::args::{BookieArgs, EXIT_CODES};
+use crate::args::BookieArgs;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct ConfigArgs {
     #[command(subcommand)]
     pub command: ConfigCommand,

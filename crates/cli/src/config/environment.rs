@@ -4,9 +4,13 @@
 //! `ZK_key`, for keys that the file has, as a comment too. Pulsar's takes `key` for such keys, and `PULSAR_PREFIX_key` for
 //! any. Here the table of keys stands in for the keys in the file's comments.
 //!
+//! Some settings are system properties of the Java process, not keys: those among the options in `BOOKIE_EXTRA_OPTS` and its like
+//! count as the keys that have their meaning here. A key that is given, in the file or in a variable, wins over a property.
+//!
 //! This is opt-in (`--config-env`): other programs also set names like `BK_PORT`, and a shell in which some are set
 //! must not move a bookie's data.
 
+use crate::settings::metadata_security::PROPERTIES;
 use clap::ValueEnum;
 
 /// Whose way of naming settings in the environment counts.
@@ -35,11 +39,13 @@ pub struct Variable {
 /// Names of BookKeeper's image that are no keys of the bookie.
 const OF_IMAGE: [&str; 1] = ["dlogRootPath"];
 
-/// The variables that give keys a value, the later ones winning, and names that look as if they should.
+/// The variables that give keys a value, the later ones winning, and names that look as if they should. `is_given`: whether the file
+/// has a value for the key.
 pub fn select(
     naming: Naming,
     mut variables: Vec<(String, String)>,
     is_key: impl Fn(&str) -> bool,
+    is_given: impl Fn(&str) -> bool,
 ) -> (Vec<Variable>, Vec<String>) {
     variables.sort();
     let (mut found, mut strange) = (Vec::new(), Vec::new());
@@ -48,6 +54,20 @@ pub fn select(
         name: name.to_owned(),
         value: value.trim().to_owned(),
     };
+    if naming != Naming::None {
+        for (name, options) in
+            OPTIONS.iter().filter_map(|wanted| variables.iter().find(|(name, _)| name == wanted))
+        {
+            for (key, value) in options.split_ascii_whitespace().filter_map(key_of_property) {
+                if is_given(key) {
+                    continue;
+                }
+                // As Java takes the last.
+                found.retain(|former: &Variable| former.key != key);
+                found.push(variable(key, name, value));
+            }
+        }
+    }
     match naming {
         Naming::None => {}
         Naming::Bk => {
@@ -78,6 +98,23 @@ pub fn select(
     (found, strange)
 }
 
+/// Variables with options of the Java process, of either image, the later ones winning.
+pub(crate) const OPTIONS: [&str; 4] = ["OPTS", "BOOKIE_OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
+
+/// The key that stands for the system property that this option sets, with its value.
+fn key_of_property(option: &str) -> Option<(&'static str, &str)> {
+    let (property, value) = option.strip_prefix("-D")?.split_once('=')?;
+    let (_, key) = PROPERTIES.iter().find(|(known, _)| *known == property)?;
+    match *key {
+        // A path, or a URL of a file. With a second equals sign Java reads no other file; here there is only one.
+        "jaasFile" => {
+            let file = value.strip_prefix('=').unwrap_or(value).trim_matches('"');
+            Some((key, file.strip_prefix("file://").or(file.strip_prefix("file:")).unwrap_or(file)))
+        }
+        _ => Some((key, value)),
+    }
+}
+
 /// BookKeeper's image makes a URI of the servers when it is given none, so that they win over a URI in the file.
 fn uri_of_servers(variables: &[(String, String)]) -> Option<Variable> {
     let of = |wanted: &str| {
@@ -102,12 +139,33 @@ mod tests {
         let owned = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let is_key =
             |key: &str| ["bookiePort", "zkServers", "zkTimeout", "metadataServiceUri"].contains(&key);
-        let (found, strange) = select(naming, owned, is_key);
+        let (found, strange) = select(naming, owned, is_key, |key| key == "zkSaslEnable");
         (found.into_iter().map(|variable| (variable.key, variable.value)).collect(), strange)
     }
 
     fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         expected.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn a_jaas_file_is_found_among_the_options_of_java() {
+        let of = |naming, variables: &[(&str, &str)]| chosen(naming, variables).0;
+        let jaas = |file: &str| pairs(&[("jaasFile", file)]);
+        let option = |file: &str| format!("-Xmx1g -Djava.security.auth.login.config={file} -Dother=x");
+        for (written, expected) in
+            [("/j", "/j"), ("=/j", "/j"), ("file:/j", "/j"), ("file:///j", "/j"), ("\"/j\"", "/j")]
+        {
+            assert_eq!(
+                of(Naming::Bk, &[("BOOKIE_EXTRA_OPTS", &option(written))]),
+                jaas(expected),
+                "{written}"
+            );
+        }
+        let several = [("BOOKIE_EXTRA_OPTS", &*option("/b")), ("OPTS", &option("/a"))];
+        assert_eq!(of(Naming::Bk, &several), jaas("/b"), "as Java takes the last");
+        assert_eq!(of(Naming::Pulsar, &several[1..]), jaas("/a"));
+        assert_eq!(of(Naming::None, &several), []);
+        assert_eq!(of(Naming::Bk, &[("OPTS", "-Dother=x")]), []);
     }
 
     #[test]
@@ -145,6 +203,18 @@ mod tests {
             chosen(Naming::Bk, &own).0,
             pairs(&[("metadataServiceUri", "zk://y/l"), ("zkServers", "z")])
         );
+    }
+
+    #[test]
+    fn system_properties_count_as_the_keys_of_their_meaning() {
+        let options = "-Xmx1g -Dzookeeper.client.secure=true -Dzookeeper.ssl.trustStore.location=/ca.pem -Dother=1 -Dempty \
+                       -Dzookeeper.sasl.client=false";
+        let expected = pairs(&[("zkTlsEnable", "true"), ("zkTlsTrustStore", "/ca.pem")]);
+        for (naming, name) in [(Naming::Bk, "BOOKIE_EXTRA_OPTS"), (Naming::Pulsar, "PULSAR_EXTRA_OPTS")] {
+            let (found, strange) = chosen(naming, &[(name, options)]);
+            assert_eq!((found, strange.len()), (expected.clone(), 0), "{name}: the file has zkSaslEnable");
+            assert_eq!(chosen(Naming::None, &[(name, options)]).0, []);
+        }
     }
 
     #[test]

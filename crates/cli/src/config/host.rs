@@ -15,6 +15,9 @@ pub trait Host {
 
     /// The first name that `/etc/hosts` has for an address.
     fn listed_name(&self, address: IpAddr) -> Option<String>;
+
+    /// The user of this process, as Java's `user.name` has it. May block.
+    fn user(&self) -> Option<String>;
 }
 
 /// This one.
@@ -47,6 +50,10 @@ impl Host for ThisMachine {
 
     fn listed_name(&self, address: IpAddr) -> Option<String> {
         first_name(&std::fs::read_to_string("/etc/hosts").ok()?, address)
+    }
+
+    fn user(&self) -> Option<String> {
+        nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten().map(|user| user.name)
     }
 }
 
@@ -110,6 +117,10 @@ pub mod tests {
 
         fn listed_name(&self, _: IpAddr) -> Option<String> {
             self.listed.map(str::to_owned)
+        }
+
+        fn user(&self) -> Option<String> {
+            Some("bookie".to_owned())
         }
     }
 

@@ -151,7 +151,14 @@ impl Values {
         self.left.remove(key).map(|given| given.text).filter(|text| !text.is_empty())
     }
 
-    /// The same, parsed; noted as a fault when it cannot be.
+    /// The value of a key that several settings use: others may have taken it.
+    pub fn shared(&mut self, key: &str) -> Option<String> {
+        self.take(key);
+        let given = self.given.get(key).map(|given| given.text.clone());
+        given.filter(|text| !text.is_empty())
+    }
+
+    /// The value of a key, parsed; noted as a fault when it cannot be.
     pub fn parsed<T: Readable>(&mut self, key: &str) -> Option<T> {
         let value = self.take(key)?;
         let parsed = value.parse().ok();

@@ -10,7 +10,7 @@ mod render;
 use crate::admin_http::{self, Address, Words};
 use crate::args::FlowArgs;
 use crate::exit::Failure;
-use crate::live::{Event, Events, Key, Screen};
+use crate::live::{Event, Events, Key, Screen, has_colours};
 use crate::output;
 use crate::runtime;
 use bindery_server::flow_view::{CONNECTIONS_MAX, FlowView, Sort};
@@ -93,6 +93,7 @@ async fn live(mut source: Source, top: Option<usize>, interval: Duration) -> Res
             rows: Some(top.unwrap_or(usize::MAX).min(usize::from(lines).saturating_sub(FRAME_LINES).max(1))),
             columns: Some(usize::from(columns)),
             is_live: true,
+            has_colours: has_colours(),
             trouble: trouble.clone(),
         };
         screen.draw(&render::render(&source.address.to_string(), &now, before.as_ref(), &form))?;

@@ -62,7 +62,10 @@ async fn connect(
     let text = &access.metadata.metadata;
     let uri: MetadataUri = text.parse().map_err(|error: UriError| Failure::usage(error))?;
     let servers = uri.servers.join(", ");
-    let mut builder = tune(Client::builder().metadata(uri));
+    let security = access.security.security()?;
+    let metadata_security = access.metadata.options()?.security;
+    let builder = tune(Client::builder().metadata(uri).metadata_security(metadata_security));
+    let mut builder = security.apply(builder).await.map_err(Failure::usage)?;
     if let Some(timeout) = access.timeout {
         builder = builder.request_timeout(timeout);
     }
@@ -84,7 +87,9 @@ async fn connect(
         Ok(Err(ConnectError::Cluster(ClusterError::Store(error)))) if is_unreachable(&error) => {
             Err(unreachable(&error))
         }
-        Ok(Err(ConnectError::NoMetadata)) => Err(Failure::usage(ConnectError::NoMetadata)),
+        Ok(Err(error @ (ConnectError::NoMetadata | ConnectError::Tls(_) | ConnectError::NeedsTls))) => {
+            Err(Failure::usage(error))
+        }
         Ok(Err(error @ ConnectError::Cluster(_))) => Err(Failure::new(format!("{text}: {error}"))),
         Err(_) => Err(unreachable(&format_args!(
             "{servers} did not answer as a ZooKeeper server within {patience:?}"
@@ -219,14 +224,22 @@ pub fn stopped_code(stopped: &Stopped) -> u8 {
     }
 }
 
-/// Sizes from flags; one that is not given takes the next one's value, see `--help`.
-pub fn quorum(args: &QuorumArgs) -> Result<Quorum, Failure> {
+/// Sizes from flags; one that is not given takes the next one's value, see `--help`. `None` when no flag is given.
+pub fn quorum(args: &QuorumArgs) -> Result<Option<Quorum>, Failure> {
+    if args.ensemble.or(args.write_quorum).or(args.ack_quorum).is_none() {
+        return Ok(None);
+    }
     let write = args.write_quorum.or(args.ensemble).unwrap_or(1);
     let ensemble = args.ensemble.unwrap_or(write);
     let ack = args.ack_quorum.unwrap_or(write);
-    Quorum::new(ensemble, write, ack).map_err(|error| {
+    Quorum::new(ensemble, write, ack).map(Some).map_err(|error| {
         Failure::usage(format!("{error}: --ensemble >= --write-quorum >= --ack-quorum >= 1 is needed"))
     })
+}
+
+/// The same for what measures: a single copy unless flags say otherwise.
+pub fn quorum_or_single(args: &QuorumArgs) -> Result<Quorum, Failure> {
+    Ok(quorum(args)?.unwrap_or(Quorum::SINGLE))
 }
 
 #[cfg(test)]
@@ -239,13 +252,13 @@ mod tests {
         ack: Option<usize>,
     ) -> Option<(usize, usize, usize)> {
         let args = QuorumArgs { ensemble, write_quorum: write, ack_quorum: ack };
-        let quorum = quorum(&args).ok()?;
+        let quorum = quorum(&args).ok()??;
         Some((quorum.ensemble_size(), quorum.write_quorum_size(), quorum.ack_quorum_size()))
     }
 
     #[test]
     fn sizes_that_are_not_given_follow_the_others() {
-        assert_eq!(sizes(None, None, None), Some((1, 1, 1)));
+        assert_eq!(sizes(None, None, None), None, "as many as there are bookies for");
         assert_eq!(sizes(Some(3), None, None), Some((3, 3, 3)));
         assert_eq!(sizes(None, Some(3), Some(2)), Some((3, 3, 2)));
         assert_eq!(sizes(Some(5), Some(3), None), Some((5, 3, 3)));

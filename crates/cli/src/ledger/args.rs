@@ -1,7 +1,8 @@
 //! Command line of `bindery ledger` and `bindery bookie list`, and what `bindery bench` shares with them.
 
 use super::placement::PlacementArgs;
-use crate::args::{EXIT_CODES, MetadataArgs};
+use crate::args::MetadataArgs;
+use crate::bookie_security::args::BookieSecurityArgs;
 use crate::settings::parse_size;
 use bindery_client::FrameLimit;
 use bindery_types::{DigestType, EntryId, LedgerId};
@@ -11,7 +12,6 @@ use std::time::Duration;
 
 /// `bindery ledger`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct LedgerArgs {
     #[command(subcommand)]
     pub command: LedgerCommand,
@@ -19,7 +19,8 @@ pub struct LedgerArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum LedgerCommand {
-    /// Create a ledger and print its id
+    /// Create a ledger and print its id. Without sizes it keeps three copies on three bookies, two of which acknowledge, or
+    /// as many as there are bookies
     Create(CreateArgs),
     /// Append lines, records or whole files to a ledger
     Append(AppendArgs),
@@ -57,6 +58,8 @@ pub struct AccessArgs {
     /// Say on standard error what goes on inside; repeat for more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    #[command(flatten)]
+    pub security: BookieSecurityArgs,
 }
 
 /// What opens a ledger.
@@ -80,7 +83,7 @@ pub struct QuorumArgs {
     /// Bookies that the ledger's entries are spread over [default: the write quorum]
     #[arg(long, value_name = "N")]
     pub ensemble: Option<usize>,
-    /// Bookies that each entry is stored on [default: the ensemble, or 1 without one]
+    /// Bookies that each entry is stored on [default: the ensemble]
     #[arg(long, value_name = "N")]
     pub write_quorum: Option<usize>,
     /// Bookies that must have stored an entry before it is acknowledged [default: the write quorum]
@@ -89,7 +92,6 @@ pub struct QuorumArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct CreateArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -142,7 +144,6 @@ impl Digest {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct AppendArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -152,6 +153,9 @@ pub struct AppendArgs {
     pub placement: PlacementArgs,
     #[command(flatten)]
     pub form: FormArgs,
+    /// Longest wait for bookies that come back, when too few are left to acknowledge entries; 0 to stop at once
+    #[arg(long, value_name = "TIME", value_parser = patience, default_value = "30s")]
+    pub patience: Duration,
     /// Leave the newline out of each entry
     #[arg(long, conflicts_with_all = ["length_delimited", "whole"])]
     pub chomp: bool,
@@ -190,7 +194,6 @@ pub struct FormArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct CloseArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -207,7 +210,6 @@ pub struct CloseArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct RecoverArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -228,7 +230,6 @@ pub struct RecoverArgs {
 
 /// `bindery ledger verify`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct LedgerVerifyArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -236,14 +237,14 @@ pub struct LedgerVerifyArgs {
     #[arg(long, value_name = "PASSWORD", env = "BINDERY_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
     /// Every ledger of the cluster
-    #[arg(long, conflicts_with_all = ["ledgers", "from", "to"])]
+    #[arg(long, conflicts_with_all = ["ledgers", "first", "last"])]
     pub all: bool,
     /// First entry to look at [default: 0]
-    #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
-    pub from: Option<EntryId>,
+    #[arg(long, alias = "from", value_name = "ENTRY", value_parser = entry_id)]
+    pub first: Option<EntryId>,
     /// Last entry to look at [default: the last one known to be acknowledged]
-    #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
-    pub to: Option<EntryId>,
+    #[arg(long, alias = "to", value_name = "ENTRY", value_parser = entry_id)]
+    pub last: Option<EntryId>,
     /// Print an object for each ledger
     #[arg(long)]
     pub json: bool,
@@ -253,7 +254,6 @@ pub struct LedgerVerifyArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct ReadArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -270,9 +270,12 @@ pub struct ReadArgs {
     /// Read this entry alone
     #[arg(long, value_name = "ENTRY", value_parser = entry_id, conflicts_with_all = ["first", "last"])]
     pub entry: Option<EntryId>,
-    /// Close the ledger first, as `ledger close` does: nothing can be appended afterwards
+    /// Close the ledger first, as `ledger close` does: nothing can be appended afterwards. Asks, unless --yes
     #[arg(long)]
     pub recover: bool,
+    /// Do not ask before --recover closes the ledger
+    #[arg(long, requires = "recover")]
+    pub yes: bool,
     /// Read what bookies have beyond the last entry known to be acknowledged; it may not be there next time
     #[arg(long, conflicts_with = "recover")]
     pub unconfirmed: bool,
@@ -303,7 +306,6 @@ pub enum Delimiter {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TailArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -328,7 +330,6 @@ pub struct TailArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct ListArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -341,7 +342,6 @@ pub struct ListArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct ShowArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -360,7 +360,6 @@ pub struct ShowArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct DeleteArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -377,7 +376,6 @@ pub struct DeleteArgs {
 
 /// `bindery bookie list`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct BookieListArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -388,7 +386,6 @@ pub struct BookieListArgs {
 
 /// `bindery bookie health`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct BookieHealthArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -441,6 +438,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err("out of range: 1ms to 1440m".to_owned());
     }
     Ok(Duration::from_micros((ms * 1000.0) as u64))
+}
+
+/// A time that may be zero.
+fn patience(text: &str) -> Result<Duration, String> {
+    if text.trim() == "0" { Ok(Duration::ZERO) } else { duration(text) }
 }
 
 pub fn ledger_id(text: &str) -> Result<LedgerId, String> {

@@ -5,17 +5,26 @@
 //! 2. `read` writes nothing when an entry that was asked for does not exist.
 //! 3. `tail` passes on what it has before it waits for more.
 
-use super::access::{open_failure, read_failure};
+use super::access::{ledger_failure, open_failure, read_failure};
 use super::args::{Delimiter, OutputArgs, ReadArgs, TailArgs};
-use super::form;
+use super::{confirm, form, list};
 use crate::exit::{self, Failure};
 use crate::output::{Output, OutputEnded};
 use crate::progress::{Progress, Unit};
-use bindery_client::{Client, Entry, EntryId, EntryStream, LedgerId, LedgerReader, OpenMode, ReadError};
+use bindery_client::{
+    Client, Entry, EntryId, EntryStream, LedgerId, LedgerReader, LedgerState, OpenMode, ReadError,
+};
 use serde_json::json;
 
 /// `bindery ledger read`.
 pub async fn read(client: Client, args: ReadArgs) -> Result<(), Failure> {
+    if args.recover && !args.yes {
+        let info = client.metadata(args.ledger).await.map_err(|error| ledger_failure(&error))?;
+        if !matches!(info.metadata.state, LedgerState::Closed { .. }) {
+            let described = [format!("{} ({})", info.id, list::state_for_people(&info))];
+            confirm("This closes, for good:", "close it", "closed", &described)?;
+        }
+    }
     let how = if args.recover { OpenMode::Recover } else { OpenMode::ReadOnly };
     let reader = client.open_ledger(args.ledger, args.password.password.as_bytes(), how).await;
     let reader = reader.map_err(|error| open_failure(&error))?;

@@ -36,10 +36,10 @@ struct Sum {
 
 /// Runs the command.
 pub async fn run(client: Client, args: LedgerVerifyArgs) -> Result<(), Failure> {
-    if let (Some(from), Some(to)) = (args.from, args.to)
-        && from > to
+    if let (Some(first), Some(last)) = (args.first, args.last)
+        && first > last
     {
-        return Err(Failure::usage(format!("--from {from} is behind --to {to}")));
+        return Err(Failure::usage(format!("--first {first} is behind --last {last}")));
     }
     let mut sum = Sum::default();
     if args.all {
@@ -146,8 +146,8 @@ async fn look(
     let password = args.password.as_ref().map(String::as_bytes).or(stored).unwrap_or_default();
     let opened = client.open_ledger(id, password, OpenMode::ReadOnly).await;
     let reader = opened.map_err(|error| open_failure(&error))?;
-    let first = args.from.unwrap_or(EntryId::FIRST);
-    let mut look = reader.verify(first, args.to).await.map_err(|error| read_failure(&error))?;
+    let first = args.first.unwrap_or(EntryId::FIRST);
+    let mut look = reader.verify(first, args.last).await.map_err(|error| read_failure(&error))?;
     let total = look.report().last.map_or(0, |last| (last.get() - first.get()) as u64 + 1);
     let mut progress = Progress::start(Unit::Entries, Some(total), true);
     while look.step().await.map_err(|error| read_failure(&error))? {

@@ -1,5 +1,6 @@
 //! Commands that draw again and again on a terminal until somebody has seen enough: `bindery flow`, `bindery bookie health`.
 
+pub mod fit;
 mod screen;
 
 pub use screen::{Key, Screen};
@@ -18,6 +19,11 @@ pub enum Event {
     Quit,
     /// The terminal has another size.
     Resized,
+}
+
+/// Whether colours may be shown: not with `NO_COLOR` set (<https://no-color.org>).
+pub fn has_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Signals and keys of a command that draws on a terminal.

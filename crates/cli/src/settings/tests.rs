@@ -5,6 +5,7 @@ mod operators;
 use super::*;
 use crate::args::{Cli, Command};
 use crate::config::host::tests::Fake;
+use bindery_client::TlsOptions;
 use bindery_server::config::AdminScope;
 use bindery_server::sockets::Keepalive;
 use clap::Parser;
@@ -298,8 +299,9 @@ fn the_admin_host_must_be_an_ip_address() {
     assert!(resolve(&args(&flags), Some(named)).is_ok());
 }
 
+/// Its own TLS is that of its tierer, too.
 #[test]
-fn a_tierer_that_no_bookie_would_serve_is_refused() {
+fn a_bookie_that_requires_tls_has_a_tierer_that_speaks_it() {
     let dir = tempfile::tempdir().unwrap();
     let tls = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\ntlsKeyStore=/k\n\
                tlsCertificatePath=/c\n";
@@ -307,44 +309,58 @@ fn a_tierer_that_no_bookie_would_serve_is_refused() {
     let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
     let with = |more: &str| {
         let file = format!("{tls}tierUrl=file://{}\n{more}", dir.path().display());
-        resolve(&args(&line), Some(&file)).map(|settings| settings.tier.unwrap().1)
+        let settings = resolve(&args(&line), Some(&file))?;
+        let (tier, has_role) = settings.tier.unwrap();
+        Ok::<_, Vec<String>>((tier.security.tls, has_role))
     };
-    assert_eq!(with(""), Ok(true));
-    for required in ["tlsRequired=true\n", clients] {
-        let faults = with(required).unwrap_err();
-        assert!(faults.len() == 1 && faults[0].contains("tierRole=false"), "{faults:?}");
-        assert_eq!(with(&format!("{required}tierRole=false\n")), Ok(false));
-    }
-    assert_eq!(with(&format!("{clients}tlsRequired=false\n")), Ok(true));
+    let plain = TlsOptions::new();
+    let with_certificate = TlsOptions::new().authority("/a").identity("/c", "/k");
+    assert_eq!(with(""), Ok((Some(plain.clone()), true)));
+    assert_eq!(with("tlsRequired=true\n"), Ok((Some(plain), true)));
+    assert_eq!(with(clients), Ok((Some(with_certificate), true)));
+    assert_eq!(with("tierTls=false\n"), Ok((None, true)));
+    assert_eq!(with(&format!("{clients}tierRole=false\n")), Ok((None, false)));
+    let faults = with(&format!("{clients}tierTls=false\n")).unwrap_err();
+    assert!(faults.len() == 1 && faults[0].contains("tierTls=false"), "{faults:?}");
 }
 
 /// A bookie that serves everybody, with settings that say otherwise, is not started.
 #[test]
 fn settings_that_promise_protection_are_refused_all_at_once_with_their_lines() {
     let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
-    let file = "bookiePort=3181\n# one\n# two\n\
-                bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory\n\
-                authorizedRoles=a,b\npermittedStartupUsers=bk\nzkEnableSecurity=true\nhttpServerTlsEnable=true\n";
+    let file = "bookiePort=3181\n# one\n# two\nbookieAuthProviderFactoryClass=my.Provider\n\
+                permittedStartupUsers=bk\nzkEnableSecurity=true\nhttpServerTlsEnable=true\n";
     let faults = resolve(&args(&line), Some(file)).unwrap_err();
     let expected = [
         (4, "bookieAuthProviderFactoryClass"),
-        (5, "authorizedRoles"),
-        (6, "permittedStartupUsers"),
-        (7, "zkEnableSecurity"),
-        (8, "httpServerTlsEnable"),
+        (5, "permittedStartupUsers"),
+        (6, "zkEnableSecurity"),
+        (7, "httpServerTlsEnable"),
     ];
     assert_eq!(faults.len(), expected.len(), "{faults:?}");
     for (fault, (line, key)) in faults.iter().zip(expected) {
         let place = format!("(line {line} of the configuration file)");
         assert!(fault.starts_with(&format!("{key}=")) && fault.ends_with(&place), "{fault}");
     }
-    assert!(faults.iter().all(|fault| fault.contains("remove the line")), "{faults:?}");
     // As they stand in files that ask for no protection.
     let file = "tlsProviderFactoryClass=\ntlsProvider=OpenSSL\ntlsKeyStoreType=JKS\nzkEnableSecurity=false\n\
                 bookieAuthProviderFactoryClass=org.apache.bookkeeper.auth.AuthProviderFactoryFactory$\
                 AuthenticationDisabledAuthProviderFactory\nhttpServerTlsEnable=false\npermittedStartupUsers=\n";
     let warnings = resolve(&args(&line), Some(file)).unwrap().warnings;
     assert!(warnings.len() == 1 && warnings[0].ends_with(": tlsProvider"), "{warnings:?}");
+}
+
+#[test]
+fn a_tierer_that_cannot_log_in_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+    let with = |more: &str| {
+        let file = format!("usersFile=/u\ntierUrl=file://{}\n{more}", dir.path().display());
+        resolve(&args(&line), Some(&file)).map(|settings| settings.config.auth.is_some())
+    };
+    let faults = with("").unwrap_err();
+    assert!(faults.len() == 1 && faults[0].contains("tierRole=false"), "{faults:?}");
+    assert_eq!(with("tierRole=false\n"), Ok(true));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Flags of `bindery standalone`.
 
-use crate::args::{EXIT_CODES, LogFormat, Switch};
+use crate::args::{LogFormat, Switch};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,6 @@ pub const BOOKIES_MAX: u8 = 16;
 
 /// Flags of `bindery standalone`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct StandaloneArgs {
     /// Keep everything in DIR: DIR/coordinator, DIR/bookie-1 and so on
     #[arg(long, value_name = "DIR", default_value = "./bindery-data")]
@@ -44,6 +43,19 @@ pub struct StandaloneArgs {
     /// Local copies go this long after all of a ledger is in object storage [default: 240m]
     #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration, requires = "tier")]
     pub tier_grace: Option<Duration>,
+    /// Speak TLS with clients that ask for it: PEM file with the bookies' certificate, which is for 127.0.0.1
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with the key of --tls-cert
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// PEM file with the authority that signed --tls-cert, for the tierer and for the words about how to connect; without it,
+    /// it is one that this system trusts
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
+    /// Refuse clients that do not ask for TLS
+    #[arg(long, requires = "tls_cert")]
+    pub tls_required: bool,
     /// INSTANCEID of the cluster, in place of one that is drawn by lot at the first start: that of a cluster which is gone, for
     /// bindery tier restore. Tiering is paused until then
     #[arg(long, value_name = "INSTANCEID")]

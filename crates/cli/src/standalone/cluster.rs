@@ -16,7 +16,7 @@ use crate::exit::{self, Failure};
 use crate::tier::role::TierRole;
 use bindery_coordinator::{Coordinator, CoordinatorConfig};
 use bindery_io::{Clock, Disk, Random};
-use bindery_metadata::{InitOutcome, MetadataUri};
+use bindery_metadata::{ConnectOptions, InitOutcome, MetadataUri, Security};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::descriptors;
@@ -66,7 +66,7 @@ impl Cluster {
         name_bookies(&mut plan.bookies, &home).await?;
         let coordinator = start_coordinator(&plan, connections_max, &world).await?;
         let metadata = uri_of(coordinator.local_addr());
-        let role = plan.tier.take().map(|tier| TierRole::new(tier, metadata.clone()));
+        let role = plan.tier.take().map(|tier| TierRole::new(tier, metadata.clone(), Security::default()));
         let started = async {
             init(&metadata, plan.instance_id, &*world.random).await?;
             start_bookies(plan.bookies, &world, &metadata).await
@@ -201,7 +201,7 @@ async fn start_coordinator(
 
 /// The cluster's metadata, at the first start; and what an interrupted first start left out.
 async fn init(metadata: &MetadataUri, named: Option<ClusterId>, random: &dyn Random) -> Result<(), Failure> {
-    match crate::cluster::create(metadata, named, random).await? {
+    match crate::cluster::create(metadata, &ConnectOptions::default(), named, random).await? {
         InitOutcome::AlreadyInitialised => {}
         InitOutcome::Created | InitOutcome::Completed => tracing::info!("cluster initialised"),
     }

@@ -19,6 +19,8 @@ pub struct Greeting {
     pub admins: Vec<SocketAddr>,
     /// Where everything is kept.
     pub home: PathBuf,
+    /// With TLS: the authority that commands are to trust, if it is none of the system's.
+    pub tls: Option<Option<PathBuf>>,
     /// How long the start took.
     pub took: Duration,
     /// Bookies that have data here and were not started: the first one's number and the last one's.
@@ -52,6 +54,13 @@ impl fmt::Display for Greeting {
         writeln!(f)?;
         if !self.bookies.is_empty() {
             writeln!(f, "  command line   {}", self.example())?;
+            if let Some(authority) = &self.tls {
+                let option = match authority {
+                    Some(file) => format!("--tls-ca {}", file.display()),
+                    None => "--tls".to_owned(),
+                };
+                writeln!(f, "  over TLS       bindery ledger append {option} LEDGER")?;
+            }
         }
         writeln!(f, "  Java client    {}", self.metadata)?;
         if !self.bookies.is_empty() {
@@ -88,7 +97,17 @@ mod tests {
             home: PathBuf::from("/d"),
             took: Duration::from_millis(42),
             left_out: None,
+            tls: None,
         }
+    }
+
+    #[test]
+    fn with_tls_a_command_says_whom_it_trusts() {
+        assert!(!greeting().to_string().contains("TLS"));
+        let own = Greeting { tls: Some(Some(PathBuf::from("/ca.pem"))), ..greeting() }.to_string();
+        assert!(own.contains("bindery ledger append --tls-ca /ca.pem LEDGER\n"), "{own}");
+        let of_system = Greeting { tls: Some(None), ..greeting() }.to_string();
+        assert!(of_system.contains("bindery ledger append --tls LEDGER\n"), "{of_system}");
     }
 
     #[test]

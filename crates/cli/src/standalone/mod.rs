@@ -75,6 +75,7 @@ async fn serve(args: &StandaloneArgs, plan: plan::Plan) -> Result<(), Failure> {
         admins,
         home: path,
         took,
+        tls: args.tls_cert.as_ref().map(|_| args.tls_ca.clone()),
         left_out: (with_data > bookies_started).then_some((bookies_started + 1, with_data)),
     };
     if args.log_format == LogFormat::Json {
@@ -84,5 +85,8 @@ async fn serve(args: &StandaloneArgs, plan: plan::Plan) -> Result<(), Failure> {
     }
     let ended = cluster.run(stop).await;
     watching.abort();
+    if ended.is_ok() && !args.quiet && args.log_format == LogFormat::Text {
+        output::say("stopped: everything that was acknowledged is on disk");
+    }
     ended
 }

@@ -7,12 +7,14 @@ use crate::ledger::form;
 use crate::settings::memory_limit;
 use crate::tier::args::TierTuning;
 use crate::tier::role::{self, TierSettings};
+use bindery_client::TlsOptions;
 use bindery_engine::PoolMemory;
 use bindery_server::config::{BookieConfig, OptionNames};
 use bindery_server::disks::DiskLimits;
 use bindery_server::limits::Limits;
 use bindery_server::memory::{MemoryPlan, MemoryPlanError, Surroundings, default_limit};
 use bindery_server::tier::TierConfig;
+use bindery_server::tls::TlsConfig;
 use bindery_tiering::ClusterId;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -93,6 +95,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
             (0, 0)
         }
     };
+    let tls = tls_config(args);
     let tier = tier_url(args).map(|url| {
         // A newcomer's machine has other things to do.
         let tuning = TierTuning { memory_limit: Some(TIER_MEMORY.to_owned()), ..TierTuning::default() };
@@ -102,6 +105,13 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
     if !faults.is_empty() {
         return Err(faults);
     }
+    let tier = tier.map(|mut tier| {
+        tier.security.tls = tls.as_ref().map(|_| {
+            let authority = args.tls_ca.as_deref().map(absolute);
+            authority.map_or_else(TlsOptions::new, |file| TlsOptions::new().authority(file))
+        });
+        tier
+    });
     let reading = tier.as_ref().map(|tier| {
         let mut reading = TierConfig::new(tier.store.url().clone());
         reading.memory_bytes = Some(TIER_READ_BYTES);
@@ -123,6 +133,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
                 journal_sync: args.journal_sync == Switch::On,
                 limits: limits.clone(),
                 tier: reading.clone(),
+                tls: tls.clone(),
                 ..of_directory(&dir)
             }
         })
@@ -136,6 +147,19 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         instance_id,
         tier: tier.filter(|_| args.tier_role == Switch::On),
     })
+}
+
+/// Of the bookies; clap sees to it that the options go together.
+fn tls_config(args: &StandaloneArgs) -> Option<TlsConfig> {
+    let (certificates, key) = args.tls_cert.as_ref().zip(args.tls_key.as_ref())?;
+    Some(TlsConfig {
+        is_required: args.tls_required,
+        ..TlsConfig::new(absolute(certificates), absolute(key))
+    })
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// An empty variable of the environment names no store.
@@ -185,7 +209,8 @@ fn memory_shares(
     let count = count as u64;
     // Asked for nothing, the plan says what it needs at least.
     let tier_bytes = if tier_url(args).is_some() { TIER_READ_BYTES } else { 0 };
-    let around = Surroundings { tier_bytes, ..Surroundings::default() };
+    let tls_connection_bytes = tls_config(args).map_or(0, |tls| tls.connection_bytes());
+    let around = Surroundings { tier_bytes, tls_connection_bytes, ..Surroundings::default() };
     let least = match MemoryPlan::of(0, limits, around) {
         Ok(_) | Err(MemoryPlanError::Connections { .. }) => 0,
         Err(MemoryPlanError::TooSmall { least, .. }) => least,
@@ -270,6 +295,32 @@ mod tests {
         assert_eq!((none.coordinator_bytes, none.bookies.len()), (COORDINATOR_BYTES_MIN, 0));
         let faults = plan(&args(&["--bookies", "0", "--memory-limit", "1MiB"]), MACHINE).unwrap_err();
         assert!(faults[0].contains("the coordinator: give at least 32MiB"), "{faults:?}");
+    }
+
+    #[test]
+    fn tls_is_that_of_bookies_and_tierer() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = format!("file://{}", dir.path().display());
+        let files = ["--tls-cert", "/b.pem", "--tls-key", "/b.key", "--tls-ca", "/ca.pem", "--tls-required"];
+        let all = [&files[..], &["--tier", &store, "--bookies", "2"]].concat();
+        let plan = plan(&args(&all), MACHINE).unwrap();
+        for bookie in &plan.bookies {
+            let tls = bookie.tls.as_ref().unwrap();
+            assert!(tls.is_required && tls.key == Path::new("/b.key"));
+            let around = Surroundings {
+                tier_bytes: TIER_READ_BYTES,
+                tls_connection_bytes: tls.connection_bytes(),
+                ..Surroundings::default()
+            };
+            MemoryPlan::of(bookie.memory_limit.unwrap(), &bookie.limits, around).unwrap();
+        }
+        assert_eq!(plan.tier.unwrap().security.tls, Some(TlsOptions::new().authority("/ca.pem")));
+        for half in [["--tls-cert", "/b.pem"], ["--tls-key", "/b.key"], ["--tls-ca", "/ca.pem"]] {
+            assert!(
+                Cli::try_parse_from([&["bindery", "standalone"][..], &half].concat()).is_err(),
+                "{half:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Flags of `bindery tier`.
 
-use crate::args::{EXIT_CODES, LogFormat, MetadataArgs};
+use crate::args::{LogFormat, MetadataArgs};
+use crate::bookie_security::args::BookieSecurityArgs;
 use crate::ledger::args::{ledger_id, seconds};
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand, ValueEnum};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 /// `bindery tier --store URL` runs a tierer, as `bindery tier run` does; the others look and ask.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, after_help = EXIT_CODES)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct TierArgs {
     #[command(subcommand)]
     pub command: Option<TierCommand>,
@@ -43,7 +44,6 @@ pub enum TierCommand {
 
 /// Flags of `bindery tier restore`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierRestoreArgs {
     #[command(flatten)]
     pub metadata: MetadataArgs,
@@ -60,6 +60,8 @@ pub struct TierRestoreArgs {
     /// An object for each ledger, and one for the sums, on a line each
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub security: BookieSecurityArgs,
     /// The ledgers [default: all of the bucket]
     #[arg(value_name = "LEDGER", value_parser = ledger_id)]
     pub ledgers: Vec<LedgerId>,
@@ -67,7 +69,6 @@ pub struct TierRestoreArgs {
 
 /// Flags of `bindery tier verify`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierVerifyArgs {
     /// The object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
     #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
@@ -75,6 +76,9 @@ pub struct TierVerifyArgs {
     /// The cluster whose objects to verify. Without it, --cluster or the store itself says which
     #[arg(long, value_name = "URI")]
     pub metadata: Option<String>,
+    /// A file that says how to connect to it, such as a bookie's: zkTlsEnable, zkEnableSecurity and so on
+    #[arg(long, value_name = "FILE", env = "BINDERY_METADATA_CONFIG")]
+    pub metadata_config: Option<PathBuf>,
     /// INSTANCEID of the cluster [default: the only one in the store]
     #[arg(long, value_name = "INSTANCEID", conflicts_with = "metadata")]
     pub cluster: Option<String>,
@@ -92,7 +96,6 @@ fn at_once(text: &str) -> Result<usize, String> {
 
 /// Flags of `bindery tier run`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierRunArgs {
     #[command(flatten)]
     pub metadata: MetadataArgs,
@@ -108,6 +111,8 @@ pub struct TierRunArgs {
     pub admin_tokens: Option<PathBuf>,
     #[command(flatten)]
     pub tuning: TierTuning,
+    #[command(flatten)]
+    pub security: BookieSecurityArgs,
     /// Form of the log on standard error
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
@@ -169,7 +174,6 @@ pub struct TierAdminArgs {
 
 /// Flags of `bindery tier status`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierStatusArgs {
     #[command(flatten)]
     pub admin: TierAdminArgs,
@@ -186,7 +190,6 @@ pub struct TierStatusArgs {
 
 /// Flags of `bindery tier now`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierNowArgs {
     /// The ledger
     #[arg(value_name = "LEDGER", value_parser = ledger_id)]
@@ -200,7 +203,6 @@ pub struct TierNowArgs {
 
 /// Flags of `bindery tier pause`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierPauseArgs {
     #[command(flatten)]
     pub metadata: MetadataArgs,

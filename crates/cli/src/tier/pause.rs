@@ -10,7 +10,7 @@ use crate::output;
 use crate::runtime;
 use bindery_io::{Clock, SystemClock};
 use bindery_metadata::layout::TierPause;
-use bindery_metadata::{ConnectOptions, MetadataUri, StoreError};
+use bindery_metadata::{MetadataUri, StoreError};
 
 /// Pauses tiering.
 pub fn pause(args: &TierPauseArgs) -> Result<(), Failure> {
@@ -47,9 +47,10 @@ fn with_flag(
     logging::start_at(LogFormat::Text, "warn");
     let uri: MetadataUri =
         args.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
+    let options = args.options()?;
     let runtime = runtime::single()?;
     runtime.block_on(async {
-        let layout = bindery_metadata::connect(&uri, ConnectOptions::default()).await;
+        let layout = bindery_metadata::connect(&uri, options).await;
         let layout = layout.map_err(|error| open_failure(&error))?;
         let changed = change(layout.tier_pause()).await;
         // The session would end by itself.

@@ -4,7 +4,7 @@ use crate::args::MetadataArgs;
 use crate::cluster_transfer::{open_failure, store_failure};
 use crate::exit::{self, Failure};
 use bindery_io::{SystemClock, SystemRandom};
-use bindery_metadata::{ConnectOptions, Layout, MetadataUri};
+use bindery_metadata::{Layout, MetadataUri};
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{Catalogue, CatalogueDamage, CatalogueError, CatalogueOptions, OpenMode};
 use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
@@ -21,7 +21,7 @@ pub fn open_store(url: &str) -> Result<Store, Failure> {
 pub async fn open_layout(metadata: &MetadataArgs) -> Result<Layout, Failure> {
     let uri: MetadataUri =
         metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
-    let opened = bindery_metadata::connect(&uri, ConnectOptions::default()).await;
+    let opened = bindery_metadata::connect(&uri, metadata.options()?).await;
     opened.map_err(|error| open_failure(&error))
 }
 

@@ -3,11 +3,12 @@
 
 use super::args::{Compress, TierTuning, Updates};
 use super::check;
+use crate::bookie_security::BookieSecurity;
 use crate::exit::{self, Failure};
 use crate::settings::parse_size;
-use bindery_client::Client;
+use bindery_client::{Client, ConnectError};
 use bindery_io::{Clock, SystemClock, SystemRandom};
-use bindery_metadata::{ConnectOptions, Layout, MetadataUri, OpenError};
+use bindery_metadata::{ConnectOptions, Layout, MetadataUri, OpenError, Security};
 use bindery_reconciler::core::updates::UpdateMode;
 use bindery_reconciler::{
     Components, MEMORY_MIN, MetricSink, StartError, Tierer, TiererConfig, TiererHandle,
@@ -30,6 +31,8 @@ pub struct TierSettings {
     pub store: Store,
     /// How it works.
     pub config: TiererConfig,
+    /// How it speaks to bookies.
+    pub security: BookieSecurity,
 }
 
 impl TierSettings {
@@ -87,7 +90,9 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
         .map_err(|error| error.to_string())
         .and_then(|url| store::open(&url, &StoreOptions::default()).map_err(|error| error.to_string()));
     match opened {
-        Ok(store) if faults.is_empty() => Ok(TierSettings { store, config }),
+        Ok(store) if faults.is_empty() => {
+            Ok(TierSettings { store, config, security: BookieSecurity::default() })
+        }
         Ok(_) => Err(faults),
         Err(fault) => {
             faults.push(format!("{option}: {fault}"));
@@ -119,15 +124,23 @@ pub struct NotStarted {
     pub is_transient: bool,
 }
 
-async fn start(settings: &TierSettings, metadata: &MetadataUri) -> Result<Started, NotStarted> {
-    let layout = bindery_metadata::connect(metadata, ConnectOptions::default()).await.map_err(|error| {
+async fn start(
+    settings: &TierSettings,
+    (metadata, security): &(MetadataUri, Security),
+) -> Result<Started, NotStarted> {
+    let options = ConnectOptions { security: security.clone(), ..ConnectOptions::default() };
+    let layout = bindery_metadata::connect(metadata, options).await.map_err(|error| {
         let is_transient = matches!(&error, OpenError::Store(cause) if cause.is_transient());
         let code = if is_transient { exit::UNREACHABLE } else { exit::FAILURE };
         NotStarted { failure: Failure::with_code(code, &error), is_transient }
     })?;
-    let connected = Client::builder().layout(layout.clone()).connect().await;
-    let client =
-        connected.map_err(|error| NotStarted { failure: Failure::new(error), is_transient: true })?;
+    let client = match connect(settings, &layout).await {
+        Ok(client) => client,
+        Err(not_started) => {
+            let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
+            return Err(not_started);
+        }
+    };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let components = Components {
         layout: layout.clone(),
@@ -144,6 +157,18 @@ async fn start(settings: &TierSettings, metadata: &MetadataUri) -> Result<Starte
             Err(not_started(settings, error))
         }
     }
+}
+
+/// The client with which it reads from bookies and tells them.
+async fn connect(settings: &TierSettings, layout: &Layout) -> Result<Client, NotStarted> {
+    let builder = Client::builder().layout(layout.clone());
+    // Files that somebody has to mend.
+    let secured = settings.security.apply(builder).await;
+    let secured = secured.map_err(|why| NotStarted { failure: Failure::usage(why), is_transient: false })?;
+    secured.connect().await.map_err(|error| NotStarted {
+        is_transient: !matches!(error, ConnectError::Tls(_) | ConnectError::NeedsTls),
+        failure: Failure::new(error),
+    })
 }
 
 fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {
@@ -174,13 +199,13 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 pub struct TierRole {
     admin: Arc<TierAdmin>,
     settings: TierSettings,
-    metadata: MetadataUri,
+    metadata: (MetadataUri, Security),
 }
 
 impl TierRole {
-    /// To be run.
-    pub fn new(settings: TierSettings, metadata: MetadataUri) -> TierRole {
-        TierRole { admin: Arc::new(TierAdmin::default()), settings, metadata }
+    /// To be run on the cluster of that metadata.
+    pub fn new(settings: TierSettings, metadata: MetadataUri, security: Security) -> TierRole {
+        TierRole { admin: Arc::new(TierAdmin::default()), settings, metadata: (metadata, security) }
     }
 
     /// What an admin port shows of it.

@@ -24,13 +24,15 @@ pub fn run(args: TierRunArgs) -> Result<(), Failure> {
     };
     let metadata: MetadataUri =
         args.metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
-    let settings = role::settings("--store", url, &args.tuning)
+    let mut settings = role::settings("--store", url, &args.tuning)
         .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    settings.security = args.security.security()?;
     if let Some(file) = &args.admin_tokens {
         read_tokens(file).map_err(|why| Failure::usage(format!("--admin-tokens: {why}")))?;
     }
+    let security = args.metadata.options()?.security;
     let runtime = runtime::start()?;
-    let result = runtime.block_on(serve(args, TierRole::new(settings, metadata)));
+    let result = runtime.block_on(serve(args, TierRole::new(settings, metadata, security)));
     // A request to the store that hangs must not keep the process.
     runtime.shutdown_background();
     result

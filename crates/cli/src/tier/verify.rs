@@ -26,7 +26,11 @@ pub fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
     runtime.block_on(async {
         let cluster = match (&args.metadata, &args.cluster) {
             (Some(metadata), None) => {
-                let layout = open_layout(&MetadataArgs { metadata: metadata.clone() }).await?;
+                let layout = open_layout(&MetadataArgs {
+                    metadata: metadata.clone(),
+                    metadata_config: args.metadata_config.clone(),
+                })
+                .await?;
                 let cluster = cluster_of(&layout).await;
                 // The session would end by itself.
                 let _ = layout.store().close().await;

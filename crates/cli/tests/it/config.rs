@@ -199,7 +199,7 @@ fn a_key_is_explained_and_a_wrong_one_is_led_to_the_nearest() {
 const SOUND: &str = "metadataServiceUri=zk+null://z:1/l\njournalDirectories=/j\nledgerDirectories=/l\n";
 
 /// What is wrong, and what its one fault says.
-const BROKEN: [(&str, &str); 45] = [
+const BROKEN: [(&str, &str); 49] = [
     ("bookiePort=bookie", "give a whole number from 0 to 65535"),
     ("bookiePort=70000", "give a whole number from 0 to 65535"),
     ("bookiePort=${PORT}", "is not replaced here"),
@@ -244,8 +244,12 @@ const BROKEN: [(&str, &str); 45] = [
     ("tlsRequired=true", "tlsRequired=true without TLS"),
     (
         "bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",
-        "would serve everybody",
+        "there are no users",
     ),
+    ("bookieAuthProviderFactoryClass=my.Provider", "is not known here"),
+    ("authorizedRoles=a", "which nobody compares"),
+    ("requireReaderRole=true", "nobody has a role"),
+    ("permittedStartupUsers=somebody-else", "start the bookie as one of those"),
     ("disableServerSocketBind=true", "over the network only"),
     ("include=other.conf", "put all settings into one file"),
 ];

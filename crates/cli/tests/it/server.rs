@@ -23,12 +23,10 @@ pub fn binary() -> PathBuf {
 /// `bindery` with these arguments, and nothing of the caller's environment that changes what it says.
 pub fn bindery(args: &[&str]) -> Command {
     let mut command = Command::new(binary());
-    command
-        .args(args)
-        .env_remove("RUST_LOG")
-        .env_remove("BINDERY_METADATA")
-        .env_remove("BINDERY_TIER")
-        .env_remove("BINDERY_ADMIN");
+    command.args(args).env_remove("RUST_LOG");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("BINDERY_")) {
+        command.env_remove(name);
+    }
     command
 }
 

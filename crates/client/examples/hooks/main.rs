@@ -1,19 +1,23 @@
-//! A client over TLS that proves who it is: the hooks as an application would fill them, on both protocols.
+//! A client over TLS that proves who it is, on both protocols: with the client's own ways, or with a hook as an application would
+//! fill it.
 //!
 //! ```text
-//! cargo run -p bindery-client --example hooks -- zk+hierarchical://127.0.0.1:2181/ledgers --trust ca.pem --secret FILE
+//! cargo run -p bindery-client --example hooks -- zk+hierarchical://127.0.0.1:2181/ledgers --tls-ca ca.pem \
+//!   [--tls-cert client.pem --tls-key client.key] [--user NAME --password-file FILE | --secret FILE] [--ensemble N]
 //! ```
-//! Without `--trust` there is no TLS, without `--secret` no authentication. It writes a ledger and reads it, one with
-//! deferred sync as well, and ends with 1 unless both went well. `tests/interop/java-bookies` runs it against Java bookies.
+//! Without `--tls-ca` there is no TLS. `--user` is SASL DIGEST-MD5; `--secret` is a plugin of one's own ([`secret`]). It writes a
+//! ledger and reads it, one with deferred sync as well, and ends with 1 unless both went well. `tests/interop/java-bookies` and
+//! `tests/interop/tls-client` run it against Java bookies.
 
 mod secret;
-mod tls;
 
 use std::error::Error;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bindery_client::{Client, CreateOptions, EntryId, LedgerWriter, OpenMode, Quorum};
+use bindery_client::{
+    Client, CreateOptions, Credentials, EntryId, LedgerWriter, OpenMode, Quorum, Secret, TlsOptions,
+};
 
 /// The largest entry takes many TLS records.
 const SIZES_BYTES: [usize; 6] = [0, 1, 100, 20_000, 1_000_000, 3_000_000];
@@ -26,8 +30,8 @@ fn payload(index: usize) -> Vec<u8> {
 }
 
 /// Writes a ledger and reads it: adds without deferred sync go over a v2 connection, those with it and forces over a v3 one.
-async fn use_ledger(client: &Client, deferred_sync: bool) -> Result<(), Box<dyn Error>> {
-    let options = CreateOptions::new(Quorum::new(1, 1, 1)?).deferred_sync(deferred_sync);
+async fn use_ledger(client: &Client, copies: usize, deferred_sync: bool) -> Result<(), Box<dyn Error>> {
+    let options = CreateOptions::new(Quorum::new(copies, copies, copies)?).deferred_sync(deferred_sync);
     let writer = client.create_ledger(options).await?;
     let id = writer.id();
     let outcome = write_and_read(client, writer).await;
@@ -61,21 +65,34 @@ async fn write_and_read(client: &Client, writer: LedgerWriter) -> Result<(), Box
 #[tokio::main]
 async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut builder = Client::builder();
+    let (mut tls, mut certificate, mut user, mut copies) = (None, PathBuf::new(), String::new(), 1);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let mut file = || arguments.next().ok_or(format!("{argument} FILE"));
-        builder = match argument.as_str() {
-            "--trust" => builder.connector(tls::Tls::trusting(Path::new(&file()?))?),
-            "--secret" => {
-                builder.authenticator(secret::Secret(std::fs::read_to_string(file()?)?.into_bytes()))
+        let mut value = || arguments.next().ok_or(format!("{argument} VALUE"));
+        match argument.as_str() {
+            "--tls-ca" => tls = Some(TlsOptions::new().authority(value()?)),
+            "--tls-cert" => certificate = value()?.into(),
+            "--tls-key" => tls = Some(tls.unwrap_or_default().identity(&certificate, value()?)),
+            "--user" => user = value()?,
+            "--password-file" => {
+                let secret = Secret::new(std::fs::read_to_string(value()?)?.trim_end());
+                builder = builder.credentials(Credentials::digest_md5(&user, secret));
             }
-            uri => builder.metadata(uri.parse()?),
-        };
+            "--secret" => {
+                let secret = secret::Secret(std::fs::read_to_string(value()?)?.into_bytes());
+                builder = builder.authenticator(secret);
+            }
+            "--ensemble" => copies = value()?.parse()?,
+            uri => builder = builder.metadata(uri.parse()?),
+        }
+    }
+    if let Some(tls) = tls {
+        builder = builder.tls(tls);
     }
     let client = builder.connect().await?;
     let mut is_well = true;
     for (protocol, deferred_sync) in [("v2", false), ("v3", true)] {
-        match use_ledger(&client, deferred_sync).await {
+        match use_ledger(&client, copies, deferred_sync).await {
             Ok(()) => println!("{protocol}: {ENTRIES} entries written and read"),
             Err(error) => {
                 println!("{protocol}: {error}");

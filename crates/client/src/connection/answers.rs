@@ -122,7 +122,9 @@ fn decode(frame: &Frame<'_>) -> Result<Answer, String> {
                     }),
                     None => {
                         let hint = match code {
-                            ErrorCode::Unauthorized => ", as by bookies that want clients to authenticate",
+                            ErrorCode::Unauthorized => {
+                                ", as by bookies that want TLS, a certificate or a user of clients"
+                            }
                             _ => "",
                         };
                         Err(format!("an add was answered with {code:?} and without its message{hint}"))

@@ -64,7 +64,10 @@ impl Batches {
         outcome: Result<T, BookieError>,
         now: Instant,
     ) -> Option<Result<T, BookieError>> {
-        let is_lost = matches!(outcome, Err(BookieError::Lost | BookieError::Unexpected(_)));
+        let is_lost = matches!(
+            outcome,
+            Err(BookieError::Lost | BookieError::LostUnanswered(_) | BookieError::Unexpected(_))
+        );
         let is_refused =
             matches!(outcome, Err(BookieError::Refused(ErrorCode::BadRequest | ErrorCode::BadVersion)));
         let is_answered =

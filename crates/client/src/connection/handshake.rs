@@ -6,23 +6,39 @@
 //! 2. AUTH speaks the protocol of the lane: bookies tell v2 from v3 by a connection's frames. START_TLS is v3 on both.
 //! 3. A Java bookie that wants AUTH answers START_TLS twice, the second time behind TLS, v3 on a v2 lane too: EIO, for the
 //!    client is unknown yet. It goes on all the same, and so does this.
+//! 4. A bookie that authenticates nobody says so in its first answer. Later it would be a way out of an exchange in which the bookie has
+//!    to prove something, too.
 //!
 //! # Limits     an answer: [`ANSWER_BYTES_MAX`]; messages: [`AUTH_ROUNDS_MAX`]; time: the caller's
 
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bindery_wire::v2::{self, Flags};
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, Protocol, frame};
 use bytes::{Bytes, BytesMut};
 
+use super::foreign;
 use super::hooks::{
     AUTH_ROUNDS_MAX, Authenticator, BookieAddress, Connector, Exchange, Hooks, Turn, connect_tcp,
 };
 use super::stream::ByteStream;
+use crate::tls::Tls;
 
 /// The largest answer: a certificate chain in a token is some kilobytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// What the bookie's refusal of a message means; its answer does not say. The first message carries no user with most mechanisms.
+fn refused(plugin: &str, round: u32) -> io::Error {
+    io::Error::other(match round {
+        0 => format!("the bookie refuses this client, or authentication with {plugin:?}: compare it with the bookie's \
+                      bookieAuthProviderFactoryClass, and check user and secret (Credentials, --user)"),
+        _ => "the bookie refuses this user: it does not know the user, the secret is wrong, or the user is not allowed \
+              (Credentials, --user)".to_owned(),
+    })
+}
 
 /// Which frames a lane sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +47,39 @@ pub(super) enum Speaks {
     V3,
 }
 
+/// How far a connection has come, for its caller, who bounds its time.
+#[derive(Debug, Default)]
+pub(super) struct Progress(AtomicU8);
+
+impl Progress {
+    const TLS: u8 = 1;
+    const AUTHENTICATION: u8 = 2;
+
+    fn reach(&self, step: u8) {
+        self.0.store(step, Ordering::Relaxed);
+    }
+
+    /// The step that the time ran out in, for an error; empty while there is no TCP connection.
+    pub(super) fn awaited(&self) -> &'static str {
+        match self.0.load(Ordering::Relaxed) {
+            Self::TLS => ": the bookie did not finish the TLS handshake",
+            // `SASLBookieAuthProvider` of BookKeeper 4.17 and 4.18 sends nothing when an exchange fails.
+            Self::AUTHENTICATION => {
+                ": the bookie did not answer a message of authentication, by which Java's bookies refuse a user or its secret \
+                 (Credentials, --user)"
+            }
+            _ => "",
+        }
+    }
+}
+
 /// A stream on which requests may be sent.
-pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -> io::Result<ByteStream> {
+pub(super) async fn connect(
+    hooks: &Hooks,
+    to: &BookieAddress,
+    speaks: Speaks,
+    progress: &Progress,
+) -> io::Result<ByteStream> {
     let mut stream = match &hooks.connector {
         None => ByteStream::Tcp(connect_tcp(to).await?),
         Some(connector) => connector.connect(to).await?,
@@ -44,23 +91,47 @@ pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -
     {
         tracing::debug!(bookie_id = %to.bookie, %error, "set TCP_NODELAY");
     }
-    if let Some(connector) = hooks.connector.as_deref().filter(|connector| connector.starts_tls()) {
-        stream = start_tls(connector, stream, to).await?;
+    let upgrade = Upgrade::of(hooks);
+    if let Some(upgrade) = upgrade {
+        progress.reach(Progress::TLS);
+        stream = start_tls(upgrade, stream, to)
+            .await
+            .map_err(|why| io::Error::other(format!("cannot begin TLS: {why}")))?;
     }
     if let Some(authenticator) = &hooks.authenticator {
-        authenticate(&**authenticator, &mut stream, to, speaks)
-            .await
-            .map_err(|error| io::Error::other(format!("cannot authenticate: {error}")))?;
+        progress.reach(Progress::AUTHENTICATION);
+        authenticate(&**authenticator, upgrade.is_some(), &mut stream, to, speaks).await.map_err(
+            |error| {
+                // With TLS 1.3 a refusal of the handshake comes as late as this.
+                match hooks.tls.as_ref().and_then(|tls| tls.late_refusal(&error)) {
+                    Some(refusal) => io::Error::other(format!("cannot begin TLS: {refusal}")),
+                    None => io::Error::other(format!("cannot authenticate: {error}")),
+                }
+            },
+        )?;
     }
     Ok(stream)
 }
 
+/// Whose TLS a connection gets.
+#[derive(Clone, Copy)]
+enum Upgrade<'a> {
+    Own(&'a Arc<Tls>),
+    Connector(&'a dyn Connector),
+}
+
+impl Upgrade<'_> {
+    fn of(hooks: &Hooks) -> Option<Upgrade<'_>> {
+        let of_connector = || hooks.connector.as_deref().filter(|connector| connector.starts_tls());
+        hooks.tls.as_ref().map(Upgrade::Own).or_else(|| of_connector().map(Upgrade::Connector))
+    }
+}
+
 async fn start_tls(
-    connector: &dyn Connector,
+    upgrade: Upgrade<'_>,
     mut stream: ByteStream,
     to: &BookieAddress,
-) -> io::Result<ByteStream> {
-    let tls = |what: String| io::Error::other(format!("cannot begin TLS: {what}"));
+) -> Result<ByteStream, String> {
     let request = v3::Request { txn_id: u64::MAX, priority: 0, operation: Operation::StartTls };
     let mut out = BytesMut::new();
     v3::put_frame(&request.into_message(), &mut out);
@@ -68,22 +139,44 @@ async fn start_tls(
         stream.write_all(&out).await?;
         answer_v3(next_frame(&mut stream).await?, u64::MAX, proto::OperationType::StartTls)
     };
-    let answer = asking.await.map_err(|error| tls(error.to_string()))?;
+    let answer = asking.await.map_err(|error: io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
+            "the bookie closed the connection when it was asked for TLS: it is none, or one that knows no TLS"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    })?;
     match ErrorCode::from_v3(answer.status) {
         Some(ErrorCode::Ok) => {}
-        Some(ErrorCode::BadRequest) => return Err(tls("the bookie is not set up for it".into())),
-        code => return Err(tls(format!("the bookie answered {code:?}"))),
+        Some(ErrorCode::BadRequest) => {
+            return Err("the bookie refuses TLS, because it is not set up for it: set tlsProviderFactoryClass in its \
+                        configuration, or connect without TLS"
+                .into());
+        }
+        code => return Err(format!("the bookie refuses TLS with {code:?}; its log says why")),
     }
-    connector.upgrade(stream, to).await.map_err(|error| tls(error.to_string()))
+    match upgrade {
+        Upgrade::Own(tls) => tls.upgrade(stream, to).await,
+        Upgrade::Connector(connector) => {
+            connector.upgrade(stream, to).await.map_err(|error| error.to_string())
+        }
+    }
 }
 
 async fn authenticate(
     authenticator: &dyn Authenticator,
+    is_over_tls: bool,
     stream: &mut ByteStream,
     to: &BookieAddress,
     speaks: Speaks,
 ) -> io::Result<()> {
     let plugin = authenticator.plugin_name();
+    if authenticator.needs_tls() && !is_over_tls {
+        return Err(io::Error::other(format!(
+            "{plugin} tells the bookie a secret, which this client sends over TLS only: connect with TLS (ClientBuilder::tls, \
+             --tls), or choose another mechanism"
+        )));
+    }
     let mut exchange: Box<dyn Exchange> = authenticator.begin(to);
     let mut received: Option<Bytes> = None;
     for round in 0..AUTH_ROUNDS_MAX {
@@ -99,14 +192,23 @@ async fn authenticate(
         if is_last {
             return Ok(());
         }
-        let answer = auth_answer(stream, txn_id, speaks).await?;
-        // Who lets anybody in is content with any message.
+        let answer = auth_answer(stream, txn_id, speaks).await?.ok_or_else(|| refused(plugin, round))?;
         if answer.auth_plugin_name == v3::AUTH_DISABLED_PLUGIN_NAME {
-            return Ok(());
+            // Invariant 4.
+            return match round {
+                0 => Ok(()),
+                _ => Err(io::Error::other(
+                    "the bookie began to authenticate this client, and then says that it authenticates nobody: it does not prove \
+                     that it knows the user's secret, so it may be another than it seems",
+                )),
+            };
         }
         if answer.auth_plugin_name != plugin {
             let theirs = &answer.auth_plugin_name;
-            return Err(io::Error::other(format!("the bookie's plugin is {theirs:?}, not {plugin:?}")));
+            return Err(io::Error::other(format!(
+                "the bookie authenticates clients with {theirs:?}, and this client with {plugin:?}: choose the bookie's \
+                 (bookieAuthProviderFactoryClass)"
+            )));
         }
         received = Some(answer.payload);
     }
@@ -131,32 +233,37 @@ fn auth_frame(message: proto::AuthMessage, txn_id: u64, speaks: Speaks) -> Bytes
     out
 }
 
-async fn auth_answer(stream: &mut ByteStream, txn_id: u64, speaks: Speaks) -> io::Result<proto::AuthMessage> {
+/// `None` is a refusal.
+async fn auth_answer(
+    stream: &mut ByteStream,
+    txn_id: u64,
+    speaks: Speaks,
+) -> io::Result<Option<proto::AuthMessage>> {
     let mut answer = next_frame(stream).await;
     if let Ok(frame) = &answer
         && is_about_tls(frame)
     {
         answer = next_frame(stream).await;
     }
+    // Bookies close the connection of a client that they refuse, on v2 without an answer.
+    if let Err(error) = &answer
+        && matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+    {
+        return Ok(None);
+    }
     if speaks == Speaks::V2 {
-        let answer = answer.map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
-                io::Error::other("the bookie closed the connection: it refuses this client, or its plugin")
+        return match v2::Response::decode(&answer?).map_err(io::Error::other)? {
+            v2::Response::Auth { message, .. } => {
+                v3::decode_auth_message(message).map(Some).map_err(io::Error::other)
             }
-            _ => error,
-        })?;
-        return match v2::Response::decode(&answer).map_err(io::Error::other)? {
-            v2::Response::Auth { message, .. } => v3::decode_auth_message(message).map_err(io::Error::other),
             _ => Err(io::Error::other("the bookie answered something else")),
         };
     }
     let answer = answer_v3(answer?, txn_id, proto::OperationType::Auth)?;
     match (ErrorCode::from_v3(answer.status), answer.auth_response) {
-        (Some(ErrorCode::Ok), Some(message)) => Ok(message),
+        (Some(ErrorCode::Ok), Some(message)) => Ok(Some(message)),
         (Some(ErrorCode::Ok), None) => Err(io::Error::other("the bookie answered without a message")),
-        (Some(ErrorCode::Unauthorized), _) => {
-            Err(io::Error::other("the bookie refuses this client, or its plugin"))
-        }
+        (Some(ErrorCode::Unauthorized), _) => Ok(None),
         (code, _) => Err(io::Error::other(format!("the bookie answered {code:?}"))),
     }
 }
@@ -183,6 +290,9 @@ async fn next_frame(stream: &mut ByteStream) -> io::Result<Bytes> {
         _ => error,
     })?;
     let size_bytes = u32::from_be_bytes(length) as usize;
+    if let Some(speaks) = foreign::protocol(&length) {
+        return Err(io::Error::other(speaks));
+    }
     if size_bytes > ANSWER_BYTES_MAX {
         return Err(io::Error::other(format!("an answer of {size_bytes} bytes")));
     }

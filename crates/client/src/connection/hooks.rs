@@ -1,4 +1,5 @@
-//! What an application can put between its client and the bookies: another stream than TCP, TLS, authentication.
+//! What is between a client and the bookies: another stream than TCP, TLS, authentication. TLS and the usual ways of
+//! authentication are built in ([`crate::tls`], [`crate::credentials`]); an application may bring its own.
 //!
 //! # Data flow
 //! ```text
@@ -21,6 +22,7 @@ use bindery_types::BookieId;
 use tokio::net::TcpStream;
 
 pub use super::stream::{BoxedStream, ByteStream, Stream};
+use crate::tls::Tls;
 
 /// How many messages of authentication a connection sends, at most.
 pub const AUTH_ROUNDS_MAX: u32 = 32;
@@ -41,8 +43,8 @@ pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<ByteStream>> + 
 
 /// How connections to bookies are made: by TCP, unless a method says otherwise.
 ///
-/// For TLS, `starts_tls` is true and `upgrade` is the handshake: the example `hooks` has it with tokio-rustls. The bookies have
-/// `tlsProviderFactoryClass` set.
+/// For TLS of another library than the client's own ([`ClientBuilder::tls`](crate::ClientBuilder::tls)), `starts_tls` is true and
+/// `upgrade` is the handshake. The bookies have `tlsProviderFactoryClass` set.
 pub trait Connector: Send + Sync + 'static {
     /// Makes a connection. Errors and delays are those of an unreachable bookie. May be dropped at any point.
     fn connect<'a>(&'a self, to: &'a BookieAddress) -> Connecting<'a> {
@@ -70,6 +72,12 @@ pub(super) async fn connect_tcp(to: &BookieAddress) -> io::Result<TcpStream> {
 pub trait Authenticator: Send + Sync + 'static {
     /// The name of the plugin, which must be the bookie's (`AuthMessage.authPluginName`).
     fn plugin_name(&self) -> &str;
+
+    /// Whether its messages may be sent only over TLS, because they tell a secret. Without TLS nothing is sent then, and the
+    /// connection fails.
+    fn needs_tls(&self) -> bool {
+        false
+    }
 
     /// Authentication of one new connection.
     fn begin(&self, to: &BookieAddress) -> Box<dyn Exchange>;
@@ -100,6 +108,8 @@ pub enum Turn {
 pub struct Hooks {
     /// How connections are made, if not by TCP.
     pub connector: Option<Arc<dyn Connector>>,
+    /// The client's own TLS, over what the connector makes. The connector's TLS is not used then.
+    pub tls: Option<Arc<Tls>>,
     /// How this client proves who it is, if it does.
     pub authenticator: Option<Arc<dyn Authenticator>>,
 }
@@ -109,6 +119,7 @@ impl std::fmt::Debug for Hooks {
         let plugin = self.authenticator.as_ref().map(|authenticator| authenticator.plugin_name().to_owned());
         f.debug_struct("Hooks")
             .field("has_connector", &self.connector.is_some())
+            .field("tls", &self.tls)
             .field("auth_plugin", &plugin)
             .finish()
     }

@@ -102,6 +102,11 @@ impl Incoming {
         self.limit
     }
 
+    /// The small frames, or the beginning of one, that were read and not taken.
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.buffer[self.begin..self.end]
+    }
+
     /// Reads what one call gives, without waiting. Call it when [`next_frame`](Self::next_frame) has no more: there is
     /// room then. 0 is the end of the stream.
     pub(super) fn read_some(

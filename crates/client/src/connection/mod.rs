@@ -27,15 +27,17 @@
 //! under way; per connection: 64 KiB to read into, and a frame of at most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
 //! permit can return, and a connection that keeps the bytes of an overdue request is closed, so nothing piles up.
 //!
-//! TLS and authentication are the application's, by [`hooks`]: a lane's task has them done with before it sends anything.
+//! TLS and authentication ([`crate::tls`], [`crate::credentials`], or the application's own by [`hooks`]): a lane's task has them
+//! done with before it sends anything.
 //!
-//! # Not here   quorums, retries on other bookies, digests (`writer`, `reader`); a TLS library
+//! # Not here   quorums, retries on other bookies, digests (`writer`, `reader`)
 
 mod adds;
 mod answers;
 mod background;
 mod batches;
 mod delivery;
+mod foreign;
 mod handshake;
 pub mod hooks;
 mod incoming;

@@ -39,6 +39,13 @@ pub struct BoxedStream {
     wants_flush: bool,
 }
 
+impl BoxedStream {
+    /// The stream inside. It must not have unflushed bytes.
+    pub(crate) fn into_inner(self) -> Box<dyn Stream> {
+        self.stream
+    }
+}
+
 impl std::fmt::Debug for ByteStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -29,7 +29,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
 use super::answers::Answers;
 use super::delivery::Deliveries;
-use super::handshake::{self, Speaks};
+use super::foreign;
+use super::handshake::{self, Progress, Speaks};
 use super::hooks::{BookieAddress, Hooks};
 use super::incoming::Incoming;
 use super::lane::Lane;
@@ -58,6 +59,8 @@ pub(super) struct Timing {
 enum End {
     Closing,
     Lost(String),
+    /// The bookie refused the client's certificate, or the other side is no bookie. No request that was sent can have taken effect.
+    Refused(String),
     Unexpected(String),
 }
 
@@ -178,16 +181,20 @@ impl Task {
 
     /// `None` when the lane is closing.
     async fn connect(&self) -> Option<Result<ByteStream, BookieError>> {
+        let progress = Progress::default();
         let attempt = async {
             let address = self.resolver.resolve().await?;
             let bookie = self.lane.bookie.clone();
             let to = BookieAddress { bookie, host: address.host, port: address.port };
-            let connected = handshake::connect(&self.hooks, &to, self.speaks).await;
+            let connected = handshake::connect(&self.hooks, &to, self.speaks, &progress).await;
             connected.map_err(|error| BookieError::Unreachable(format!("{}:{}: {error}", to.host, to.port)))
         };
         let limit = self.timing.connect_timeout;
         let attempt = async {
-            let late = |_| Err(BookieError::Unreachable(format!("no connection within {limit:?}")));
+            let late = |_| {
+                let awaited = progress.awaited();
+                Err(BookieError::Unreachable(format!("no connection within {limit:?}{awaited}")))
+            };
             timeout(limit, attempt).await.unwrap_or_else(late)
         };
         tokio::pin!(attempt);
@@ -218,26 +225,44 @@ impl Task {
             answers: Answers::default(),
             last_received: None,
             has_received: false,
+            foreign: None,
             next_sweep: Instant::now() + self.timing.sweep_interval,
         };
         let end = self.converse(&mut conversation).await;
         let written = conversation.batch.written();
         let has_received = conversation.has_received;
+        let end = match (end, conversation.foreign) {
+            (End::Lost(_) | End::Unexpected(_), Some(speaks)) if !has_received => End::Refused(speaks.into()),
+            (end, _) => end,
+        };
         drop(conversation);
         let (reason, after_write) = match end {
             End::Closing => return self.fail_all(|_| BookieError::Closed),
-            End::Lost(reason) => (reason, BookieError::Lost),
+            End::Lost(reason) => {
+                let tls = self.hooks.tls.as_ref().filter(|_| !has_received);
+                let why = tls.map(|tls| BookieError::LostUnanswered(tls.silent_refusal()));
+                (reason, why.unwrap_or(BookieError::Lost))
+            }
+            End::Refused(reason) => (reason.clone(), BookieError::Unreachable(reason)),
             End::Unexpected(reason) => (reason.clone(), BookieError::Unexpected(reason)),
         };
         tracing::debug!(bookie_id = %self.lane.bookie, reason, "connection ended");
+        let silence = match &after_write {
+            BookieError::LostUnanswered(silence) => format!("; {silence}"),
+            _ => String::new(),
+        };
         let before_write =
-            BookieError::Unreachable(format!("the connection ended before this was sent: {reason}"));
+            BookieError::Unreachable(format!("the connection ended before this was sent: {reason}{silence}"));
         self.resolver.forget();
         if has_received {
             self.backoff = Backoff::default();
         } else {
             // Somebody else's address, or a bookie that cannot serve: not again at once.
-            let error = BookieError::Unreachable(format!("the last connection brought nothing: {reason}"));
+            let error = match &after_write {
+                BookieError::Unreachable(_) => after_write.clone(),
+                BookieError::LostUnanswered(_) => BookieError::Unreachable(after_write.to_string()),
+                _ => BookieError::Unreachable(format!("the last connection brought nothing: {reason}")),
+            };
             self.backoff.on_failure(error, self.timing.pause_max);
         }
         // Invariant 1.
@@ -332,6 +357,9 @@ impl Task {
             Ok(0) => return Err(End::Lost("closed by the bookie".into())),
             Ok(_) => {
                 has_moved = true;
+                if conversation.last_received.is_none() {
+                    conversation.foreign = foreign::protocol(incoming.unread());
+                }
                 conversation.last_received = Some(now);
                 let decoded = answers.decode_from(incoming);
                 if !answers.is_empty() {
@@ -358,7 +386,13 @@ impl Task {
                     return Err(broken);
                 }
             }
-            Err(error) => return Err(End::Lost(error.to_string())),
+            Err(error) => {
+                let tls = self.hooks.tls.as_ref().filter(|_| !conversation.has_received);
+                return Err(match tls.and_then(|tls| tls.late_refusal(&error)) {
+                    Some(refusal) => End::Refused(format!("cannot begin TLS: {refusal}")),
+                    None => End::Lost(error.to_string()),
+                });
+            }
         }
         if now >= conversation.next_sweep {
             conversation.next_sweep = now + self.timing.sweep_interval;
@@ -397,5 +431,7 @@ struct Conversation {
     answers: Answers,
     last_received: Option<Instant>,
     has_received: bool,
+    /// What the other side speaks, when its first bytes are no bookie's.
+    foreign: Option<&'static str>,
     next_sweep: Instant,
 }

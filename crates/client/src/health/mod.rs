@@ -129,9 +129,10 @@ impl From<&BookieError> for Outcome {
             BookieError::Refused(_) => Outcome::Declined,
             // It is the client that does not take it.
             BookieError::AnswerTooLarge { .. } => Outcome::Declined,
-            BookieError::NotRegistered | BookieError::Unreachable(_) | BookieError::Lost => {
-                Outcome::Unreachable
-            }
+            BookieError::NotRegistered
+            | BookieError::Unreachable(_)
+            | BookieError::Lost
+            | BookieError::LostUnanswered(_) => Outcome::Unreachable,
             BookieError::TimedOut(_) => Outcome::TimedOut,
             BookieError::Unexpected(_) => Outcome::Failed,
             // Of the client: closed, or its writer let a slow bookie go.

@@ -169,6 +169,7 @@ pub(super) enum StoreAnswer {
     Written(Result<Version, LedgerError>),
     Read(Result<StoredLedger, LedgerError>),
     Marked(bool),
+    Waited,
 }
 
 #[derive(Clone, Debug)]
@@ -659,6 +660,8 @@ impl World {
         let lost = || LedgerError::Store(StoreError::ConnectionLoss);
         let answer = match (step, fate) {
             (Step::Place { .. }, _) => unreachable!("placing is not the store's"),
+            // Of the driver's clock: whatever happens meanwhile.
+            (Step::Wait, _) => StoreAnswer::Waited,
             (Step::Mark { .. }, StoreFate::LostBefore) => StoreAnswer::Marked(false),
             (Step::Mark { replicas }, _) => {
                 self.marks.extend(replicas);
@@ -704,6 +707,8 @@ impl World {
         match (&mut party.core, answer) {
             (Core::Writer(writer), StoreAnswer::Written(outcome)) => writer.written(outcome, &mut sends),
             (Core::Writer(writer), StoreAnswer::Read(Ok(stored))) => writer.read(stored, &mut sends),
+            (Core::Writer(writer), StoreAnswer::Waited) => writer.waited(&mut sends),
+            (Core::Recoverer(_), StoreAnswer::Waited) => unreachable!("a recovery does not wait for bookies"),
             (Core::Writer(writer), StoreAnswer::Marked(true)) => writer.marked(&mut sends),
             (Core::Writer(writer), StoreAnswer::Read(Err(_)) | StoreAnswer::Marked(false)) => {
                 if !writer.put_off() && gives_up {
@@ -889,9 +894,13 @@ impl World {
                         .into_iter()
                         .filter(|id| is_short && self.bookies[self.index(id)].mode == Mode::Up);
                     let alive: Vec<BookieId> = alive.collect();
+                    let may_wait = self.setup.random.as_ref().is_some_and(|random| random.chance(0.5));
                     let mut out = Out::default();
                     match &mut self.parties[index].core {
-                        Core::Writer(core) => core.placed(&chosen, 0, &alive),
+                        Core::Writer(core) => {
+                            core.may_wait(may_wait);
+                            core.placed(&chosen, 0, &alive);
+                        }
                         Core::Recoverer(core) => core.placed(&chosen, 0, &mut out),
                         Core::Gone => unreachable!("it has no step"),
                     }

@@ -196,6 +196,7 @@ async fn take(
             transient
         }
         Step::Mark { .. } => unreachable!("made by `mark`"),
+        Step::Wait => unreachable!("a recovery does not wait for bookies"),
         Step::Read => match ledgers.get(ledger).await {
             Ok(stored) => {
                 core.read(stored, out);

@@ -167,6 +167,7 @@ where
             BookieError::TimedOut(_) => TRIES_TIMED_OUT,
             BookieError::Refused(ErrorCode::TooManyRequests)
             | BookieError::Lost
+            | BookieError::LostUnanswered(_)
             | BookieError::Unreachable(_)
             | BookieError::Unexpected(_) => TRIES,
             BookieError::Refused(_)

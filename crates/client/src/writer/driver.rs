@@ -125,34 +125,47 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
     let ledgers = inner.shared.layout.ledgers();
     let patience = inner.shared.limits.metadata_patience;
     let mut retry = Retry::new(patience);
+    // Before members that failed are tried again.
+    let mut pause = None;
     loop {
         let step = inner.state.lock().core.next_step();
         let failure = match step {
             None => return,
-            Some(Step::Place { positions, ensemble, avoided, asked }) => match inner
-                .shared
-                .candidates(&ensemble)
-                .await
-            {
-                Ok(mut candidates) => {
-                    candidates.avoided.extend(avoided);
-                    let wanted = Wanted { quorum: inner.quorum, ensemble: &ensemble, positions: &positions };
-                    let chosen = inner.shared.placement.choose(&candidates, wanted).bookies;
-                    let mut alive = Vec::new();
-                    if chosen.len() < positions.len() {
-                        let registered =
-                            asked.into_iter().filter(|bookie| candidates.writable.contains(bookie));
-                        alive = tokio::select! {
-                            alive = answering(inner, registered) => alive,
-                            // A failure waits for the end of a search: it comes first (invariant 8 of the core).
-                            () = overtaken(inner) => Vec::new(),
-                        };
+            Some(Step::Place { positions, ensemble, avoided, asked }) => {
+                match inner.shared.candidates(&ensemble).await {
+                    Ok(mut candidates) => {
+                        candidates.avoided.extend(avoided);
+                        let wanted =
+                            Wanted { quorum: inner.quorum, ensemble: &ensemble, positions: &positions };
+                        let chosen = inner.shared.placement.choose(&candidates, wanted).bookies;
+                        let mut alive = Vec::new();
+                        if chosen.len() < positions.len() {
+                            let registered =
+                                asked.into_iter().filter(|bookie| candidates.writable.contains(bookie));
+                            alive = tokio::select! {
+                                alive = answering(inner, registered) => alive,
+                                // A failure waits for the end of a search: it comes first (invariant 8 of the core).
+                                () = overtaken(inner) => Vec::new(),
+                            };
+                        }
+                        let read_only = candidates.read_only.len();
+                        pause = inner.pause_for_bookies();
+                        inner.change(&sink, |core, _| {
+                            core.may_wait(pause.is_some());
+                            core.placed(&chosen, read_only, &alive);
+                        });
+                        None
                     }
-                    inner.change(&sink, |core, _| core.placed(&chosen, candidates.read_only.len(), &alive));
-                    None
+                    Err(error) => Some(LedgerError::Store(error)),
                 }
-                Err(error) => Some(LedgerError::Store(error)),
-            },
+            }
+            Some(Step::Wait) => {
+                let pause = pause.take().or_else(|| inner.pause_for_bookies()).unwrap_or_default();
+                inner.say_that_it_waits();
+                sleep(pause).await;
+                inner.change(&sink, WriterCore::waited);
+                None
+            }
             Some(Step::Mark { replicas }) => {
                 match inner.shared.layout.under_replication().mark(inner.id, &replicas).await {
                     Ok(()) => {

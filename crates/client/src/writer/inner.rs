@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bindery_flow::Permit;
 use bindery_metadata::store::Version;
@@ -18,6 +19,7 @@ use super::{Progress, TakenOver};
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{AppendError, Stopped, WhyStopped};
+use crate::retry::Retry;
 use crate::slow::{Share, Verdict};
 use crate::transport::{AddAnswer, AddRequest, AddSink, AddTag};
 use crate::window::Send;
@@ -43,8 +45,26 @@ pub(super) struct State {
     /// The driver knows that something is kept for bookies that lack it.
     pub(super) is_keeping: bool,
     pub(super) is_closing: bool,
+    patience: Patience,
     /// The driver knows that the LAC is to be announced.
     is_announcing: bool,
+}
+
+/// Of the one message about waiting for bookies, so that a command can show it alone.
+const PATIENCE_TARGET: &str = "bindery_client::patience";
+
+/// How much longer a writer without an ack quorum waits for bookies.
+struct Patience {
+    retry: Retry,
+    /// The LAC when the time began.
+    confirmed: Option<EntryId>,
+    is_said: bool,
+}
+
+impl Patience {
+    fn new(shared: &Shared, confirmed: Option<EntryId>) -> Patience {
+        Patience { retry: Retry::new(shared.limits.bookie_patience), confirmed, is_said: false }
+    }
 }
 
 /// What the writer, its driver and the transport share.
@@ -115,6 +135,7 @@ impl Inner {
             kept: KeptShare::new(shared.kept.clone()),
             is_keeping: false,
             is_closing: false,
+            patience: Patience::new(&shared, confirmed),
             is_announcing: false,
         };
         Inner {
@@ -257,6 +278,26 @@ impl Inner {
             }
         }
         state.is_watching && !was_watching
+    }
+
+    /// The pause before bookies are tried again that the ack quorum needs; nothing when the patience with them is over. Each
+    /// confirmed entry renews it.
+    pub(super) fn pause_for_bookies(&self) -> Option<Duration> {
+        let state = &mut *self.state.lock();
+        let confirmed = state.core.confirmed();
+        if state.patience.confirmed != confirmed {
+            state.patience = Patience::new(&self.shared, confirmed);
+        }
+        state.patience.retry.next_pause()
+    }
+
+    /// Says once, for each time that it comes to it, that this writer waits for bookies.
+    pub(super) fn say_that_it_waits(&self) {
+        if !std::mem::replace(&mut self.state.lock().patience.is_said, true) {
+            let patience = self.shared.limits.bookie_patience;
+            tracing::warn!(target: PATIENCE_TARGET, ledger_id = %self.id,
+                "too few bookies can be written to: waiting up to {patience:?} for them to come back");
+        }
     }
 
     /// Changes the core, then does what follows from it.

@@ -515,6 +515,40 @@ fn without_a_replacement_the_writer_stops_and_with_fewer_those_found_are_used() 
     assert_eq!((script.sent[before].entry, script.sent[before].position), (at(0), 2));
 }
 
+/// Invariant 5.
+#[test]
+fn a_driver_with_patience_has_the_bookies_of_the_ack_quorum_tried_again() {
+    let mut script = Script::new(2, 2, 2);
+    script.core.may_wait(true);
+    script.append(2);
+    script.ack(0, &[0]);
+    // More often than there may be changes in a row.
+    for _ in 0..2 * CHANGES_IN_A_ROW_MAX {
+        script.answer(0, 1, LOST);
+        assert!(matches!(script.core.next_step(), Some(Step::Place { .. })));
+        script.core.placed(&[], 0, &[]);
+        assert_eq!(script.core.next_step(), Some(Step::Wait));
+        script.answer(1, 0, Ok(()));
+        assert_eq!((script.confirmed(), script.why()), (-1, None), "nothing is confirmed meanwhile");
+        let before = script.sent.len();
+        script.core.waited(&mut script.sent);
+        let again: Vec<_> =
+            script.sent[before..].iter().map(|send| (send.entry.get(), send.position)).collect();
+        assert_eq!(again, [(0, 1), (1, 1)], "all that it has not acknowledged");
+        assert_eq!(script.core.next_step(), None, "the ensemble stays as it is");
+    }
+    script.ack(0, &[1]);
+    script.ack(1, &[1]);
+    assert_eq!(script.confirmed(), 1);
+    assert_eq!(script.core.copies_missing_and_filled(), (0, 0));
+
+    // It will not take the entry later either.
+    script.append(1);
+    script.answer(2, 1, Err(BookieError::AnswerTooLarge { size_bytes: 2, limit_bytes: 1 }));
+    script.core.placed(&[], 0, &[]);
+    assert!(matches!(script.why(), Some(WhyStopped::NotEnoughBookies(_))));
+}
+
 #[test]
 fn changes_without_progress_are_bounded() {
     let mut script = Script::new(2, 2, 2);

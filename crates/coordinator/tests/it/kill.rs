@@ -64,7 +64,8 @@ fn start(dir: &std::path::Path, address: SocketAddr) -> (Process, SocketAddr) {
 }
 
 async fn connect(address: SocketAddr) -> Arc<ZooKeeperStore> {
-    let options = ZooKeeperOptions { session_timeout: Duration::from_secs(30), resume: None };
+    let options =
+        ZooKeeperOptions { session_timeout: Duration::from_secs(30), ..ZooKeeperOptions::default() };
     Arc::new(zookeeper::connect(&[address.to_string()], options).await.unwrap())
 }
 

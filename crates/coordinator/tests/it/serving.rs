@@ -38,7 +38,8 @@ async fn start(dir: &TempDir) -> Coordinator {
 }
 
 async fn connect(address: SocketAddr, resume: Option<SessionCredentials>) -> ZooKeeperStore {
-    let options = ZooKeeperOptions { session_timeout: SESSION_TIMEOUT, resume };
+    let options =
+        ZooKeeperOptions { session_timeout: SESSION_TIMEOUT, resume, ..ZooKeeperOptions::default() };
     zookeeper::connect(&[address.to_string()], options).await.expect("a coordinator that serves")
 }
 

@@ -32,7 +32,8 @@ pub enum LayoutError {
 pub enum OpenError {
     /// Nothing, or half of a cluster, is there.
     #[error(
-        "{root} in the metadata store is not an initialised BookKeeper cluster: run bindery cluster init with the same --metadata URI"
+        "{root} in the metadata store is not an initialised BookKeeper cluster: correct the root at the end of the metadata URI, or, \
+         for a new cluster, run bindery cluster init with this --metadata URI"
     )]
     NotInitialised {
         /// The ledgers root.

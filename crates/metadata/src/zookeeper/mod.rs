@@ -4,10 +4,22 @@
 //! password be kept and used again by a later process, and that is how a restarted bookie registers at once instead
 //! of waiting for its own dead session (see [`connect`]). No second reactor and no unbounded queue come with it either.
 //!
-//! # Not here   TLS, SASL and digest authentication, watches that survive a reconnect (they fire `Lost` instead)
+//! # Parts
+//! `wire` bytes · `connection` the socket, up to the first answer · `session` the task that owns it · `tls` streams of TLS · `sasl` the login ·
+//! `files` looks at the files of both · [`Security`] what is protected, and how
+//!
+//! # Not here   ZooKeeper's own digest scheme (`addAuthInfo`), Kerberos, watches that survive a reconnect (they fire `Lost` instead)
 
+mod connection;
+mod files;
+mod sasl;
+mod security;
 mod session;
+mod tls;
 mod wire;
+
+pub use self::security::{SaslLogin, Security};
+pub use bindery_tls::client::ClientFiles as TlsOptions;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use self::security::Access;
 use self::session::{Identity, REQUESTS_QUEUED_MAX, Request, Session, Shared, WatchKind};
 use crate::store::{
     CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError, StoreFuture,
@@ -29,16 +42,23 @@ pub const SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// How to connect.
 #[derive(Debug, Clone)]
 pub struct ZooKeeperOptions {
-    /// Session timeout to ask for (`zkTimeout`). The server bounds it (2 to 20 of its ticks by default).
+    /// Session timeout to ask for (`zkTimeout`). The server bounds it (2 to 20 of its ticks by default). Its answer counts
+    /// from 100 ms up to twice this value, or 5 min if that is longer.
     pub session_timeout: Duration,
     /// A session of an earlier process of the same bookie, to be taken up again. The caller must hold the lock of the
     /// data directory the credentials lie in: two processes using one session keep breaking each other's connection.
     pub resume: Option<SessionCredentials>,
+    /// TLS, SASL, and who may use new nodes.
+    pub security: Security,
 }
 
 impl Default for ZooKeeperOptions {
     fn default() -> ZooKeeperOptions {
-        ZooKeeperOptions { session_timeout: SESSION_TIMEOUT_DEFAULT, resume: None }
+        ZooKeeperOptions {
+            session_timeout: SESSION_TIMEOUT_DEFAULT,
+            resume: None,
+            security: Security::default(),
+        }
     }
 }
 
@@ -48,30 +68,46 @@ pub struct ZooKeeperStore {
     requests: mpsc::Sender<Request>,
     shared: Arc<Shared>,
     state: watch::Receiver<SessionState>,
+    /// Of new nodes.
+    access: Access,
     task: JoinHandle<()>,
 }
 
-/// Opens a session (or resumes one) with the first of `servers` that answers.
+/// Opens a session (or resumes one) with the first of `servers` that answers. They are tried in random order, so that the clients
+/// of an ensemble are spread over it.
 ///
 /// # Errors
-/// [`StoreError::Unreachable`] when no server opened a session within the session timeout.
+/// [`StoreError::Unreachable`] when no server opened a session within the session timeout; [`StoreError::Untrusted`] as soon as
+/// all of them were found not to be trusted, or not to trust us; [`StoreError::AuthFailed`] when one refuses the credentials.
 pub async fn connect(servers: &[String], options: ZooKeeperOptions) -> Result<ZooKeeperStore, StoreError> {
     let wait = options.session_timeout;
     let (sender, mut state) = watch::channel(SessionState::Connecting);
     let identity = Identity { credentials: options.resume, timeout: wait };
-    let shared = Arc::new(Shared { state: sender, identity: parking_lot::Mutex::new(identity) });
+    let shared = Arc::new(Shared {
+        state: sender,
+        identity: parking_lot::Mutex::new(identity),
+        refusal: parking_lot::Mutex::new(None),
+    });
     let (requests, queue) = mpsc::channel(REQUESTS_QUEUED_MAX);
-    let session = Session::new(servers.to_vec(), wait, shared.clone(), queue);
+    let access = options.security.access();
+    let session = Session::new(servers.to_vec(), wait, options.security, shared.clone(), queue);
     let task = tokio::spawn(session.run());
-    let store = ZooKeeperStore { requests, shared, state: state.clone(), task };
+    let store = ZooKeeperStore { requests, shared, state: state.clone(), access, task };
     let connected = state.wait_for(|state| {
         matches!(state, SessionState::Connected(_) | SessionState::AuthFailed | SessionState::Closed)
     });
     match tokio::time::timeout(wait, connected).await {
         Ok(Ok(state)) if *state == SessionState::AuthFailed => return Err(StoreError::AuthFailed),
+        Ok(Ok(state)) if *state == SessionState::Closed => {
+            let why = store.shared.refusal.lock().take();
+            return Err(why.map_or(StoreError::Closed, |why| StoreError::Untrusted { why }));
+        }
         Ok(Ok(_)) => {}
         Ok(Err(_)) => return Err(StoreError::Closed),
-        Err(_) => return Err(StoreError::Unreachable { servers: servers.join(", "), waited: wait }),
+        Err(_) => {
+            let why = store.shared.refusal.lock().take();
+            return Err(StoreError::Unreachable { servers: servers.join(", "), waited: wait, why });
+        }
     }
     Ok(store)
 }
@@ -148,7 +184,7 @@ impl ZooKeeperStore {
 
     async fn write(&self, op: Op) -> Result<Bytes, StoreError> {
         check_op(&op)?;
-        let (opcode, body) = wire::write_request(&op);
+        let (opcode, body) = wire::write_request(&op, self.access);
         let (error, body, _) = self.call(opcode, body, None).await?;
         match error {
             wire::OK => Ok(body),
@@ -238,7 +274,7 @@ impl MetadataStore for ZooKeeperStore {
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             ops.iter().try_for_each(check_op)?;
-            let body = wire::multi_request(&ops);
+            let body = wire::multi_request(&ops, self.access);
             if body.len() > VALUE_SIZE_BYTES_MAX {
                 let path = ops.first().map(|op| wire::path_of(op).to_string()).unwrap_or_default();
                 return Err(StoreError::TooLarge { path, size_bytes: body.len() });

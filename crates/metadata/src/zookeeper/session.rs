@@ -12,21 +12,30 @@
 //!    the server forgets a connection's watches, and re-reading is always right.
 //! 3. The state channel shows a new session before any request is sent under it.
 //! 4. A request that waited longer than the session timeout without a server fails with `Unreachable`; it was not sent.
+//! 5. Servers are tried in an order that was drawn at the start. One that does not answer has a share of the session timeout, TLS
+//!    included, and then it is the next one's turn.
+//! 6. With SASL, each connection logs in before anything else is sent on it. A server that refuses that ends the session for good.
+//! 7. A session that was never open ends when no server of a round is trusted, or trusts us: nobody but an operator can change
+//!    that. One that was open goes on, as certificates may be renewed under it.
+//! 8. A server counts as heard by whole frames only: one that sends a byte now and then is a silent one. The timeout that it grants is
+//!    used within bounds ([`agreed_timeout`]), so that it can neither make us ping without a pause nor wait for hours.
 //!
 //! # Limits     `REQUESTS_QUEUED_MAX` waiting, `REQUESTS_IN_FLIGHT_MAX` written and not yet answered
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
+use super::connection::{Connection, Way, Writer, send, take_frame};
+use super::security::Security;
+use super::tls::Refused;
 use super::wire;
 use crate::store::{SessionCredentials, SessionId, SessionState, StoreError, Watch, WatchEvent};
 
@@ -39,10 +48,12 @@ const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A replica that accepts and stays silent must not use up the session timeout alone.
 const CONNECT_WAIT_MIN: Duration = Duration::from_millis(500);
+/// A session timeout below it would keep us busy with pings.
+const SESSION_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// Servers may grant more only to a process that asks for at least half of what they grant.
+const SESSION_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Dead watches are swept when the table has doubled since the last sweep, at the earliest at this size.
 const WATCHES_SWEEP_MIN: usize = 256;
-/// Most that is set aside for a reply before its bytes arrive.
-const READ_RESERVE_MAX: usize = 256 << 10;
 
 /// Which changes of a path a watch is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -76,6 +87,8 @@ struct InFlight {
 pub(super) struct Shared {
     pub state: watch::Sender<SessionState>,
     pub identity: parking_lot::Mutex<Identity>,
+    /// Why the last attempt at a connection failed.
+    pub refusal: parking_lot::Mutex<Option<String>>,
 }
 
 /// The current session's credentials and agreed timeout.
@@ -87,6 +100,7 @@ pub(super) struct Identity {
 /// The task. `run` returns when the store is closed or dropped.
 pub(super) struct Session {
     servers: Vec<String>,
+    way: Arc<Way>,
     /// Asked for at each new session; the server may grant another.
     timeout_wanted: Duration,
     shared: Arc<Shared>,
@@ -97,13 +111,8 @@ pub(super) struct Session {
     next_xid: i32,
     watches: BTreeMap<(String, WatchKind), Vec<oneshot::Sender<WatchEvent>>>,
     watches_sweep_at: usize,
-}
-
-struct Connection {
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
-    /// Received and not yet taken apart.
-    buffer: BytesMut,
+    /// What was last logged for operators about each server since the last connection.
+    warned_of: BTreeMap<String, String>,
 }
 
 /// How a connection, or the attempt at one, ended.
@@ -137,12 +146,14 @@ impl Session {
     pub(super) fn new(
         servers: Vec<String>,
         timeout_wanted: Duration,
+        security: Security,
         shared: Arc<Shared>,
         requests: mpsc::Receiver<Request>,
     ) -> Session {
         assert!(!servers.is_empty(), "a URI names at least one server");
         Session {
-            servers,
+            servers: shuffled(servers),
+            way: Arc::new(Way::new(security)),
             timeout_wanted,
             shared,
             requests,
@@ -151,6 +162,7 @@ impl Session {
             next_xid: 1,
             watches: BTreeMap::new(),
             watches_sweep_at: WATCHES_SWEEP_MIN,
+            warned_of: BTreeMap::new(),
         }
     }
 
@@ -226,11 +238,12 @@ impl Session {
     async fn connect(&mut self) -> Result<Connection, End> {
         let mut pause = RETRY_PAUSE_MIN;
         loop {
+            let mut is_untrusted = true;
             for server in self.servers.clone() {
                 let (frame, agreed) = self.connect_request();
                 let share = u32::try_from(self.servers.len() + 1).unwrap_or(u32::MAX);
                 let wait = (agreed / share).max(CONNECT_WAIT_MIN);
-                let handshake = handshake(server.clone(), frame);
+                let handshake = Connection::open(server.clone(), self.way.clone(), frame);
                 tokio::pin!(handshake);
                 // Dropping the handshake drops its socket; the server keeps a session it may have opened until that
                 // session times out, which harms nobody.
@@ -243,11 +256,28 @@ impl Session {
                         self.adopt(response)?;
                         info!(server, session = %self.session_id().map(|id| id.to_string()).unwrap_or_default(),
                             "connected to the metadata store");
+                        *self.shared.refusal.lock() = None;
+                        self.warned_of.clear();
                         return Ok(connection);
                     }
-                    Ok(Err(why)) => debug!(server, why, "no session with this metadata server"),
-                    Err(_) => debug!(server, ?wait, "no answer from this metadata server"),
+                    Ok(Err(Refused::Untrusted(why))) => self.refused(&server, why, true),
+                    Ok(Err(Refused::AuthFailed(why))) => {
+                        self.refused(&server, why, true);
+                        return Err(End::AuthFailed);
+                    }
+                    Ok(Err(Refused::Failed(why))) => {
+                        is_untrusted = false;
+                        self.refused(&server, why, false);
+                    }
+                    Err(_) => {
+                        is_untrusted = false;
+                        self.refused(&server, format!("no answer within {wait:?}"), false);
+                    }
                 }
+            }
+            // Invariant 7.
+            if is_untrusted && *self.shared.state.borrow() == SessionState::Connecting {
+                return Err(End::Closed);
             }
             match self.collect_requests(Some(Instant::now() + pause)).await {
                 End::Lost(_) => {}
@@ -255,6 +285,18 @@ impl Session {
             }
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
         }
+    }
+
+    /// Notes why a server gives no session, and logs what an operator must know when it is new.
+    fn refused(&mut self, server: &str, why: String, is_for_operators: bool) {
+        let why = format!("{server}: {why}");
+        let is_new =
+            is_for_operators && self.warned_of.insert(server.to_owned(), why.clone()).as_ref() != Some(&why);
+        match is_new {
+            true => warn!(why, "no secure connection to this metadata server"),
+            false => debug!(why, "no session with this metadata server"),
+        }
+        *self.shared.refusal.lock() = Some(why);
     }
 
     /// The connect request for the current session, or for a new one, and the timeout it counts on.
@@ -275,14 +317,14 @@ impl Session {
     fn adopt(&mut self, response: wire::ConnectResponse) -> Result<(), End> {
         let id = {
             let mut identity = self.shared.identity.lock();
-            if response.timeout_ms <= 0 || response.session_id == 0 {
+            if !response.is_open() {
                 return match identity.credentials {
                     Some(_) => Err(End::Expired),
                     None => Err(lost("the server refused to open a session")),
                 };
             }
             let id = SessionId(response.session_id);
-            identity.timeout = Duration::from_millis(u64::from(response.timeout_ms.unsigned_abs()));
+            identity.timeout = agreed_timeout(self.timeout_wanted, response.timeout_ms);
             identity.credentials = Some(SessionCredentials { id, password: response.password.to_vec() });
             id
         };
@@ -320,13 +362,14 @@ impl Session {
             return;
         }
         let waited = self.shared.identity.lock().timeout;
+        let why = self.shared.refusal.lock().clone();
         for request in std::mem::take(&mut self.waiting) {
             if request.deadline > now {
                 self.waiting.push_back(request);
                 continue;
             }
             let servers = self.servers.join(", ");
-            let _ = request.reply.send(Err(StoreError::Unreachable { servers, waited }));
+            let _ = request.reply.send(Err(StoreError::Unreachable { servers, waited, why: why.clone() }));
         }
     }
 
@@ -361,6 +404,7 @@ impl Session {
         let (mut last_sent, mut last_heard) = (Instant::now(), Instant::now());
         loop {
             while let Some(frame) = take_frame(&mut connection.buffer)? {
+                last_heard = Instant::now();
                 self.on_frame(frame, in_flight)?;
             }
             let Connection { reader, writer, buffer } = connection;
@@ -369,7 +413,7 @@ impl Session {
                 read = reader.read_buf(buffer) => {
                     match read {
                         Ok(0) => return Err(lost("closed by the server")),
-                        Ok(_) => last_heard = Instant::now(),
+                        Ok(_) => {}
                         Err(error) => return Err(lost(error)),
                     }
                 }
@@ -472,53 +516,63 @@ impl Session {
     }
 }
 
+/// The session timeout that is used when a server grants this many milliseconds (invariant 8).
+fn agreed_timeout(wanted: Duration, granted_ms: i32) -> Duration {
+    let most = (wanted * 2).max(SESSION_TIMEOUT_MAX);
+    Duration::from_millis(u64::from(granted_ms.unsigned_abs())).clamp(SESSION_TIMEOUT_MIN, most)
+}
+
 /// A failed read arms nothing, except that "no such node" is what an existence watch waits on.
 fn leaves_watch(opcode: i32, error: i32) -> bool {
     error == wire::OK || (opcode == wire::OP_EXISTS && error == wire::ERR_NO_NODE)
 }
 
-async fn write(writer: &mut OwnedWriteHalf, frame: &[u8], wait: Duration) -> Result<(), End> {
-    match timeout(wait, writer.write_all(frame)).await {
+async fn write(writer: &mut Writer, frame: &[u8], wait: Duration) -> Result<(), End> {
+    match timeout(wait, send(writer, frame)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(lost(error)),
         Err(_) => Err(lost("the server takes nothing")),
     }
 }
 
-/// The next whole frame, if it has arrived. Refuses a length above the limit before anything is allocated for it.
-fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, StoreError> {
-    let Some(prefix) = buffer.first_chunk::<4>() else { return Ok(None) };
-    let size = u32::from_be_bytes(*prefix) as usize;
-    if size > wire::FRAME_SIZE_BYTES_MAX {
-        return Err(StoreError::Protocol(format!("a reply of {size} bytes (is this a ZooKeeper server?)")));
-    }
-    if buffer.len() < 4 + size {
-        // At most what the limit allows, and only once the length is known to be within it.
-        buffer.reserve((4 + size - buffer.len()).min(READ_RESERVE_MAX));
-        return Ok(None);
-    }
-    let mut frame = buffer.split_to(4 + size);
-    let _ = frame.split_to(4);
-    Ok(Some(frame.freeze()))
+/// The servers in an order of chance, so that the clients of an ensemble are spread over it.
+fn shuffled(mut servers: Vec<String>) -> Vec<String> {
+    let random = RandomState::new();
+    servers.sort_by_cached_key(|server| random.hash_one(server));
+    servers
 }
 
-/// Opens a connection and exchanges the first messages. The error is text for the debug log.
-async fn handshake(server: String, request: BytesMut) -> Result<(Connection, wire::ConnectResponse), String> {
-    let stream = TcpStream::connect(&server).await.map_err(|error| error.to_string())?;
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let (reader, mut writer) = stream.into_split();
-    writer.write_all(&request).await.map_err(|error| error.to_string())?;
-    let mut connection = Connection { reader, writer, buffer: BytesMut::with_capacity(4096) };
-    loop {
-        if let Some(frame) = take_frame(&mut connection.buffer).map_err(|error| error.to_string())? {
-            let response = wire::ConnectResponse::parse(frame).map_err(|error| error.to_string())?;
-            return Ok((connection, response));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Invariant 8.
+    #[test]
+    fn a_server_grants_a_timeout_within_bounds() {
+        let second = Duration::from_secs(1);
+        for (wanted, granted_ms, agreed) in [
+            (10 * second, 10_000, 10 * second),
+            (10 * second, 4_000, 4 * second),
+            (10 * second, 40_000, 40 * second),
+            (10 * second, 1, SESSION_TIMEOUT_MIN),
+            (10 * second, i32::MAX, 300 * second),
+            (600 * second, i32::MAX, 1200 * second),
+        ] {
+            assert_eq!(agreed_timeout(wanted, granted_ms), agreed, "{granted_ms}");
         }
-        match connection.reader.read_buf(&mut connection.buffer).await {
-            // What a server does that is not serving, or whose state is behind what we have seen.
-            Ok(0) => return Err("closed by the server before it answered".into()),
-            Ok(_) => {}
-            Err(error) => return Err(error.to_string()),
+    }
+
+    /// Invariant 5.
+    #[test]
+    fn no_server_is_always_the_first() {
+        let servers: Vec<String> = (0..3).map(|at| format!("zk{at}:2181")).collect();
+        let mut firsts = std::collections::BTreeSet::new();
+        for _ in 0..1000 {
+            let mut drawn = shuffled(servers.clone());
+            firsts.insert(drawn[0].clone());
+            drawn.sort();
+            assert_eq!(drawn, servers, "none is lost");
         }
+        assert_eq!(firsts.len(), 3);
     }
 }

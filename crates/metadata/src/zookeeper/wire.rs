@@ -11,6 +11,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use super::security::Access;
 use crate::store::{CreateMode, Op, SessionId, Stat, StoreError, Version};
 
 /// Largest reply accepted. A listing of a million children of 20 bytes fits.
@@ -29,6 +30,7 @@ pub(super) const OP_PING: i32 = 11;
 const OP_CHECK: i32 = 13;
 pub(super) const OP_MULTI: i32 = 14;
 pub(super) const OP_CREATE: i32 = 1;
+pub(super) const OP_SASL: i32 = 102;
 pub(super) const OP_CLOSE_SESSION: i32 = -11;
 const OP_ERROR: i32 = -1;
 
@@ -132,6 +134,11 @@ pub(super) struct ConnectResponse {
 }
 
 impl ConnectResponse {
+    /// False: there is no such session, or no longer.
+    pub(super) fn is_open(&self) -> bool {
+        self.timeout_ms > 0 && self.session_id != 0
+    }
+
     pub(super) fn parse(mut frame: Bytes) -> Result<ConnectResponse, StoreError> {
         let version = get_i32(&mut frame)?;
         if version != 0 {
@@ -173,13 +180,20 @@ pub(super) fn finish_frame(frame: &mut BytesMut) {
     frame[..4].copy_from_slice(&size.to_be_bytes());
 }
 
-fn put_create(out: &mut BytesMut, path: &str, data: &[u8], mode: CreateMode) {
+/// All that one may do with a node: read, write, create, delete, administer.
+const PERMISSIONS_ALL: i32 = 31;
+
+fn put_create(out: &mut BytesMut, path: &str, data: &[u8], mode: CreateMode, access: Access) {
     put_buffer(out, path.as_bytes());
     put_buffer(out, data);
-    out.put_i32(1); // one access rule: everybody may do everything, as BookKeeper's default
-    out.put_i32(31);
-    put_buffer(out, b"world");
-    put_buffer(out, b"anyone");
+    out.put_i32(1); // one access rule
+    out.put_i32(PERMISSIONS_ALL);
+    let (scheme, id): (&[u8], &[u8]) = match access {
+        Access::Anybody => (b"world", b"anyone"),
+        Access::Creator => (b"auth", b""),
+    };
+    put_buffer(out, scheme);
+    put_buffer(out, id);
     out.put_i32(match mode {
         CreateMode::Persistent => 0,
         CreateMode::Ephemeral => 1,
@@ -209,9 +223,9 @@ pub(super) fn path_of(op: &Op) -> &str {
     }
 }
 
-fn put_op(out: &mut BytesMut, op: &Op) {
+fn put_op(out: &mut BytesMut, op: &Op, access: Access) {
     match op {
-        Op::Create { path, data, mode } => put_create(out, path, data, *mode),
+        Op::Create { path, data, mode } => put_create(out, path, data, *mode, access),
         Op::Set { path, data, expected } => {
             put_buffer(out, path.as_bytes());
             put_buffer(out, data);
@@ -228,21 +242,21 @@ fn put_op(out: &mut BytesMut, op: &Op) {
     }
 }
 
-/// Opcode and record of a single write.
-pub(super) fn write_request(op: &Op) -> (i32, BytesMut) {
+/// Opcode and record of a single write; `access` is for a node that it creates.
+pub(super) fn write_request(op: &Op, access: Access) -> (i32, BytesMut) {
     let mut out = BytesMut::new();
-    put_op(&mut out, op);
+    put_op(&mut out, op, access);
     (opcode_of(op), out)
 }
 
-/// Record of a multi.
-pub(super) fn multi_request(ops: &[Op]) -> BytesMut {
+/// Record of a multi; `access` is for nodes that it creates.
+pub(super) fn multi_request(ops: &[Op], access: Access) -> BytesMut {
     let mut out = BytesMut::new();
     for op in ops {
         out.put_i32(opcode_of(op));
         out.put_u8(0);
         out.put_i32(-1);
-        put_op(&mut out, op);
+        put_op(&mut out, op, access);
     }
     out.put_i32(-1);
     out.put_u8(1);
@@ -281,7 +295,8 @@ pub(super) fn error_of(code: i32, path: &str) -> StoreError {
     let path = path.to_string();
     match code {
         ERR_NO_NODE => StoreError::NoNode { path },
-        -102 | -114 => StoreError::NoAuth { path },
+        -102 => StoreError::NoAuth { path },
+        -114 => StoreError::NoIdentity { path },
         -103 => StoreError::BadVersion { path },
         -108 => StoreError::NoChildrenForEphemerals { path },
         -110 => StoreError::NodeExists { path },
@@ -307,6 +322,20 @@ mod tests {
         assert!(get_strings(&mut lying).is_err());
         assert!(get_stat(&mut Bytes::from_static(&[0; 67])).is_err());
         assert!(multi_failure(Bytes::from_static(&[0, 0, 0, 1, 0])).is_err());
+    }
+
+    /// `OPEN_ACL_UNSAFE` and `CREATOR_ALL_ACL` of ZooKeeper's `ZooDefs.Ids`.
+    #[test]
+    fn a_create_has_the_access_list_of_java() {
+        let op = Op::Create { path: "/a".into(), data: Bytes::new(), mode: CreateMode::Ephemeral };
+        let begin = b"\0\0\0\x02/a\0\0\0\0\0\0\0\x01\0\0\0\x1f";
+        for (access, list) in [
+            (Access::Anybody, &b"\0\0\0\x05world\0\0\0\x06anyone"[..]),
+            (Access::Creator, b"\0\0\0\x04auth\0\0\0\0"),
+        ] {
+            let (opcode, record) = write_request(&op, access);
+            assert_eq!((opcode, record), (OP_CREATE, [begin, list, b"\0\0\0\x01"].concat()[..].into()));
+        }
     }
 
     #[test]

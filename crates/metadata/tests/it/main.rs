@@ -9,3 +9,4 @@ mod memory;
 mod registration;
 mod transfer;
 mod zookeeper;
+mod zookeeper_secured;

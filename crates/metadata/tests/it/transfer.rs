@@ -356,7 +356,7 @@ async fn a_lost_connection_anywhere_is_got_over() {
 #[ignore = "needs BINDERY_TEST_ZOOKEEPER"]
 async fn a_cluster_moves_between_real_servers_and_memory() {
     let server = std::env::var("BINDERY_TEST_ZOOKEEPER").expect("BINDERY_TEST_ZOOKEEPER=host:port");
-    let options = ZooKeeperOptions { session_timeout: Duration::from_secs(10), resume: None };
+    let options = ZooKeeperOptions::default();
     let zookeeper: Store = Arc::new(zookeeper::connect(&[server], options).await.unwrap());
     let mode = CreateMode::PersistentSequential;
     let base = zookeeper.create("/bindery-test-transfer-", Bytes::new(), mode).await.unwrap();

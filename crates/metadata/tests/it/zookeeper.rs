@@ -34,7 +34,8 @@ fn server() -> String {
 }
 
 async fn connect_to(servers: &[String], resume: Option<SessionCredentials>) -> ZooKeeperStore {
-    let options = ZooKeeperOptions { session_timeout: SESSION_TIMEOUT, resume };
+    let options =
+        ZooKeeperOptions { session_timeout: SESSION_TIMEOUT, resume, ..ZooKeeperOptions::default() };
     zookeeper::connect(servers, options).await.expect("a reachable server")
 }
 
@@ -85,7 +86,7 @@ async fn cluster(name: &str) -> MetadataUri {
     let uri: MetadataUri = format!("zk+hierarchical://127.0.0.1:1;{}{base}/deep/ledgers", server())
         .parse()
         .expect("valid in this test");
-    let options = ConnectOptions { session_timeout: SESSION_TIMEOUT, resume: None };
+    let options = ConnectOptions { session_timeout: SESSION_TIMEOUT, ..ConnectOptions::default() };
     let missing = bindery_metadata::connect(&uri, options.clone()).await.err();
     assert!(matches!(missing, Some(OpenError::NotInitialised { .. })), "{missing:?}");
     let init = |id| bindery_metadata::init(&uri, options.clone(), id);
@@ -95,7 +96,7 @@ async fn cluster(name: &str) -> MetadataUri {
 }
 
 async fn open(uri: &MetadataUri, resume: Option<SessionCredentials>) -> Layout {
-    let options = ConnectOptions { session_timeout: SESSION_TIMEOUT, resume };
+    let options = ConnectOptions { session_timeout: SESSION_TIMEOUT, resume, ..ConnectOptions::default() };
     bindery_metadata::connect(uri, options).await.expect("an initialised cluster")
 }
 
@@ -324,7 +325,8 @@ async fn a_port_that_is_no_zookeeper_is_given_up_with_its_name() {
                 held.push(stream);
             }
         });
-        let options = ZooKeeperOptions { session_timeout: Duration::from_secs(1), resume: None };
+        let options =
+            ZooKeeperOptions { session_timeout: Duration::from_secs(1), ..ZooKeeperOptions::default() };
         let outcome = zookeeper::connect(std::slice::from_ref(&address), options).await;
         let error = outcome.err().expect("no session").to_string();
         assert!(error.contains(&address), "{error}");

@@ -1,23 +1,28 @@
-//! Which requests the admin port answers: anybody may look, changes are for this machine and for the bearers of a token.
+//! Which requests the admin port answers: anybody may look, changes are for this machine, for the bearers of a token, and for users and
+//! certificates of the role admin.
 //!
 //! # Data flow
 //! ```text
 //! request -> Access::judge -> router
-//!               └-> file of tokens, read for each request that needs one
+//!               ├-> file of tokens, read for each request with one
+//!               └-> users of the bookie ([`crate::auth`]), for each request with a name and a password
 //! ```
 //!
 //! # Invariants
-//! 1. Whatever is not a GET comes from this machine (a loopback address, or the one that it was sent to) or bears a token of
-//!    the file. A proxy on this machine counts as this machine, and must decide itself whom it lets through.
-//! 2. A token is compared by its SHA-256 in constant time, and stands in no log line, answer or error.
-//! 3. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
+//! 1. Whatever is not a GET comes from this machine (a loopback address, or the one that it was sent to), bears a token of
+//!    the file, the name and password of a user of the role admin, or comes over a connection with a certificate of that role. A proxy on this machine counts as this machine, and must decide itself whom it lets through.
+//! 2. A token is compared by its SHA-256 in constant time, a password as [`crate::auth`] does it, and neither stands in a log line, answer or
+//!    error.
+//! 3. Names and passwords, which are those of the port for clients, are taken over TLS only, or from a loopback address.
+//! 4. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
 //!
 //! # Limits
-//! The file: [`FILE_BYTES_MAX`]. One request at a time has it read, on a thread that may block and for [`LOOK_MAX`] at most; others are
-//! told to try again.
+//! The file: [`FILE_BYTES_MAX`]. One request at a time has it read, and one has a password checked, on a thread that may block and for
+//! [`LOOK_MAX`] at most; others are told to try again at once.
 
+use crate::auth::Auth;
 use crate::log_limit::LogLimit;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bindery_types::are_equal_secrets;
 use parking_lot::Mutex;
@@ -40,11 +45,31 @@ const HASHED: &str = "sha256:";
 
 type Hash = [u8; 32];
 
+/// The role of certificates that may make changes, as `BookieAuthZFactory` of BookKeeper finds roles: `OU=0:admin`.
+const ADMIN: &str = "admin";
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(super) struct Asking {
+    /// The other end of the connection.
+    pub(super) peer: SocketAddr,
+    /// The address that the peer connected to, if it is known.
+    pub(super) here: Option<IpAddr>,
+    /// Inside TLS.
+    pub(super) is_encrypted: bool,
+    /// Roles in the certificate that the peer presented, and that was verified.
+    pub(super) certificate_roles: Vec<String>,
+}
+
 /// Decides about requests; see the module.
 pub struct Access {
     tokens: Option<PathBuf>,
+    /// Those who may log in to the bookie, if anybody has to.
+    users: Option<Arc<Auth>>,
     /// Held by the thread that reads the file, so that guesses cost no more than that one.
     looking: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the thread that checks a password, for the same reason.
+    checking: Arc<tokio::sync::Mutex<()>>,
     /// False in tests of what others may do.
     trusts_this_machine: bool,
     refusals: Mutex<LogLimit>,
@@ -60,6 +85,10 @@ enum Refusal {
     NoToken,
     /// With a token that the file does not have.
     WrongToken,
+    /// With the name of nobody who may, or with a wrong password.
+    WrongUser,
+    /// With a password that everybody on the way can read.
+    Unencrypted,
     /// The file cannot be read.
     Unreadable(String),
     /// Another request has it read, or that takes too long.
@@ -71,11 +100,19 @@ impl Access {
     pub fn new(tokens: Option<PathBuf>) -> Access {
         Access {
             tokens,
+            users: None,
             looking: Arc::default(),
+            checking: Arc::default(),
             trusts_this_machine: true,
             refusals: Mutex::new(LogLimit::new(REFUSALS_INTERVAL)),
             begun: Instant::now(),
         }
+    }
+
+    /// The same, and users of the role admin may make changes, too.
+    #[must_use]
+    pub fn with_users(self, users: Option<Arc<Auth>>) -> Access {
+        Access { users, ..self }
     }
 
     /// As [`Access::new`], and this machine has no rights of its own.
@@ -84,11 +121,10 @@ impl Access {
         Access { trusts_this_machine: false, ..Access::new(tokens) }
     }
 
-    /// The answer to a request that is refused, else `None`. `here`: the address that the peer connected to, if it is known.
+    /// The answer to a request that is refused, else `None`.
     pub(super) async fn refuse(
         &self,
-        peer: SocketAddr,
-        here: Option<IpAddr>,
+        asking: &Asking,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
@@ -96,11 +132,13 @@ impl Access {
         if *method == Method::GET || *method == Method::HEAD {
             return None;
         }
-        let ip = peer.ip().to_canonical();
-        let is_near = ip.is_loopback() || here.is_some_and(|here| here.to_canonical() == ip);
-        let Err(refusal) = self.judge(is_near, headers).await else {
-            tracing::info!(target: "bindery::audit", %peer, %method, path, "admin request");
-            return None;
+        let peer = asking.peer;
+        let refusal = match self.judge(asking, headers).await {
+            Ok(user) => {
+                tracing::info!(target: "bindery::audit", %peer, user, %method, path, "admin request");
+                return None;
+            }
+            Err(refusal) => refusal,
         };
         let now_ns = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let others = self.refusals.lock().admit(now_ns);
@@ -114,12 +152,30 @@ impl Access {
         Some(refusal.answer())
     }
 
-    async fn judge(&self, is_near: bool, headers: &HeaderMap) -> Result<(), Refusal> {
-        if is_near && self.trusts_this_machine {
-            return Ok(());
+    /// The user whose request may be answered, if it is one.
+    async fn judge(&self, asking: &Asking, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+        let ip = asking.peer.ip().to_canonical();
+        let is_near = ip.is_loopback() || asking.here.is_some_and(|here| here.to_canonical() == ip);
+        let has_role = asking.certificate_roles.iter().any(|role| role == ADMIN);
+        if has_role || is_near && self.trusts_this_machine {
+            return Ok(None);
         }
-        let Some(file) = &self.tokens else { return Err(Refusal::Remote) };
-        let token = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        if let (Some(users), Some(login)) =
+            (&self.users, authorization.and_then(|value| of_scheme("basic", value)))
+        {
+            if !asking.is_encrypted && !ip.is_loopback() {
+                return Err(Refusal::Unencrypted);
+            }
+            let alone = self.checking.clone().try_lock_owned().map_err(|_| Refusal::Busy)?;
+            let admin = tokio::time::timeout(LOOK_MAX, users.admin(login, alone)).await;
+            let admin = admin.map_err(|_| Refusal::Busy)?;
+            return admin.map(Some).ok_or(Refusal::WrongUser);
+        }
+        let Some(file) = &self.tokens else {
+            return Err(if self.users.is_some() { Refusal::NoToken } else { Refusal::Remote });
+        };
+        let token = authorization.and_then(|value| of_scheme("bearer", value));
         let token = token.ok_or(Refusal::NoToken)?;
         let presented: Hash = Sha256::digest(token).into();
         let file = file.clone();
@@ -137,7 +193,7 @@ impl Access {
         };
         // All of them are compared, so that the time says nothing of their order either.
         let is_known = known.iter().fold(false, |found, hash| found | are_equal_secrets(hash, &presented));
-        if is_known { Ok(()) } else { Err(Refusal::WrongToken) }
+        if is_known { Ok(None) } else { Err(Refusal::WrongToken) }
     }
 }
 
@@ -148,7 +204,11 @@ impl Refusal {
                                 tokens with --admin-tokens FILE (httpServerTokensFile)"
                 .to_owned(),
             Refusal::NoToken => "a change needs a token: send Authorization: Bearer TOKEN (the bindery command takes it from \
-                                 BINDERY_ADMIN_TOKEN)"
+                                 BINDERY_ADMIN_TOKEN); or, where clients have to log in, the name and password of a user of the role admin"
+                .to_owned(),
+            Refusal::WrongUser => "unknown user, wrong password, or not of the role admin".to_owned(),
+            Refusal::Unencrypted => "names and passwords are taken over TLS only, or from this machine: switch TLS on with \
+                                     httpServerTlsEnable=true, or send a token; the password that was sent is not secret any more"
                 .to_owned(),
             Refusal::WrongToken => "this token is not in the file of tokens".to_owned(),
             Refusal::Unreadable(_) => "the file of tokens cannot be read: see the log".to_owned(),
@@ -159,8 +219,8 @@ impl Refusal {
     fn answer(&self) -> Response {
         let text = format!("{}\n", self.text());
         match self {
-            Refusal::Remote => (StatusCode::FORBIDDEN, text).into_response(),
-            Refusal::NoToken | Refusal::WrongToken => {
+            Refusal::Remote | Refusal::Unencrypted => (StatusCode::FORBIDDEN, text).into_response(),
+            Refusal::NoToken | Refusal::WrongToken | Refusal::WrongUser => {
                 let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
                 (StatusCode::UNAUTHORIZED, challenge, text).into_response()
             }
@@ -170,11 +230,12 @@ impl Refusal {
     }
 }
 
-/// The token of an `Authorization` header of the scheme Bearer (RFC 6750, section 2.1).
-fn bearer(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = value.split_at_checked(7)?;
-    let token = token.trim_ascii();
-    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+/// What follows the scheme in an `Authorization` header: for Bearer a token (RFC 6750, section 2.1), for Basic a name and a password
+/// (RFC 7617, section 2).
+fn of_scheme<'a>(scheme: &str, value: &'a [u8]) -> Option<&'a [u8]> {
+    let (found, rest) = value.split_at_checked(scheme.len())?;
+    let credentials = rest.strip_prefix(b" ")?.trim_ascii();
+    (found.eq_ignore_ascii_case(scheme.as_bytes()) && !credentials.is_empty()).then_some(credentials)
 }
 
 /// The hashes of the tokens in a file: one in a line, itself or as `sha256:` with 64 hexadecimal digits. Lines that are empty or
@@ -223,7 +284,10 @@ fn hash_of_digits(digits: &str) -> Option<Hash> {
 #[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
+    use crate::auth::{AuthConfig, Provider, verifier::digest_md5_of};
+    use bindery_io::SystemRandom;
+    use bindery_sasl::Secret;
+    use std::os::unix::fs::PermissionsExt;
 
     const NEAR: &str = "[::1]:5000";
     const FAR: &str = "192.0.2.7:5000";
@@ -239,10 +303,24 @@ mod tests {
         method: Method,
         authorization: Option<&str>,
     ) -> Option<StatusCode> {
-        let here = Some("192.0.2.1".parse().unwrap());
+        status_with(access, peer, &[], method, authorization).await
+    }
+
+    async fn status_with(
+        access: &Access,
+        peer: &str,
+        certificate_roles: &[&str],
+        method: Method,
+        authorization: Option<&str>,
+    ) -> Option<StatusCode> {
+        let asking = Asking {
+            is_encrypted: true,
+            peer: peer.parse().unwrap(),
+            here: Some("192.0.2.1".parse().unwrap()),
+            certificate_roles: certificate_roles.iter().map(ToString::to_string).collect(),
+        };
         let headers = headers(authorization);
-        let refused =
-            access.refuse(peer.parse().unwrap(), here, &method, "/api/v1/bookie/gc", &headers).await;
+        let refused = access.refuse(&asking, &method, "/api/v1/bookie/gc", &headers).await;
         refused.map(|response| response.status())
     }
 
@@ -289,6 +367,79 @@ mod tests {
         std::fs::write(&file, "third\n").unwrap();
         assert_eq!(put(Some("Bearer first")).await, Some(StatusCode::UNAUTHORIZED), "taken out");
         assert_eq!(put(Some("Bearer third")).await, None);
+    }
+
+    /// Invariant 1, of certificates.
+    #[tokio::test]
+    async fn a_certificate_of_the_role_admin_allows_changes_from_elsewhere() {
+        let access = Access::new(None);
+        for (roles, refused) in [
+            (&["admin"][..], None),
+            (&["reader", "admin"], None),
+            (&["reader"], Some(StatusCode::FORBIDDEN)),
+            (&["administrator"], Some(StatusCode::FORBIDDEN)),
+        ] {
+            assert_eq!(status_with(&access, FAR, roles, Method::PUT, None).await, refused, "{roles:?}");
+        }
+    }
+
+    /// Invariant 1, of users.
+    #[tokio::test]
+    async fn a_user_of_the_role_admin_may_make_changes_from_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("users");
+        let line = |name: &str, roles: &str| {
+            format!("{name} {roles} {}\n", digest_md5_of(name, &Secret::new("a:b")))
+        };
+        std::fs::write(&file, line("ops", "admin") + &line("other", "writer,reader,tier")).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+        let config = AuthConfig {
+            provider: Provider::Sasl { jaas: None, users: Some(file) },
+            requires_reader: false,
+            refresh: AuthConfig::REFRESH_DEFAULT,
+        };
+        let auth = Auth::open(config, crate::turns::Turns::new(1), Arc::new(SystemRandom)).unwrap();
+        let access = Access::new(None).with_users(Some(Arc::new(auth)));
+        let put = |authorization| status(&access, FAR, Method::PUT, authorization);
+        // ops:a:b
+        assert_eq!(put(Some("Basic b3BzOmE6Yg==")).await, None);
+        assert_eq!(put(Some("basic  b3BzOmE6Yg== ")).await, None);
+        // other:a:b, nobody:a:b, ops:a, ops, and what is no Base64
+        for wrong in [
+            "Basic b3RoZXI6YTpi",
+            "Basic bm9ib2R5OmE6Yg==",
+            "Basic b3BzOmE=",
+            "Basic b3Bz",
+            "Basic ???",
+            "Bearer b3BzOmE6Yg==",
+        ] {
+            assert_eq!(put(Some(wrong)).await, Some(StatusCode::UNAUTHORIZED), "{wrong}");
+        }
+        assert_eq!(put(None).await, Some(StatusCode::UNAUTHORIZED));
+        assert_eq!(status(&access, NEAR, Method::PUT, None).await, None);
+
+        // One password at a time, and no line of them.
+        let checking = access.checking.clone().try_lock_owned().unwrap();
+        assert_eq!(put(Some("Basic b3BzOmE6Yg==")).await, Some(StatusCode::SERVICE_UNAVAILABLE));
+        drop(checking);
+        assert_eq!(put(Some("Basic b3BzOmE6Yg==")).await, None);
+
+        // Invariant 3.
+        let access = Access { trusts_this_machine: false, ..access };
+        let headers = headers(Some("Basic b3BzOmE6Yg=="));
+        for (peer, is_encrypted, refused) in [
+            (FAR, false, Some(StatusCode::FORBIDDEN)),
+            ("192.0.2.1:9", false, Some(StatusCode::FORBIDDEN)),
+            (FAR, true, None),
+            (NEAR, false, None),
+            ("[::ffff:127.0.0.1]:1", false, None),
+        ] {
+            let here = Some("192.0.2.1".parse().unwrap());
+            let asking =
+                Asking { peer: peer.parse().unwrap(), here, is_encrypted, certificate_roles: Vec::new() };
+            let answer = access.refuse(&asking, &Method::PUT, "/", &headers).await;
+            assert_eq!(answer.map(|answer| answer.status()), refused, "{peer} {is_encrypted}");
+        }
     }
 
     #[test]

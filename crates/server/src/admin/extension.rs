@@ -68,7 +68,8 @@ pub async fn serve_extension(
         .route("/metrics", any(metrics))
         .route("/api/v1/tier/{name}", any(alone))
         .with_state(extension);
-    port::serve(listener, router, access, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
+    let serving = port::Serving { router, access, tls: None };
+    port::serve(listener, serving, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
 }
 
 async fn metrics(State(extension): State<Arc<dyn AdminExtension>>, method: Method) -> Response {

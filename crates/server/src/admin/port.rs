@@ -8,13 +8,18 @@
 //!    place.
 //! 2. A peer has the patience of the port to send a whole head, which is also how long a connection may idle, as long for the
 //!    body, and as long to take all of an answer that the socket did not take at once.
-//! 3. A head has [`HEAD_BYTES`] at most, a body [`BODY_BYTES`]. Answers are covered by the admin pool until the kernel has
+//! 3. Over TLS the handshake is a part of what a peer owes, within the same patience. At most one thread of the runtime computes handshakes at
+//!    a time, so that peers who begin them again and again leave the others to the bookie's clients.
+//! 4. A head has [`HEAD_BYTES`] at most, a body [`BODY_BYTES`]. Answers are covered by the admin pool until the kernel has
 //!    them; one that finds no room there becomes a short refusal. Those of [`SMALL_ANSWER_BYTES`], health among them, are
 //!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
 
-use super::access::Access;
+use super::access::{Access, Asking};
+use crate::auth::certificate_roles;
 use crate::latch::Latch;
 use crate::log_limit::LogLimit;
+use crate::reload::Watch;
+use crate::tls::Tls;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{ConnectInfo, Request};
@@ -27,9 +32,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,8 +42,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Instant, Sleep};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
 /// Connections served at once.
@@ -63,6 +71,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 struct Common {
     router: Router,
     access: Arc<Access>,
+    tls: Option<Arc<Tls>>,
+    /// Held by who computes a step of a handshake.
+    handshaking: Arc<Mutex<()>>,
     answers: ByteBudget,
     patience: Duration,
     stop: Arc<Latch>,
@@ -100,16 +111,32 @@ fn replaceable(places: &[Place]) -> Option<usize> {
     idle.or_else(|| places.iter().position(|place| !place.load.is_handled()))
 }
 
+/// What a port serves, and to whom.
+pub(super) struct Serving {
+    pub(super) router: Router,
+    pub(super) access: Access,
+    /// With it, nothing is served over plain HTTP.
+    pub(super) tls: Option<Arc<Tls>>,
+}
+
 /// Serves until `stop`, and then what is under way.
 pub(super) async fn serve(
     listener: TcpListener,
-    router: Router,
-    access: Access,
+    serving: Serving,
     answers: ByteBudget,
     patience: Duration,
     stop: Arc<Latch>,
 ) {
-    let common = Common { router, access: Arc::new(access), answers, patience, stop };
+    let Serving { router, access, tls } = serving;
+    // They end with this one.
+    let mut watches = JoinSet::new();
+    if let Some(tls) = &tls
+        && let Some(interval) = tls.refresh()
+    {
+        watches.spawn(Watch { files: tls.clone(), interval }.run(stop.clone()));
+    }
+    let handshaking = Arc::default();
+    let common = Common { router, access: Arc::new(access), tls, handshaking, answers, patience, stop };
     let mut tasks = JoinSet::new();
     // In the order of arrival.
     let mut places: Vec<Place> = Vec::with_capacity(PLACES);
@@ -153,12 +180,68 @@ pub(super) async fn serve(
 
 async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Arc<Load>) {
     let here = socket.local_addr().ok().map(|address| address.ip());
-    let service = service_fn(|request| answer(common.clone(), request, (peer, here), load.clone()));
+    let asking = Asking { peer, here, is_encrypted: common.tls.is_some(), certificate_roles: Vec::new() };
+    let socket = PatientSocket::new(socket, common.patience);
+    let Some(tls) = common.tls.clone() else { return serve_http(common, socket, asking, load).await };
+    let stop = common.stop.clone();
+    let handshake = tokio::time::timeout(common.patience, handshake(&common, &tls, socket));
+    let finished = tokio::select! {
+        finished = handshake => finished.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+        () = stop.wait() => return,
+    };
+    match finished {
+        Ok(stream) => {
+            let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let certificate_roles =
+                certificates.first().map(|own| certificate_roles(own)).unwrap_or_default();
+            serve_http(common, stream, Asking { certificate_roles, ..asking }, load).await;
+        }
+        Err(error) => tracing::debug!(%peer, %error, "a handshake of the admin port failed"),
+    }
+}
+
+/// The handshake of a connection; its steps are computed by turns (invariant 3).
+async fn handshake(
+    common: &Common,
+    tls: &Tls,
+    socket: PatientSocket,
+) -> io::Result<TlsStream<PatientSocket>> {
+    let mut handshake = TlsAcceptor::from(tls.current()).accept(socket);
+    loop {
+        let step = {
+            let _turn = common.handshaking.lock().await;
+            poll_fn(|context| Poll::Ready(Pin::new(&mut handshake).poll(context))).await
+        };
+        match step {
+            Poll::Ready(finished) => return finished,
+            Poll::Pending => woken().await,
+        }
+    }
+}
+
+/// Waits until this task is woken, by whatever its last step waits for.
+async fn woken() {
+    let mut is_woken = false;
+    poll_fn(|_| match std::mem::replace(&mut is_woken, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
+
+async fn serve_http(
+    common: Common,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    asking: Asking,
+    load: Arc<Load>,
+) {
+    let (peer, asking) = (asking.peer, Arc::new(asking));
+    let service = service_fn(|request| answer(common.clone(), request, asking.clone(), load.clone()));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(common.patience)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(PatientSocket::new(socket, common.patience)), service);
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,
@@ -175,7 +258,7 @@ async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Ar
 async fn answer(
     mut common: Common,
     request: Request<Incoming>,
-    (peer, here): (SocketAddr, Option<IpAddr>),
+    asking: Arc<Asking>,
     load: Arc<Load>,
 ) -> Result<Response, Infallible> {
     let (mut parts, body) = request.into_parts();
@@ -187,9 +270,9 @@ async fn answer(
         }
         Err(_) => return Ok((StatusCode::REQUEST_TIMEOUT, "the body did not come in time\n").into_response()),
     };
-    parts.extensions.insert(ConnectInfo(peer));
+    parts.extensions.insert(ConnectInfo(asking.peer));
     let handled = Counted::new(&load, |load| &load.handled);
-    let refused = common.access.refuse(peer, here, &parts.method, parts.uri.path(), &parts.headers).await;
+    let refused = common.access.refuse(&asking, &parts.method, parts.uri.path(), &parts.headers).await;
     let response = match refused {
         Some(refusal) => refusal,
         None => {
@@ -342,8 +425,13 @@ mod tests {
         let router = Router::new().route("/thing", axum::routing::get(|| async { "seen" }).put(change));
         let access = Access::for_strangers(Some(file));
         let answers = ByteBudget::new("admin", 1 << 20);
-        let serving =
-            tokio::spawn(serve(listener, router, access, answers, Duration::from_secs(30), stop.clone()));
+        let serving = tokio::spawn(serve(
+            listener,
+            Serving { router, access, tls: None },
+            answers,
+            Duration::from_secs(30),
+            stop.clone(),
+        ));
         let mut peer = TcpStream::connect(address).await.unwrap();
         for (method, header, status) in [
             ("GET", "", "200"),

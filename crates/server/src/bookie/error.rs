@@ -1,5 +1,6 @@
 //! Why a bookie does not start.
 
+use crate::auth::AuthError;
 use crate::config::IdentityError;
 use crate::data_dirs::DataDirError;
 use crate::descriptors::TooFewDescriptors;
@@ -51,6 +52,9 @@ pub enum StartError {
     /// TLS cannot be spoken as it is configured.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Nobody could log in as it is configured.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
     /// Object storage cannot be used as it is configured.
     #[error(transparent)]
     Tier(#[from] TierError),

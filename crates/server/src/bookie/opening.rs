@@ -172,10 +172,14 @@ impl Opening<'_> {
         tracing::info!(
             servers = uri.servers.join(","),
             root = uri.root,
-            resumes = resume.is_some(),
-            "connecting to metadata"
+            "connecting to the metadata store{}",
+            if resume.is_some() { ", to resume the session of before" } else { "" }
         );
-        let options = ConnectOptions { session_timeout: self.config.session_timeout, resume };
+        let options = ConnectOptions {
+            session_timeout: self.config.session_timeout,
+            resume,
+            security: self.config.metadata_security.clone(),
+        };
         Ok(bindery_metadata::connect_as_bookie(uri, options).await?)
     }
 

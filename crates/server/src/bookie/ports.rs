@@ -1,12 +1,14 @@
 //! The ports of a bookie, for clients and for the operator.
 
-use super::StartError;
+use super::{StartError, blocking};
 use crate::admin::access::Access;
 use crate::admin::{self, AdminState};
+use crate::auth::Auth;
 use crate::config::BookieConfig;
 use crate::latch::Latch;
 use crate::memory::MemoryPlan;
 use crate::sockets;
+use crate::tls::Tls;
 use bindery_flow::ByteBudget;
 use std::io;
 use std::net::SocketAddr;
@@ -63,11 +65,17 @@ pub(super) async fn bind_patiently(address: SocketAddr) -> io::Result<TcpListene
 
 pub(super) async fn start_admin(
     config: &BookieConfig,
+    users: Option<Arc<Auth>>,
     state: &Arc<AdminState>,
     answers: &ByteBudget,
     stop: &Arc<Latch>,
 ) -> Result<(Option<AdminTask>, Option<SocketAddr>), StartError> {
     let Some(address) = config.admin else { return Ok((None, None)) };
+    if let Some(tls) = config.admin_tls.clone() {
+        // Its handshakes have a turn of their own.
+        let tls = blocking(move || Tls::open(tls, crate::turns::Turns::new(1))).await?;
+        assert!(state.tls.set(Arc::new(tls)).is_ok(), "a bookie has one admin port");
+    }
     let failed = |source| StartError::Bind { address, option: config.option_names.admin, source };
     let listener = bind_patiently(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
@@ -75,7 +83,7 @@ pub(super) async fn start_admin(
     let task = tokio::spawn(admin::serve(
         listener,
         config.admin_scope,
-        Access::new(config.admin_tokens.clone()),
+        Access::new(config.admin_tokens.clone()).with_users(users),
         state.clone(),
         answers.clone(),
         patience,

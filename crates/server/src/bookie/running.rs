@@ -36,16 +36,22 @@ impl Bookie {
                     Some(RegistrationEvent::Registered { mode, session }) => {
                         gone_at = None;
                         self.on_registered(mode);
-                        tracing::info!(?mode, %session, "registered again");
+                        tracing::info!(?mode, %session, "registered again with the metadata store");
                     }
                     Some(RegistrationEvent::Lost) => {
                         gone_at = Some(Instant::now() + self.session_timeout);
-                        tracing::warn!("connection to the metadata store lost");
+                        tracing::warn!(
+                            "lost the connection to the metadata store, reconnecting: adds and reads go on, and this bookie stays \
+                             registered for the session timeout of {:?}",
+                            self.session_timeout
+                        );
                     }
                     Some(RegistrationEvent::Expired) => {
                         gone_at = None;
                         self.on_unregistered();
-                        tracing::warn!("metadata session expired: registering again");
+                        tracing::warn!(
+                            "the metadata session expired: registering again; connected clients are served meanwhile"
+                        );
                     }
                     Some(RegistrationEvent::Refused(error)) => {
                         lost = Some(error.to_string());
@@ -133,7 +139,7 @@ impl Bookie {
             serving,
             garbage,
             trim,
-            tls_watch,
+            file_watches,
             words,
             watch,
             stop_admin,
@@ -157,10 +163,10 @@ impl Bookie {
             {
                 tracing::error!("the trimmer panicked");
             }
-            if let Some(watch) = tls_watch
-                && watch.await.is_err()
-            {
-                tracing::error!("the task that looks at TLS files panicked");
+            for watch in file_watches {
+                if watch.await.is_err() {
+                    tracing::error!("a task that looks at files of TLS or of users panicked");
+                }
             }
             if words.await.is_err() {
                 tracing::error!("the reader of metadata for adds panicked");

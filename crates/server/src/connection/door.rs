@@ -1,12 +1,13 @@
 //! The door: how many connections an address has, and which of all said nothing yet.
 //!
-//! There is no authentication yet. What stands in for it is the first well-formed request: a peer that sent one is a
-//! client, one that sent none is *silent*, whatever bytes it sent. A silent connection has a small part of the memory
+//! A peer is a client from its first well-formed request on, or, where clients have to say who they are, from when it has proved
+//! that. Before, it is *silent*, whatever bytes it sent. A silent connection has a small part of the memory
 //! ([`super::reader`]) and is the first to go when all places are taken.
 //!
 //! # Invariants
 //! 1. A connection counts for its address from before it is served until it is gone.
-//! 2. A connection is in the list of silent ones from when it is served until its first request is handled or it ends.
+//! 2. A connection is in the list of silent ones from when it is served until its first request is handled, or it has
+//!    said who it is where it has to, or it ends.
 //! 3. A listener that waits for a place learns of each connection that comes into the list.
 
 use crate::limits::Limits;

@@ -44,6 +44,7 @@ pub use registry::Registry;
 pub use stall::{StallRules, StalledClose};
 pub(crate) use transport::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 
+use crate::auth::{Identity, Rights};
 use crate::flow_view::ConnectionFlow;
 use crate::io_pool::Place;
 use crate::latch::Latch;
@@ -95,7 +96,9 @@ pub struct Connection {
     is_read_out: AtomicBool,
     /// The reader waits for room for the answers to more reads.
     waits_for_credit: AtomicBool,
-    /// A whole, well-formed request came: the peer is a client.
+    /// The identity of its peer, if the bookie authenticates clients; set once.
+    identity: OnceLock<Identity>,
+    /// A whole, well-formed request came, of a peer who has said who it is if it has to: the peer is a client.
     has_spoken: AtomicBool,
     activity: Activity,
     /// When its peer did not take what waited for it.
@@ -140,6 +143,9 @@ pub enum CloseReason {
     /// The peer sent a request without TLS, which this bookie requires.
     #[error("a request without TLS, which this bookie requires (tlsRequired)")]
     NotEncrypted,
+    /// The peer did not say who it is, or did so wrongly. The audit log says more.
+    #[error("not authenticated")]
+    NotAuthenticated,
     /// The keys of TLS 1.2 encrypted nearly all that they may. The client begins again, with new ones.
     #[error("the keys of TLS 1.2 are used up: the client connects again")]
     KeysUsedUp,
@@ -188,6 +194,7 @@ impl Connection {
             ),
             is_read_out: AtomicBool::new(false),
             waits_for_credit: AtomicBool::new(false),
+            identity: OnceLock::new(),
             has_spoken: AtomicBool::new(false),
             peer_time: Mutex::new(PeerTime::new(limits.request_age_max)),
         });
@@ -204,7 +211,11 @@ impl Connection {
         match &reason {
             CloseReason::BadFrame(_) => {
                 shared.metrics.closed_bad_frame.add(1);
-                tracing::warn!(%peer, %reason, "connection closed");
+                let log = &shared.frame_logs[usize::from(connection.has_spoken())];
+                let others = log.lock().admit(shared.clock.monotonic_ns());
+                if let Some(others) = others {
+                    tracing::warn!(%peer, %reason, others, "connection closed");
+                }
             }
             CloseReason::Stalled { bytes_held, took_nothing_for } => {
                 shared.metrics.closed_stalled.add(1);
@@ -244,6 +255,25 @@ impl Connection {
     /// Where it comes from; for the log.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// The identity of its peer, once that is known.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.get()
+    }
+
+    /// The peer has said who it is.
+    fn identify(&self, identity: Identity) {
+        assert!(self.identity.set(identity).is_ok(), "a connection has one identity");
+    }
+
+    /// The rights of its peer.
+    fn rights(&self, shared: &Shared) -> Rights {
+        match (&shared.auth, self.identity.get()) {
+            (None, _) => Rights::ALL,
+            (Some(_), Some(identity)) => identity.rights(),
+            (Some(_), None) => Rights::NONE,
+        }
     }
 
     /// Its loads under way in a place and a lane.
@@ -306,7 +336,7 @@ impl Connection {
         }
     }
 
-    /// The peer sent a whole request: it is a client, and no candidate for making room any more.
+    /// The peer sent a whole request, or said who it is where it has to: it is a client, and no candidate for making room any more.
     fn speak(&self, shared: &Shared) {
         if !self.has_spoken.swap(true, Ordering::AcqRel) {
             self.not_silent(shared);

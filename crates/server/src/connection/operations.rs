@@ -5,6 +5,7 @@ use super::long_poll::PollRead;
 use super::reader::Frames;
 use super::request::{ReadKind, ReadRequest, Reply, code};
 use super::{CloseReason, Connection};
+use crate::auth::Need;
 use crate::shared::Shared;
 use bindery_engine::{Add, Poll, Refusal, Waiter};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -30,6 +31,8 @@ enum Fencing {
     With(MasterKey),
     /// Asked for without a usable key: unauthorised.
     WithoutKey,
+    /// The peer's roles do not allow this read: unauthorised.
+    Forbidden,
 }
 
 /// What is left to be done for a frame: when, depends on the adds before it.
@@ -76,10 +79,15 @@ impl<'f> Frames<'_, 'f> {
                 return Ok(Next::Done);
             }
         };
+        let may = self.may(Need::of_v2(&request));
         match request {
             v2::Request::Add(add) => {
                 let reply = Reply::V2 { version: add.version };
                 self.promise(reply.add_answer_bytes());
+                if !may {
+                    let (ledger, entry) = (add.ledger_id, add.entry_id);
+                    return Ok(self.refuse_add(reply, ledger, entry, ErrorCode::Unauthorized));
+                }
                 let header = EntryHeader {
                     ledger_id: add.ledger_id,
                     entry_id: add.entry_id,
@@ -91,13 +99,13 @@ impl<'f> Frames<'_, 'f> {
             }
             v2::Request::Read(read) => {
                 let reply = Reply::V2 { version: read.version };
-                let fencing = fencing_of(read.flags, read.master_key);
+                let fencing = fencing_of(may, read.flags, read.master_key);
                 let is_high = read.flags.contains(v2::Flags::HIGH_PRIORITY);
                 self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high);
             }
             v2::Request::BatchRead(batch) => {
                 let reply = Reply::V2 { version: batch.version };
-                let fencing = fencing_of(batch.flags, batch.master_key);
+                let fencing = fencing_of(may, batch.flags, batch.master_key);
                 let is_high = batch.flags.contains(v2::Flags::HIGH_PRIORITY);
                 let kind = ReadKind::Batch(Box::new(batch));
                 self.on_read(reply, kind, batch.ledger_id, batch.start_entry_id, fencing, is_high);
@@ -124,7 +132,8 @@ impl<'f> Frames<'_, 'f> {
             Some(v3::HotRequest::Add(add)) => Ok(self.on_v3_add(add)),
             Some(v3::HotRequest::Read(read)) => {
                 let (reply, is_high) = (Reply::V3 { txn: read.txn_id }, read.priority > 0);
-                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, Fencing::No, is_high);
+                let fencing = if self.may(Need::Read) { Fencing::No } else { Fencing::Forbidden };
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high);
                 Ok(Next::Done)
             }
             None => self.on_other_v3(payload),
@@ -146,6 +155,12 @@ impl<'f> Frames<'_, 'f> {
                 return Ok(Next::Done);
             }
         };
+        // `on_v3_add` checks adds, because most of them do not come here.
+        let is_add = matches!(request.operation, Operation::Add(_));
+        if !is_add && !self.may(Need::of_v3(&request.operation)) {
+            self.answer_v3(&request.failure(ErrorCode::Unauthorized));
+            return Ok(Next::Done);
+        }
         let reply = Reply::V3 { txn: request.txn_id };
         let is_high = request.priority > 0;
         match &request.operation {
@@ -210,6 +225,9 @@ impl<'f> Frames<'_, 'f> {
     fn on_v3_add(&mut self, add: v3::HotAdd<'f>) -> Next<'f> {
         let reply = Reply::V3 { txn: add.txn_id };
         self.promise(reply.add_answer_bytes());
+        if !self.may(Need::Write) {
+            return self.refuse_add(reply, add.ledger_id, add.entry_id, ErrorCode::Unauthorized);
+        }
         match EntryHeader::of(add.body) {
             // Storage uses the ids inside the body, the answer those of the message: they must agree.
             Ok(header) if (header.ledger_id, header.entry_id) == (add.ledger_id, add.entry_id) => {
@@ -270,7 +288,7 @@ impl<'f> Frames<'_, 'f> {
     ) {
         let promised = reply.answer_bytes();
         self.promise(promised);
-        let is_fence = !matches!(fencing, Fencing::No);
+        let is_fence = matches!(fencing, Fencing::With(_) | Fencing::WithoutKey);
         self.received.reads += 1;
         self.read_room = self.read_room.saturating_sub(1);
         self.received.recovery += u64::from(is_fence);
@@ -300,7 +318,7 @@ impl<'f> Frames<'_, 'f> {
             });
             return;
         }
-        if let Fencing::WithoutKey = fencing {
+        if let Fencing::WithoutKey | Fencing::Forbidden = fencing {
             // Refused in its turn: it must not overtake an older read of its key.
             request.wait_outcome = Some(Err(Refusal::WrongKey));
             self.connection.push_read(self.shared, request);
@@ -539,7 +557,10 @@ impl Connection {
     }
 }
 
-fn fencing_of(flags: v2::Flags, key: Option<MasterKey>) -> Fencing {
+fn fencing_of(may: bool, flags: v2::Flags, key: Option<MasterKey>) -> Fencing {
+    if !may {
+        return Fencing::Forbidden;
+    }
     match (flags.contains(v2::Flags::DO_FENCING), key) {
         (false, _) => Fencing::No,
         (true, Some(key)) => Fencing::With(key),

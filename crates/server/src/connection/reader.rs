@@ -21,7 +21,7 @@
 //!    what waits unless that includes recovery or high priority; what is left is then refused ([`late`]). Adds that have
 //!    that age when they are read, by the time they came to the kernel ([`Inlet`]), are refused before they are placed, if
 //!    memory was short for as long.
-//! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
+//! 5. A peer that sent no whole request yet, or has to say who it is and did not ([`authenticate`]), reads into memory of pools of its own, a little of it, and has
 //!    `first_request_max` from its first byte to the end of that request, and before that to the end of a TLS handshake: unidentified peers cannot take memory
 //!    from clients. Of a request that is handled, nothing stays in these pools.
 //! 6. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
@@ -38,6 +38,8 @@
 //! later ones only
 
 mod ahead;
+mod authenticate;
+mod early_auth;
 mod frames;
 mod late;
 mod start_tls;
@@ -51,11 +53,13 @@ use super::transport::Inlet;
 use super::{CloseReason, Connection};
 use crate::shared::Shared;
 use ahead::{Ahead, Outlook};
+use authenticate::Stranger;
 use bindery_flow::{ByteBudget, Permit};
 use bindery_io::canary::Canary;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 pub(super) use frames::Frames;
 use frames::Handled;
+use start_tls::First;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -81,6 +85,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>) -> CloseRea
     let mut socket = Inlet::new(connection.transport.clone(), shared.clock.clone());
     let silent_until = shared.limits.silent_max.map(|max| Instant::now() + max);
     let (mut appetite, mut ahead) = (Appetite::new(), Ahead::default());
+    let mut stranger = Stranger::default();
     loop {
         // The drain may have been seen, and the last bytes read, while memory was held: then nothing more is waited for.
         if !socket.is_drained() {
@@ -88,6 +93,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>) -> CloseRea
                 () = connection.closed.wait() => return CloseReason::Ours,
                 () = connection.draining.wait(), if !socket.is_draining() => {}
                 () = until(silent_until), if !connection.has_spoken() => return CloseReason::Silent,
+                () = until(stranger.deadline), if !connection.has_spoken() => return CloseReason::Silent,
                 ready = socket.readable() => if let Err(error) = ready {
                     return CloseReason::Socket(error.kind());
                 }
@@ -131,6 +137,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>) -> CloseRea
             socket: &mut socket,
             appetite: &mut appetite,
             ahead: &mut ahead,
+            stranger: &mut stranger,
             base: if is_first { vec![0; size] } else { shared.buffers.take() },
             pool,
             lease,
@@ -236,6 +243,8 @@ struct Active<'a> {
     appetite: &'a mut Appetite,
     /// Empty but while frames are handled.
     ahead: &'a mut Ahead,
+    /// Of a peer that has to say who it is.
+    stranger: &'a mut Stranger,
     /// Empty while requests, or a part of one, are set aside.
     base: Vec<u8>,
     /// Where the lease is from.
@@ -282,7 +291,7 @@ impl<'a> Active<'a> {
                 self.appetite.filled(end, most);
                 self.shared.metrics.batching.socket_reads.add(1);
                 if self.is_first {
-                    self.deadline = Some(Instant::now() + self.shared.limits.first_request_max);
+                    self.deadline = Some(self.first_deadline());
                 }
             } else {
                 match self.read_more(begin, end, partial_since).await? {
@@ -296,10 +305,32 @@ impl<'a> Active<'a> {
                     self.connection.activity.holds_inbound_large(0);
                 }
             }
+            if self.is_first
+                && self.is_first_frame()
+                && let Some(start) = self.first_record(&self.base[begin..end])
+            {
+                return self.start_tls(start, begin..end).await;
+            }
             if self.is_first && self.is_whole(&self.base[begin..end]) {
-                if let Some(start) = self.first_frame(&self.base[begin..end]).await? {
-                    let behind = begin + start.len..end;
-                    return self.start_tls(start, behind).await;
+                match self.first_frame(&self.base[begin..end]).await? {
+                    First::Tls(start) => {
+                        let behind = begin + start.len..end;
+                        return self.start_tls(start, behind).await;
+                    }
+                    First::Unknown => {
+                        (begin, end) = (0, self.await_start_tls(begin..end).await?);
+                        is_at_hand = true;
+                        continue;
+                    }
+                    First::Other => {}
+                }
+                if self.is_unauthenticated() {
+                    std::ops::Range { start: begin, end } = self.authenticate_with(begin..end).await?;
+                    if begin == end {
+                        return Ok(());
+                    }
+                    is_at_hand = true;
+                    continue;
                 }
                 // Before its answer is seen: who was answered is a client. One that is malformed closes the connection.
                 self.connection.speak(self.shared);
@@ -368,6 +399,10 @@ impl<'a> Active<'a> {
                 self.move_to(&self.shared.pools.inbound_adds, begin..end).await?;
                 (begin, end) = (0, partial);
             } else if whole > self.base.len() {
+                if self.is_unauthenticated() {
+                    let base = std::mem::take(&mut self.base);
+                    return Err(self.refuse_long(&base[begin..end]).await);
+                }
                 if !self.read_large(begin..end, whole).await? {
                     return Ok(());
                 }

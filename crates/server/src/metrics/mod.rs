@@ -111,6 +111,12 @@ pub struct Metrics {
     pub tls_handshakes: Counter,
     /// `bindery_connections_closed_tls`: by us, because TLS failed or was required and not asked for.
     pub tls_refused: Counter,
+    /// `bindery_auth_succeeded`: connections whose peer has proved who it is.
+    pub auth_succeeded: Counter,
+    /// `bindery_auth_failed`: connections that ended, or that are not served, because it did not.
+    pub auth_failed: Counter,
+    /// `bindery_requests_unauthorized`: of users whose roles do not allow them.
+    pub requests_unauthorized: Counter,
     /// `bindery_reads_too_old`: reads answered with too-many-requests because they had waited too long.
     pub reads_too_old: Counter,
     /// `bindery_long_polls_refused`: long polls answered with too-many-requests because too many are parked.
@@ -164,6 +170,9 @@ impl Metrics {
             tls_connections: Gauge::default(),
             tls_handshakes: Counter::default(),
             tls_refused: Counter::default(),
+            auth_succeeded: Counter::default(),
+            auth_failed: Counter::default(),
+            requests_unauthorized: Counter::default(),
             reads_too_old: Counter::default(),
             long_polls_refused: Counter::default(),
             adds_too_old: Counter::default(),
@@ -208,6 +217,9 @@ impl Metrics {
             ("bindery_connections_closed_copy_gone", &self.closed_copy_gone),
             ("bindery_tls_handshakes", &self.tls_handshakes),
             ("bindery_connections_closed_tls", &self.tls_refused),
+            ("bindery_auth_succeeded", &self.auth_succeeded),
+            ("bindery_auth_failed", &self.auth_failed),
+            ("bindery_requests_unauthorized", &self.requests_unauthorized),
             ("bindery_reads_too_old", &self.reads_too_old),
             ("bindery_long_polls_refused", &self.long_polls_refused),
             ("bindery_adds_too_old", &self.adds_too_old),

@@ -1,19 +1,18 @@
-//! Loading: from PEM files to the configuration of the TLS library.
+//! Loading: from files to the configuration of the TLS library.
 
 use super::validity;
-use super::{TlsConfig, TlsVersion};
+use super::{TlsConfig, TlsSettings, TlsVersion};
+use bindery_tls::file::{self, FILE_BYTES_MAX, FileError};
+use bindery_tls::store::{Identity, StoreContents, StoreError, StoreFile};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A bundle of all public authorities has a quarter of it.
-pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Certificates, and names of authorities, that every handshake sends: each connection holds them until its peer takes them.
 pub(crate) const OFFER_BYTES_MAX: usize = 16 * 1024;
 
@@ -50,11 +49,13 @@ pub enum TlsError {
     },
     /// Certificate and key do not belong together, or cannot be used.
     #[error(
-        "the certificate in tlsCertificatePath={} and the key in tlsKeyStore={} cannot be used together: {why}. Compare what \
+        "the certificate in {}={} and the key in {}={} cannot be used together: {why}. Compare what \
          `openssl x509 -noout -pubkey -in {}` and `openssl pkey -pubout -in {}` print",
-        .certificates.display(), .key.display(), .certificates.display(), .key.display()
+        .settings.certificates, .certificates.display(), .settings.key, .key.display(), .certificates.display(), .key.display()
     )]
     Pair {
+        /// Names of their settings.
+        settings: TlsSettings,
         /// The certificates.
         certificates: PathBuf,
         /// The key.
@@ -71,38 +72,50 @@ pub enum TlsError {
 #[derive(PartialEq, Eq)]
 pub(super) struct Contents {
     certificates: Vec<u8>,
-    key: Vec<u8>,
-    client_authorities: Option<Vec<u8>>,
+    key: StoreContents,
+    client_authorities: Option<StoreContents>,
 }
 
 impl Contents {
     /// Reads all files. Blocks.
     pub(super) fn read(config: &TlsConfig) -> Result<Contents, TlsError> {
         Ok(Contents {
-            certificates: read("tlsCertificatePath", &config.certificates)?,
-            key: read("tlsKeyStore", &config.key)?,
-            client_authorities: match &config.client_authorities {
-                Some(path) => Some(read("tlsTrustStore", path)?),
-                None => None,
-            },
+            certificates: read(config.settings.certificates, &config.certificates)?,
+            key: key_store(config).read()?,
+            client_authorities: authorities_store(config).map(|store| store.read()).transpose()?,
         })
     }
 }
 
-// They may be links, as orchestrators mount secrets.
-#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
+/// The file with the key.
+fn key_store(config: &TlsConfig) -> StoreFile {
+    let (setting, path) = (config.settings.key, config.key.clone());
+    StoreFile { setting, path, password: config.key_password.clone() }
+}
+
+/// The file with the authorities of clients, if they need a certificate.
+fn authorities_store(config: &TlsConfig) -> Option<StoreFile> {
+    let (setting, path) = (config.settings.client_authorities, config.client_authorities.clone()?);
+    Some(StoreFile { setting, path, password: config.client_authorities_password.clone() })
+}
+
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    let mut bytes = Vec::new();
-    let file = std::fs::metadata(path).and_then(|metadata| match metadata.is_file() {
-        // Opening a pipe would wait for a writer.
-        true => std::fs::File::open(path),
-        false => Err(io::Error::other("not a regular file")),
-    });
-    let read = file.and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-    match read {
-        Err(source) => Err(TlsError::Read { key, path: path.to_owned(), source }),
-        Ok(read) if read as u64 > FILE_BYTES_MAX => Err(TlsError::TooLong { key, path: path.to_owned() }),
-        Ok(_) => Ok(bytes),
+    file::read(path).map_err(|error| unusable(key, path, error))
+}
+
+impl From<StoreError> for TlsError {
+    fn from(StoreError { setting, path, error }: StoreError) -> TlsError {
+        unusable(setting, &path, error)
+    }
+}
+
+/// Names the setting that a file is of.
+fn unusable(key: &'static str, path: &Path, error: FileError) -> TlsError {
+    let path = path.to_owned();
+    match error {
+        FileError::Read(source) => TlsError::Read { key, path, source },
+        FileError::TooLong => TlsError::TooLong { key, path },
+        FileError::Content(why) => TlsError::Content { key, path, why },
     }
 }
 
@@ -115,12 +128,20 @@ pub(super) struct Loaded {
 
 /// Checks the contents of the files and builds the configuration.
 pub(super) fn load(config: &TlsConfig, contents: &Contents) -> Result<Loaded, TlsError> {
-    let certificates = certificates("tlsCertificatePath", &config.certificates, &contents.certificates)?;
-    let key = private_key(&config.key, &contents.key)?;
+    let settings = config.settings;
+    let Identity { certificates, key } = match contents.key.is_of_java() {
+        true => key_store(config).identity(&contents.key)?,
+        false => Identity {
+            certificates: file::certificates(&contents.certificates)
+                .map_err(|error| unusable(settings.certificates, &config.certificates, error))?,
+            key: file::private_key(&config.key, contents.key.bytes())
+                .map_err(|error| unusable(settings.key, &config.key, error))?,
+        },
+    };
     let chain_bytes: usize = certificates.iter().map(|certificate| certificate.len() + 5).sum();
     if chain_bytes > OFFER_BYTES_MAX {
         return Err(TlsError::Content {
-            key: "tlsCertificatePath",
+            key: settings.certificates,
             path: config.certificates.clone(),
             why: format!(
                 "its certificates have {chain_bytes} bytes, of which every connection would hold a copy, and {OFFER_BYTES_MAX} is \
@@ -138,13 +159,15 @@ pub(super) fn load(config: &TlsConfig, contents: &Contents) -> Result<Loaded, Tl
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions)
         .map_err(|error| TlsError::Settings(error.to_string()))?;
-    let builder = match (&config.client_authorities, &contents.client_authorities) {
-        (Some(path), Some(pem)) => {
-            builder.with_client_cert_verifier(client_verifier(path, pem, provider, chain_bytes)?)
+    let builder = match (authorities_store(config), &contents.client_authorities) {
+        (Some(store), Some(contents)) => {
+            let authorities = store.authorities(contents)?;
+            builder.with_client_cert_verifier(client_verifier(config, authorities, provider, chain_bytes)?)
         }
         _ => builder.with_no_client_auth(),
     };
     let mut server = builder.with_single_cert(certificates, key).map_err(|error| TlsError::Pair {
+        settings,
         certificates: config.certificates.clone(),
         key: config.key.clone(),
         why: error.to_string(),
@@ -156,16 +179,20 @@ pub(super) fn load(config: &TlsConfig, contents: &Contents) -> Result<Loaded, Tl
     Ok(Loaded { server: Arc::new(server), expires_s })
 }
 
-/// What checks the certificates of clients: against the authorities in `pem`. `chain_bytes` are sent beside their names.
+/// Checks the certificates of clients, against these authorities. `chain_bytes` are sent beside their names.
 pub(super) fn client_verifier(
-    path: &Path,
-    pem: &[u8],
+    config: &TlsConfig,
+    authorities: Vec<CertificateDer<'static>>,
     provider: Arc<CryptoProvider>,
     chain_bytes: usize,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let failed = |why: String| TlsError::Content { key: "tlsTrustStore", path: path.to_owned(), why };
+    let key = config.settings.client_authorities;
+    let failed = |why: String| {
+        let path = config.client_authorities.clone().unwrap_or_default();
+        TlsError::Content { key, path, why }
+    };
     let mut roots = RootCertStore::empty();
-    for certificate in certificates("tlsTrustStore", path, pem)? {
+    for certificate in authorities {
         roots.add(certificate).map_err(|error| {
             failed(format!("a certificate in it cannot be trusted: {error}. Remove or replace it"))
         })?;
@@ -176,6 +203,10 @@ pub(super) fn client_verifier(
     let verifier = match chain_bytes + name_bytes <= OFFER_BYTES_MAX {
         true => verifier,
         false => verifier.clear_root_hint_subjects(),
+    };
+    let verifier = match config.serves_without_certificate {
+        true => verifier.allow_unauthenticated(),
+        false => verifier,
     };
     verifier.build().map_err(|error| failed(error.to_string()))
 }
@@ -188,48 +219,4 @@ fn provider(config: &TlsConfig) -> CryptoProvider {
         provider.cipher_suites.retain(|supported| is_wanted(supported.suite()));
     }
     provider
-}
-
-fn certificates(
-    key: &'static str,
-    path: &Path,
-    pem: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let why = match found {
-        Ok(found) if !found.is_empty() => return Ok(found),
-        Ok(_) => format!("no certificate in it. {}", pem_advice(pem)),
-        Err(error) => format!("it cannot be read: {error}. {}", pem_advice(pem)),
-    };
-    Err(TlsError::Content { key, path: path.to_owned(), why })
-}
-
-fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let has = |text: &str| pem.windows(text.len()).any(|window| window == text.as_bytes());
-    let why = match PrivateKeyDer::from_pem_slice(pem) {
-        _ if has("ENCRYPTED") => format!(
-            "the key in it is encrypted, which is not supported: write it without a password with `openssl pkey -in {} -out \
-             key.pem`, in a directory that only this bookie's user may read",
-            path.display()
-        ),
-        Ok(key) => return Ok(key),
-        Err(error) => format!("no private key can be read from it: {error}. {}", pem_advice(pem)),
-    };
-    Err(TlsError::Content { key: "tlsKeyStore", path: path.to_owned(), why })
-}
-
-/// How to turn this file into PEM.
-fn pem_advice(content: &[u8]) -> &'static str {
-    const JKS: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
-    match content {
-        _ if content.starts_with(&JKS) => {
-            "It is a JKS store: make it a PKCS12 store with `keytool -importkeystore -srckeystore FILE -destkeystore store.p12 \
-             -deststoretype PKCS12`, and PEM files of that with `openssl pkcs12`"
-        }
-        [0x30, ..] => {
-            "It looks like a PKCS12 store: take the key out with `openssl pkcs12 -in FILE -nocerts -nodes -out key.pem` and the \
-             certificates with `openssl pkcs12 -in FILE -nokeys -out certificates.pem`"
-        }
-        _ => "Give a PEM file",
-    }
 }

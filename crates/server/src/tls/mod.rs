@@ -15,30 +15,31 @@
 //! 4. The number of handshakes that compute at once is bounded ([`Tls::turn`]); they run on threads that no other connection
 //!    needs.
 //!
-//! # Limits     a file: [`load::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; handshakes: `first_request_max`
+//! # Limits     a file: [`bindery_tls::file::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; handshakes: `first_request_max`
 //! and 20 KiB
 //! # Not here   the sessions of connections ([`crate::connection`]'s transport)
 
 mod load;
-mod names;
 mod validity;
-mod watch;
 
+pub use bindery_tls::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 pub(crate) use load::OFFER_BYTES_MAX;
 pub use load::TlsError;
-pub use names::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
-pub(crate) use watch::Watch;
+pub(crate) use validity::first_subject_unit;
 
 use crate::log_limit::LogLimit;
 use crate::memory::{TLS_CLIENT_AUTH_BYTES, TLS_CONNECTION_BYTES};
 use crate::metrics::Exposition;
+use crate::reload::Reload;
+use crate::turns::Turns;
+use bindery_tls::store::PasswordSource;
 use load::{Contents, Loaded};
 use parking_lot::{Mutex, RwLock};
 use rustls::{ServerConfig, ServerConnection};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 
 /// One log line in this time about handshakes that fail.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -48,13 +49,18 @@ const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Settings of TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// PEM file of this bookie's certificate and those that lead from it to an authority (`tlsCertificatePath`).
+    /// PEM file of this bookie's certificate and those that lead from it to an authority (`tlsCertificatePath`). Where `key` is a
+    /// store of Java's, the certificates of that count.
     pub certificates: PathBuf,
-    /// PEM file of its private key (`tlsKeyStore`).
+    /// PEM file of its private key, or a JKS or PKCS12 store with that and its certificates (`tlsKeyStore`).
     pub key: PathBuf,
-    /// PEM file of the authorities one of which must have signed a client's certificate (`tlsTrustStore` with
+    /// The password of that store.
+    pub key_password: Option<PasswordSource>,
+    /// File of the authorities one of which must have signed a client's certificate (`tlsTrustStore` with
     /// `tlsClientAuthentication=true`); `None`: clients need no certificate.
     pub client_authorities: Option<PathBuf>,
+    /// The password, where that is a store of Java's.
+    pub client_authorities_password: Option<PasswordSource>,
     /// Versions that are spoken (`tlsEnabledProtocols`); empty for all.
     pub versions: Vec<TlsVersion>,
     /// Ciphers that are used (`tlsEnabledCipherSuites`); empty for all.
@@ -63,11 +69,58 @@ pub struct TlsConfig {
     pub refresh: Option<Duration>,
     /// A connection that does not begin with START_TLS is refused (`tlsRequired`).
     pub is_required: bool,
+    /// With `client_authorities`: a client without a certificate is served, too, without the rights that one would give.
+    pub serves_without_certificate: bool,
+    /// Names of the settings with the files, for errors.
+    pub settings: TlsSettings,
+}
+
+/// Names of the settings that name files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Of the certificates.
+    pub certificates: &'static str,
+    /// Of the key.
+    pub key: &'static str,
+    /// Of the authorities of clients.
+    pub client_authorities: &'static str,
+}
+
+impl TlsSettings {
+    /// Those of the port for clients.
+    pub const BOOKIE: TlsSettings = TlsSettings {
+        certificates: "tlsCertificatePath",
+        key: "tlsKeyStore",
+        client_authorities: "tlsTrustStore",
+    };
+    /// Those of the admin port, whose key and certificates are in one file.
+    pub const ADMIN: TlsSettings = TlsSettings {
+        certificates: "httpServerKeyStorePath",
+        key: "httpServerKeyStorePath",
+        client_authorities: "httpServerTrustStorePath",
+    };
 }
 
 impl TlsConfig {
     /// The default interval of these checks. The files are small.
     pub const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
+
+    /// TLS for everybody, with these files and defaults for all else.
+    pub fn new(certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> TlsConfig {
+        TlsConfig {
+            certificates: certificates.into(),
+            key: key.into(),
+            key_password: None,
+            client_authorities: None,
+            client_authorities_password: None,
+            versions: Vec::new(),
+            ciphers: Vec::new(),
+            refresh: Some(TlsConfig::REFRESH_DEFAULT),
+            is_required: false,
+            serves_without_certificate: false,
+            settings: TlsSettings::BOOKIE,
+        }
+    }
 
     /// Bytes that each connection may hold for TLS.
     pub fn connection_bytes(&self) -> u64 {
@@ -90,24 +143,24 @@ pub struct Tls {
     config: TlsConfig,
     current: RwLock<Arc<ServerConfig>>,
     state: Mutex<State>,
-    turns: Semaphore,
+    turns: Turns,
     log: Mutex<LogLimit>,
     records_max: u64,
 }
 
 impl Tls {
-    /// Loads the files. Blocks. `turns`: handshakes that may compute at once.
+    /// Loads the files. Blocks. Handshakes compute in `turns`.
     ///
     /// # Errors
     /// A file that is missing or cannot be used, and how to make it so.
-    pub fn open(config: TlsConfig, turns: usize) -> Result<Tls, TlsError> {
+    pub fn open(config: TlsConfig, turns: Turns) -> Result<Tls, TlsError> {
         let contents = Contents::read(&config)?;
         let Loaded { server, expires_s } = load::load(&config, &contents)?;
         Ok(Tls {
             config,
             current: RwLock::new(server),
             state: Mutex::new(State { contents, expires_s, reload_failed: None, reloads: 0 }),
-            turns: Semaphore::new(turns.max(1)),
+            turns,
             log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
             records_max: u64::MAX,
         })
@@ -130,53 +183,29 @@ impl Tls {
         self.config.is_required
     }
 
+    /// How often to look at the files; `None` for never.
+    pub(crate) fn refresh(&self) -> Option<Duration> {
+        self.config.refresh
+    }
+
+    /// The configuration for a new connection.
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        self.current.read().clone()
+    }
+
     /// The server's side of a new connection.
     pub(crate) fn begin(&self) -> Result<ServerConnection, rustls::Error> {
-        ServerConnection::new(self.current.read().clone())
+        ServerConnection::new(self.current())
     }
 
     /// A turn to compute a step of a handshake. First come, first served; cancel safe.
     pub(crate) async fn turn(&self) -> SemaphorePermit<'_> {
-        self.turns.acquire().await.expect("the semaphore is never closed")
+        self.turns.handshake().await
     }
 
     /// `Some` when a failed connection may be logged now: how many were left out since the last one that was.
     pub(crate) fn may_log(&self, now_ns: u64) -> Option<u64> {
         self.log.lock().admit(now_ns)
-    }
-
-    /// Reads the files and loads them if they have changed (invariant 2). Blocks. True when they have changed and cannot be
-    /// loaded; unless it is the last try, that is kept quiet, because they may be changing at this moment.
-    pub(crate) fn reload(&self, is_last_try: bool) -> bool {
-        let failed = match Contents::read(&self.config) {
-            Ok(contents) if contents == self.state.lock().contents => None,
-            Ok(contents) => match load::load(&self.config, &contents) {
-                Ok(loaded) => {
-                    self.take(contents, loaded);
-                    None
-                }
-                Err(error) => Some(error),
-            },
-            Err(error) => Some(error),
-        };
-        let is_failed = failed.is_some();
-        if is_failed && !is_last_try {
-            return true;
-        }
-        let mut state = self.state.lock();
-        let failed = failed.map(|error| error.to_string());
-        match &failed {
-            Some(error) if state.reload_failed != failed => {
-                tracing::error!(
-                    error,
-                    "TLS files cannot be reloaded: the certificates loaded before stay in use"
-                );
-            }
-            None if state.reload_failed.is_some() => tracing::info!("TLS files can be loaded again"),
-            _ => {}
-        }
-        state.reload_failed = failed;
-        is_failed
     }
 
     fn take(&self, contents: Contents, loaded: Loaded) {
@@ -235,6 +264,43 @@ impl Tls {
             _ => {}
         }
         alarms
+    }
+}
+
+impl Reload for Tls {
+    const WHAT: &str = "TLS files";
+
+    /// Invariant 2.
+    fn reload(&self, is_last_try: bool) -> bool {
+        let failed = match Contents::read(&self.config) {
+            Ok(contents) if contents == self.state.lock().contents => None,
+            Ok(contents) => match load::load(&self.config, &contents) {
+                Ok(loaded) => {
+                    self.take(contents, loaded);
+                    None
+                }
+                Err(error) => Some(error),
+            },
+            Err(error) => Some(error),
+        };
+        let is_failed = failed.is_some();
+        if is_failed && !is_last_try {
+            return true;
+        }
+        let mut state = self.state.lock();
+        let failed = failed.map(|error| error.to_string());
+        match &failed {
+            Some(error) if state.reload_failed != failed => {
+                tracing::error!(
+                    error,
+                    "TLS files cannot be reloaded: the certificates loaded before stay in use"
+                );
+            }
+            None if state.reload_failed.is_some() => tracing::info!("TLS files can be loaded again"),
+            _ => {}
+        }
+        state.reload_failed = failed;
+        is_failed
     }
 }
 

@@ -1,9 +1,10 @@
-//! When a certificate expires. This is the only field of X.509 read here, because the library that checks certificates does
-//! not expose it.
+//! When a certificate expires, and the first organisational unit of its subject. No other fields of X.509 are read here, and these are
+//! because the library that checks certificates does not expose them.
 //!
 //! ```text
 //! Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {
-//!     [0] version OPTIONAL, serial INTEGER, signature SEQUENCE, issuer SEQUENCE, validity SEQUENCE { notBefore, notAfter }, … } … }
+//!     [0] version OPTIONAL, serial INTEGER, signature SEQUENCE, issuer SEQUENCE, validity SEQUENCE { notBefore, notAfter },
+//!     subject SEQUENCE OF SET OF SEQUENCE { type OBJECT IDENTIFIER, value }, … } … }
 //! ```
 
 /// DER's tags.
@@ -12,9 +13,59 @@ const INTEGER: u8 = 0x02;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+const SET: u8 = 0x31;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+/// UTF8String, PrintableString, IA5String.
+const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
+/// 2.5.4.11
+const ORGANISATIONAL_UNIT: [u8; 3] = [0x55, 0x04, 0x0b];
 
 /// Unix time at which the certificate expires; `None` when the bytes are no certificate.
 pub(super) fn expires_s(certificate: &[u8]) -> Option<u64> {
+    let (validity, _) = tagged(from_validity(certificate)?, SEQUENCE)?;
+    let (_, not_after) = any_time(validity)?;
+    let ((tag, text), _) = any_time(not_after)?;
+    unix_s(tag, text)
+}
+
+/// The first organisational unit of the subject, in the order in which they are encoded. `None` when it is not text, or is one of several
+/// attributes that stand together (a multi-valued RDN), whatever follows; or when there is none, or the bytes are no certificate.
+pub(crate) fn first_subject_unit(certificate: &[u8]) -> Option<String> {
+    let (_, rest) = tagged(from_validity(certificate)?, SEQUENCE)?;
+    let (subject, _) = tagged(rest, SEQUENCE)?;
+    first_unit(subject)
+}
+
+/// The same of a name's content.
+fn first_unit(mut name: &[u8]) -> Option<String> {
+    while !name.is_empty() {
+        let (mut set, behind) = tagged(name, SET)?;
+        name = behind;
+        let (mut attributes, mut unit) = (0, None);
+        while !set.is_empty() {
+            let (pair, behind) = tagged(set, SEQUENCE)?;
+            set = behind;
+            attributes += 1;
+            let (kind, value) = tagged(pair, OBJECT_IDENTIFIER)?;
+            if kind == ORGANISATIONAL_UNIT {
+                unit = Some(value);
+            }
+        }
+        if let Some(value) = unit {
+            return if attributes == 1 { text_of(value) } else { None };
+        }
+    }
+    None
+}
+
+fn text_of(value: &[u8]) -> Option<String> {
+    let tag = *value.first().filter(|tag| TEXTS.contains(tag))?;
+    let (text, _) = tagged(value, tag)?;
+    std::str::from_utf8(text).ok().map(str::to_owned)
+}
+
+/// What stands in a certificate from its validity on.
+fn from_validity(certificate: &[u8]) -> Option<&[u8]> {
     let (mut rest, _) = tagged(certificate, SEQUENCE)?;
     (rest, _) = tagged(rest, SEQUENCE)?;
     if rest.first() == Some(&VERSION) {
@@ -23,10 +74,7 @@ pub(super) fn expires_s(certificate: &[u8]) -> Option<u64> {
     for tag in [INTEGER, SEQUENCE, SEQUENCE] {
         (_, rest) = tagged(rest, tag)?;
     }
-    let (validity, _) = tagged(rest, SEQUENCE)?;
-    let (_, not_after) = any_time(validity)?;
-    let ((tag, text), _) = any_time(not_after)?;
-    unix_s(tag, text)
+    Some(rest)
 }
 
 /// Content of the element of this tag that `der` begins with, and what follows it.
@@ -129,10 +177,41 @@ mod tests {
         assert_eq!(expires_s(&der), Some(expected));
     }
 
+    fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+        [&[tag, u8::try_from(content.len()).unwrap()], content].concat()
+    }
+
+    fn attribute(kind: &[u8], tag: u8, text: &[u8]) -> Vec<u8> {
+        der(SEQUENCE, &[der(OBJECT_IDENTIFIER, kind), der(tag, text)].concat())
+    }
+
+    #[test]
+    fn the_first_unit_decides_whatever_it_is() {
+        let unit = |tag, text: &[u8]| attribute(&ORGANISATIONAL_UNIT, tag, text);
+        let alone = |attribute: Vec<u8>| der(SET, &attribute);
+        let common_name = || attribute(&[0x55, 0x04, 0x03], TEXTS[0], b"c");
+        let second = || alone(unit(TEXTS[0], b"second"));
+        for (first, expected) in [
+            (alone(unit(TEXTS[0], b"first")), Some("first")),
+            (alone(unit(TEXTS[1], b"first")), Some("first")),
+            (alone(unit(TEXTS[0], b"")), Some("")),
+            (alone(common_name()), Some("second")),
+            // BMPString, no UTF-8, and beside another attribute.
+            (alone(unit(0x1e, b"\0f")), None),
+            (alone(unit(TEXTS[0], &[0xff])), None),
+            (der(SET, &[common_name(), unit(TEXTS[0], b"first")].concat()), None),
+            (der(SET, &[unit(TEXTS[0], b"first"), common_name()].concat()), None),
+        ] {
+            let name = [alone(common_name()), first, second()].concat();
+            assert_eq!(first_unit(&name).as_deref(), expected);
+        }
+    }
+
     proptest! {
         #[test]
         fn no_bytes_panic(der in proptest::collection::vec(any::<u8>(), 0..200)) {
             expires_s(&der);
+            first_subject_unit(&der);
         }
 
         #[test]
@@ -141,6 +220,7 @@ mod tests {
             der[at] = byte;
             der.truncate(len.max(1));
             expires_s(&der);
+            first_subject_unit(&der);
         }
     }
 }

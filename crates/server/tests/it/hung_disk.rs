@@ -33,6 +33,7 @@ const AROUND: Surroundings = Surroundings {
     are_connections_set: false,
     tier_bytes: 0,
     tls_connection_bytes: 0,
+    admin_tls_connection_bytes: 0,
 };
 
 #[derive(Default)]

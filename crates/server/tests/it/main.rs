@@ -5,6 +5,9 @@
 mod absence;
 mod admin_port;
 mod age;
+mod auth;
+mod auth_files;
+mod auth_tls;
 mod batch_reads;
 mod batching;
 mod care;

@@ -13,9 +13,11 @@ use crate::common::certificates::Authority;
 use crate::common::frames::{
     KEY, OTHER_KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed, framed_v3, read_request,
 };
-use crate::common::wire::{Bookie, Client, start_tls, start_with};
+use crate::common::users;
+use crate::common::wire::{Bookie, Client, start_auth_with, start_tls, start_with};
 use crate::tls;
-use bindery_io::SeededRandom;
+use bindery_io::{SeededRandom, SystemRandom};
+use bindery_server::auth::Auth;
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
 use bindery_wire::entry::ExplicitLac;
@@ -29,6 +31,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const PEERS: u64 = 24;
+/// Who logs in, and the password.
+const USER: &str = "storm";
 const KIB: u64 = 1024;
 
 /// Pools so small that everybody waits for them now and then.
@@ -74,6 +78,7 @@ struct Tally {
     polls_timed_out: AtomicU64,
     sessions: AtomicU64,
     cancelled: AtomicU64,
+    strangers: AtomicU64,
     disconnected: AtomicU64,
     deaf: AtomicU64,
     closed_by_bookie: AtomicU64,
@@ -101,10 +106,12 @@ const WRONG_KEY: Allowed = &[ErrorCode::Unauthorized, ErrorCode::TooManyRequests
 const FENCED: Allowed = &[ErrorCode::Fenced, ErrorCode::TooManyRequests];
 const FOUND: Allowed = &[ErrorCode::Ok, ErrorCode::TooManyRequests];
 const MISSING: Allowed = &[ErrorCode::NoEntry, ErrorCode::TooManyRequests];
+const ANSWERED: Allowed = &[ErrorCode::Ok];
 const UNKNOWN: Allowed = &[ErrorCode::NoLedger, ErrorCode::TooManyRequests];
 
 /// What answers of v2 are matched by: operation, ledger, entry or request id.
 type Key = (u8, i64, i64);
+const AUTH: Key = (4, 0, 0);
 
 /// Requests on their way.
 #[derive(Default)]
@@ -156,6 +163,8 @@ struct Peer {
     tally: Arc<Tally>,
     /// Most sessions are over TLS, if any are.
     tls: Option<Arc<ClientConfig>>,
+    /// Clients have to log in.
+    logs_in: bool,
     /// The ledger written to; those below it in the peer's range are fenced or left behind.
     ledger: i64,
     next_entry: i64,
@@ -165,10 +174,10 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(number: u64, seed: u64, tally: Arc<Tally>, tls: Option<Arc<ClientConfig>>) -> Peer {
+    fn new(number: u64, seed: u64, tally: Arc<Tally>, tls: Option<Arc<ClientConfig>>, logs_in: bool) -> Peer {
         let random = SeededRandom::new(seed).child(&format!("peer/{number}"));
         let ledger = (number as i64 + 1) << 32;
-        Peer { random, tally, tls, ledger, next_entry: 0, written: Vec::new(), txn: 0 }
+        Peer { random, tally, tls, logs_in, ledger, next_entry: 0, written: Vec::new(), txn: 0 }
     }
 
     fn below(&self, n: i64) -> i64 {
@@ -258,6 +267,12 @@ impl Peer {
                     owed.v2((2, ledger, high.entry_id), FOUND);
                     out.extend_from_slice(&framed(v2::Request::Read(high)));
                 }
+                94 => {
+                    let message = v3::encode_auth_message(&users::sasl_message(b""));
+                    let auth = v2::Auth { version: 2, flags: v2::Flags::NONE, message: &message };
+                    out.extend_from_slice(&framed(v2::Request::Auth(auth)));
+                    owed.v2(AUTH, ANSWERED);
+                }
                 _ => {
                     let (start, id) = (self.some_entry(), self.next_txn());
                     out.extend_from_slice(&framed(batch_request(ledger, start, id as i64, 20, 1 << 17)));
@@ -337,6 +352,7 @@ impl Peer {
                     let list = proto::GetListOfEntriesOfLedgerRequest { ledger_id };
                     (Operation::GetListOfEntries(list), FOUND)
                 }
+                97 => (Operation::Auth(users::sasl_message(b"")), ANSWERED),
                 95..97 => {
                     let info = proto::GetBookieInfoRequest { requested: Some(3) };
                     (Operation::GetBookieInfo(info), FOUND)
@@ -375,7 +391,7 @@ impl Peer {
                 ((2, ledger, entry), code)
             }
             OwnedV2::Batch(code, id, _) => ((3, self.ledger, id), code),
-            OwnedV2::Auth(_) => return Err("nobody asked for that".to_owned()),
+            OwnedV2::Auth(_) => (AUTH, ErrorCode::Ok),
         };
         if code == ErrorCode::TooManyRequests {
             count(&self.tally.refused, 1);
@@ -385,6 +401,48 @@ impl Peer {
             self.written.push(key.2);
         }
         Ok(true)
+    }
+
+    /// A connection that does not log in: refused requests, exchanges that fail or do not end, and half frames.
+    async fn stranger(&mut self, mut client: Client) -> Result<(), String> {
+        count(&self.tally.strangers, 1);
+        let ledger = self.ledger;
+        for _ in 0..self.below(20) {
+            count(&self.tally.operations, 1);
+            let code = match self.below(3) {
+                0 => client.v2(v2::Request::Read(read_request(ledger, 0))).await.code(),
+                1 => {
+                    client
+                        .send(&add_frame(ledger, 1 << 50, self.below(9000) as usize, v2::Flags::NONE, KEY))
+                        .await;
+                    client.next_v2().await.code()
+                }
+                _ => {
+                    let answer =
+                        client.v3(1, Operation::ReadLac(proto::ReadLacRequest { ledger_id: ledger })).await;
+                    if answer.status == ErrorCode::Unauthorized.v3() {
+                        ErrorCode::Unauthorized
+                    } else {
+                        ErrorCode::Ok
+                    }
+                }
+            };
+            if code != ErrorCode::Unauthorized {
+                return Err(format!("IB6: a stranger was answered {code:?}"));
+            }
+        }
+        let refused = match self.below(5) {
+            0 => users::exchange_v3(&mut client, USER, "wrong").await.is_err(),
+            1 => users::exchange_v2(&mut client, "nobody", USER).await.is_err(),
+            2 => {
+                let first = framed_v3(2, Operation::Auth(users::sasl_message(b"")));
+                client.send(&first[..self.below(first.len() as i64) as usize]).await;
+                true
+            }
+            3 => client.v3(2, Operation::Auth(users::sasl_message(b""))).await.status == 0,
+            _ => true,
+        };
+        if refused { Ok(()) } else { Err("IB6: a stranger was let in".to_owned()) }
     }
 
     /// One connection from its beginning to its end.
@@ -400,6 +458,16 @@ impl Peer {
             _ if is_deaf => Client::deaf(bookie).await,
             _ => Client::new(bookie).await,
         };
+        if self.logs_in {
+            if self.random.chance(0.2) {
+                return self.stranger(client).await;
+            }
+            let logged_in = match is_v2 {
+                true => users::exchange_v2(&mut client, USER, USER).await,
+                false => users::exchange_v3(&mut client, USER, USER).await,
+            };
+            logged_in.map_err(|refused| format!("a login: {refused:?}"))?;
+        }
         self.begin_ledger(&mut client).await?;
         for _ in 0..=self.below(4) {
             let mut owed = Owed::default();
@@ -482,14 +550,18 @@ async fn storm(
     tls: Option<Arc<ClientConfig>>,
 ) -> Result<Arc<Tally>, String> {
     let tally = Arc::new(Tally::default());
+    let logs_in = bookie.shared.auth.is_some();
     let mut first = Client::new(bookie).await;
+    if logs_in {
+        users::exchange_v3(&mut first, USER, USER).await.unwrap();
+    }
     for entry in 0..BIG_ENTRIES {
         first.send(&add_frame(BIG, entry, BIG_BYTES, v2::Flags::NONE, KEY)).await;
         assert_eq!(first.next_v2().await, OwnedV2::Add(ErrorCode::Ok, BIG, entry));
     }
     drop(first);
     let mut peers: Vec<Peer> =
-        (0..PEERS).map(|number| Peer::new(number, seed, tally.clone(), tls.clone())).collect();
+        (0..PEERS).map(|number| Peer::new(number, seed, tally.clone(), tls.clone(), logs_in)).collect();
     // Everybody goes after each part, so that the gauges can be looked at while the bookie goes on.
     for part in 1..=4 {
         let mut tasks = tokio::task::JoinSet::new();
@@ -580,6 +652,25 @@ async fn a_storm_over_tls_leaves_every_pool_at_zero() {
     let (handshakes, sessions) =
         (bookie.shared.metrics.tls_handshakes.get(), tally.sessions.load(Ordering::Relaxed));
     assert!(handshakes >= sessions / 2, "{handshakes} of {sessions} sessions");
+    Arc::into_inner(bookie).unwrap().stop().await;
+}
+
+/// The same where clients have to log in, among strangers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_clients_that_log_in_leaves_every_pool_at_zero() {
+    let operations = from_environment("BINDERY_STORM_OPERATIONS", 1_000_000) / 10;
+    let seed = from_environment("BINDERY_STORM_SEED", 24);
+    let dir = tempfile::tempdir().unwrap();
+    let users = users::config(dir.path(), &users::digest_line(USER, "writer,reader", USER), true);
+    let auth = Auth::open(users, bindery_server::turns::Turns::new(1), Arc::new(SystemRandom)).unwrap();
+    let limits = Limits { first_request_max: PATIENCE, ..limits() };
+    let bookie = Arc::new(start_auth_with(limits, plan(), None, auth).await);
+    let tally = storm(&bookie, seed, operations, PATIENCE, None).await.unwrap();
+    println!("{tally:?}");
+    let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    assert!(counted(&tally.operations) >= operations && counted(&tally.strangers) > 10);
+    let (logins, sessions) = (bookie.shared.metrics.auth_succeeded.get(), counted(&tally.sessions));
+    assert!(logins >= sessions / 2, "{logins} of {sessions} sessions");
     Arc::into_inner(bookie).unwrap().stop().await;
 }
 

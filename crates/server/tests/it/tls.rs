@@ -35,15 +35,12 @@ pub fn with(authority: &Authority, wanted: Wanted<'_>) -> Tls {
     let believed = wanted.client_authority.map_or("", |authority| &authority.certificate);
     let files = Files::write(dir.path(), &authority.issue(Use::Bookie), believed);
     let config = TlsConfig {
-        certificates: files.certificates,
-        key: files.key,
         client_authorities: wanted.client_authority.map(|_| files.authorities),
-        versions: Vec::new(),
-        ciphers: Vec::new(),
         refresh: None,
         is_required: wanted.is_required,
+        ..TlsConfig::new(files.certificates, files.key)
     };
-    Tls::open(config, 1).unwrap()
+    Tls::open(config, bindery_server::turns::Turns::new(1)).unwrap()
 }
 
 async fn start_with_tls(tls: Tls) -> Bookie {
@@ -115,6 +112,46 @@ async fn v2_and_v3_are_spoken_over_both_versions_of_tls() {
     bookie.stop().await;
 }
 
+/// A client that begins with TLS is told by its first bytes, also where TLS or a certificate is required.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_may_begin_with_the_first_byte() {
+    let authority = Authority::new("authority");
+    let wanted = Wanted { is_required: true, client_authority: Some(&authority) };
+    let bookie = start_with_tls(with(&authority, wanted)).await;
+    let own = authority.issue(Use::Client);
+    for (ledger, version) in [(10, &version::TLS12), (20, &version::TLS13)] {
+        let config = authority.client(Some(&own), &[version]);
+        let mut client = Client::tls_at_once(&bookie, config).await.unwrap();
+        client.send(&add_frame(ledger, 0, 20_000, v2::Flags::NONE, KEY)).await;
+        assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, ledger, 0));
+        assert_eq!(client.v3(1, v3_read(ledger, 0)).await.status, 0);
+        // TLS within TLS is none.
+        assert_ne!(client.v3(2, Operation::StartTls).await.status, 0);
+    }
+    // Byte by byte: a record without a handshake. And what is no record after all.
+    let mut slow = Client::new(&bookie).await;
+    for byte in [0x16, 0x03, 0x01, 0, 5, 9, 9, 9, 9, 9] {
+        slow.send(&[byte]).await;
+    }
+    let mut clients = vec![slow];
+    for begin in [[0x16, 0x04, 0, 0], [0x17, 0x03, 3, 0]] {
+        let mut client = Client::new(&bookie).await;
+        client.send(&begin).await;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        // An alert of TLS at most, and the end.
+        while client.next_raw().await.is_some() {}
+    }
+    assert_eq!(bookie.shared.metrics.tls_handshakes.get(), 2);
+    bookie.stop().await;
+
+    // Without TLS such a record is a frame that is too long.
+    let plain = start(Limits::default()).await;
+    assert!(Client::tls_at_once(&plain, authority.client(None, &[])).await.is_err());
+    plain.stop().await;
+}
+
 /// Answers that come from all kinds of threads, to pipelines as deep as clients have them, in the order of their keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deep_pipelines_lose_and_mix_up_nothing() {
@@ -173,12 +210,16 @@ async fn start_tls_is_refused_where_it_cannot_begin_and_the_connection_goes_on()
     bookie.stop().await;
 
     let (bookie, config) = start_plainly(Limits::default()).await;
-    // Behind a request, behind AUTH, and in one write with them.
+    // Behind a request, behind AUTH that is answered, and in one write with a request (with AUTH: `auth`).
     let first = [v3_add(2, 0, 10), Operation::Auth(v3::auth_disabled_message())];
     for first in first {
+        let is_auth = matches!(first, Operation::Auth(_));
         let mut client = Client::new(&bookie).await;
         assert_eq!(client.v3(1, first.clone()).await.status, 0);
         assert_eq!(client.v3(2, Operation::StartTls).await.status, bad);
+        if is_auth {
+            continue;
+        }
         let mut client = Client::new(&bookie).await;
         client.send(&[framed_v3(1, first), framed_v3(2, Operation::StartTls)].concat()).await;
         let mut statuses = [client.next_v3().await.status, client.next_v3().await.status];

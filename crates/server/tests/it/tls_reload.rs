@@ -19,13 +19,9 @@ use tokio::net::TcpStream;
 
 fn tls(files: &Files, is_mutual: bool) -> TlsConfig {
     TlsConfig {
-        certificates: files.certificates.clone(),
-        key: files.key.clone(),
         client_authorities: is_mutual.then(|| files.authorities.clone()),
-        versions: Vec::new(),
-        ciphers: Vec::new(),
         refresh: Some(Duration::from_millis(50)),
-        is_required: false,
+        ..TlsConfig::new(&files.certificates, &files.key)
     }
 }
 

@@ -134,6 +134,11 @@ pub fn decode_auth_message(bytes: &[u8]) -> Result<proto::AuthMessage, DecodeErr
     Ok(proto::AuthMessage::decode(bytes)?)
 }
 
+/// The bytes of the message inside a v2 AUTH packet, of either direction.
+pub fn encode_auth_message(message: &proto::AuthMessage) -> Vec<u8> {
+    message.encode_to_vec()
+}
+
 /// What a bookie without authentication says to any AUTH (protocol reference, section 2.5).
 pub fn auth_disabled_message() -> proto::AuthMessage {
     proto::AuthMessage { auth_plugin_name: AUTH_DISABLED_PLUGIN_NAME.to_owned(), payload: Bytes::new() }

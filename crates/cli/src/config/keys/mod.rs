@@ -179,11 +179,6 @@ fn always(_: &str) -> bool {
     true
 }
 
-/// As BookKeeper's sample file writes "none", too.
-fn is_named(value: &str) -> bool {
-    value != "null"
-}
-
 fn millis(time: Duration) -> String {
     time.as_millis().to_string()
 }

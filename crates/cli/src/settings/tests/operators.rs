@@ -102,3 +102,32 @@ fn keepalive_has_bookkeepers_keys_too() {
     assert_eq!(of("serverTcpKeepIdle=5\ntcpKeepaliveIdleSec=7\n"), keepalive(7, 10, 3));
     assert!(of("serverTcpKeepCnt=1000\n").unwrap_err()[0].contains("up to 127"));
 }
+
+#[test]
+fn no_fault_shows_a_secret() {
+    let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+    let file =
+        "zkTlsKeyStorePassword=tiger${x}\nhttpServerKeyStorePassword=tiger${x}\nzkTlsTrustStore=/a${x}\n";
+    let faults = resolve(&args(&line), Some(file)).unwrap_err().join("\n");
+    assert!(faults.contains("zkTlsKeyStorePassword=...: ${...} is not replaced here"), "{faults}");
+    assert!(faults.contains("zkTlsTrustStore=/a${x}") && !faults.contains("tiger"), "{faults}");
+}
+
+#[test]
+fn the_file_wins_over_system_properties_and_variables_over_the_file() {
+    let line = ["--metadata", "zk+null://z:1/l", "--data", "/d", "--config-env", "bk"];
+    let file = "zkTlsEnable=true\nzkTlsTrustStore=/file.pem\n";
+    let options = "-Dzookeeper.client.secure=false -Dzookeeper.ssl.trustStore.location=/property.pem \
+                   -Dzookeeper.ssl.keyStore.location=/key.pem";
+    let told = |more: &[(&str, &str)]| {
+        let variables = [&[("BOOKIE_EXTRA_OPTS", options)], more].concat();
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let examined = examine(&args(&line), Some(file), variables.collect(), &Fake::default());
+        examined.settings().unwrap().config.metadata_security.tls.unwrap()
+    };
+    let tls = told(&[]);
+    assert_eq!(tls.authorities.path, std::path::Path::new("/file.pem"));
+    assert_eq!(tls.identity.unwrap().path, std::path::Path::new("/key.pem"), "the file does not have it");
+    let tls = told(&[("BK_zkTlsTrustStore", "/variable.pem")]);
+    assert_eq!(tls.authorities.path, std::path::Path::new("/variable.pem"));
+}

@@ -69,7 +69,9 @@ pub fn run(args: &TierRestoreArgs) -> Result<(), Failure> {
 
 async fn with_layout(store: &Store, layout: &Layout, args: &TierRestoreArgs) -> Result<(), Failure> {
     let cluster = cluster(store, layout, args).await?;
-    let client = Client::builder().layout(layout.clone()).connect().await.map_err(Failure::new)?;
+    let security = args.security.security()?;
+    let builder = security.apply(Client::builder().layout(layout.clone())).await.map_err(Failure::usage)?;
+    let client = builder.connect().await.map_err(Failure::new)?;
     let restored = restore(store, layout, &client, cluster, args).await;
     client.close().await;
     restored

@@ -126,11 +126,19 @@ fn there_is_a_man_page_for_every_command() {
 }
 
 #[test]
-fn exit_codes_are_in_every_help() {
-    for args in
-        [&["--help"][..], &["ledger", "--help"], &["ledger", "append", "--help"], &["bench", "--help"]]
-    {
+fn every_help_has_an_example_and_says_where_the_exit_codes_are() {
+    for args in [
+        &["--help"][..],
+        &["ledger", "--help"],
+        &["ledger", "append", "--help"],
+        &["help", "ledger", "append"],
+        &["bench", "--help"],
+        &["flow", "-h"],
+    ] {
         let help = run(args).done();
-        assert!(help.contains("Exit codes") && help.contains("last acknowledged entry"), "{args:?}:\n{help}");
+        assert!(help.contains("Example") && help.ends_with("bindery help exit-codes\n"), "{args:?}:\n{help}");
+    }
+    for args in [&["help", "exit-codes"][..], &["exit-codes"]] {
+        assert!(run(args).done().contains("last acknowledged entry"), "{args:?}");
     }
 }

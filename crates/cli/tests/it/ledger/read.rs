@@ -39,7 +39,9 @@ fn ranges_are_exact_and_what_is_not_there_is_refused_with_6() {
     check_beyond("so far; bindery ledger tail waits for more");
     read(&["--unconfirmed", "--last", "9"]).failed(6, &["entry 4"]);
     assert_eq!(read(&["--first", "2", "--last", "1"]).code, 2);
-    assert_eq!(read(&["--recover"]).done(), "a\nbb\n\nccc\n");
+    read(&["--recover"]).failed(2, &["give --yes to close it"]);
+    assert_eq!(read(&["--recover", "--yes"]).done(), "a\nbb\n\nccc\n");
+    assert_eq!(read(&["--recover"]).done(), "a\nbb\n\nccc\n", "it is closed already");
     check_beyond("and is closed");
     assert_eq!(read(&["--unconfirmed"]).done(), "a\nbb\n\nccc\n", "all that a closed ledger has");
     assert_eq!(read(&["--unconfirmed", "--first", "2"]).done(), "\nccc\n");

@@ -47,13 +47,13 @@ fn sound_ledgers_are_said_to_be_sound() {
     assert_eq!(lines[2], "2 ledgers, 3 entries, 3 copies");
     cluster.run(&["ledger", "verify", &secret, "--password", "t"]).failed(1, &["wrong password"]);
 
-    let report = cluster.run(&["ledger", "verify", &id, "--from", "1", "--to", "1", "--json"]).json();
+    let report = cluster.run(&["ledger", "verify", &id, "--first", "1", "--last", "1", "--json"]).json();
     assert_eq!(
         (&report["entries"], &report["sound"], &report["state"]),
         (&1.into(), &true.into(), &"closed".into())
     );
     cluster.run(&["ledger", "verify", &id, "--to", "3"]).failed(6, &["no entry 3"]);
-    cluster.run(&["ledger", "verify", &id, "--from", "2", "--to", "1"]).failed(2, &["--from 2 is behind"]);
+    cluster.run(&["ledger", "verify", &id, "--from", "2", "--to", "1"]).failed(2, &["--first 2 is behind"]);
     cluster.run(&["ledger", "verify", "99"]).failed(6, &["ledger 99 does not exist"]);
 }
 

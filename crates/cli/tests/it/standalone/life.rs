@@ -72,8 +72,59 @@ fn it_serves_says_how_to_connect_and_stops_on_either_signal() {
         assert!(ready.starts_with("HTTP/1.0 200"), "{ready}");
         let (status, later) = server.stop(signal);
         assert!(status.success(), "{status}");
-        assert_eq!(later, "", "a stop in order has nothing to say");
+        assert_eq!(later, "stopped: everything that was acknowledged is on disk\n");
     }
+}
+
+#[test]
+fn a_ledger_has_three_copies_where_there_are_bookies_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    for (bookies, says, sizes) in [
+        (2, "2 copies of each entry, on 2 bookies, 2 of which acknowledge it; --ensemble", "2/2/2"),
+        (4, "3 copies of each entry, on 3 bookies, 2 of which acknowledge it; --ensemble", "3/3/2"),
+    ] {
+        let place = Place::new(&dir.path().join(sizes.replace('/', "-")), bookies);
+        let _server = place.start();
+        let created = place.run(&["ledger", "create"]);
+        assert_eq!(done(&created), "0\n");
+        let said = text(&created.stderr);
+        assert!(said.starts_with(says), "{said}");
+        let listed = done(&place.run(&["ledger", "list", "--long"]));
+        assert!(listed.contains(sizes), "{listed}");
+    }
+}
+
+/// With one copy nobody can take the bookie's place.
+#[test]
+fn an_append_goes_on_after_a_restart_and_sends_nothing_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("data"), 1);
+    let mut server = Some(place.start());
+    let id = write(&place, &[], "before\n");
+    let metadata = place.metadata();
+    let line = ["ledger", "append", &id, "--metadata", &metadata, "--print-ids", "--patience", "10m"];
+    let mut append = bindery(&line).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = append.stdin.take().unwrap();
+    let mut ids = BufReader::new(append.stdout.take().unwrap()).lines();
+    let mut expected = "before\n".to_owned();
+    for round in 0..3 {
+        for number in 0..2 {
+            let said = format!("{round}-{number}\n");
+            // The second of these is sent while nobody is there.
+            input.write_all(said.as_bytes()).unwrap();
+            expected += &said;
+            if number == 0 {
+                assert_eq!(ids.next().unwrap().unwrap(), (2 * round + 1).to_string());
+                server.take().unwrap().stop("-TERM");
+            }
+        }
+        server = Some(place.start());
+        assert_eq!(ids.next().unwrap().unwrap(), (2 * round + 2).to_string());
+    }
+    drop(input);
+    let ended = append.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", text(&ended.stderr));
+    assert_eq!(read(&place, &id), expected);
 }
 
 /// Both come before it can do anything about the first: it has no time to be done.

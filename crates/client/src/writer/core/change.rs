@@ -45,6 +45,8 @@ pub(super) struct Changes {
     members: Members,
     changes_in_a_row: u32,
     confirmed_at_change: Option<EntryId>,
+    /// See [`may_wait`](Self::may_wait).
+    may_wait: bool,
     canaries: Canaries,
 }
 
@@ -57,6 +59,7 @@ impl Changes {
             members: Members::new(ledger),
             changes_in_a_row: 0,
             confirmed_at_change: None,
+            may_wait: false,
             canaries: Canaries::none(),
         }
     }
@@ -232,6 +235,7 @@ impl Changes {
                 let wanting = self.members.wanting().map(|(position, _)| position);
                 Some(self.place(wanting.collect(), *is_retry, window))
             }
+            Phase::Waiting => Some(Step::Wait),
             Phase::Marking(_) => {
                 Some(Step::Mark { replicas: self.members.named().iter().cloned().collect() })
             }
@@ -256,6 +260,12 @@ impl Changes {
             avoided: self.members.suspects().clone(),
             asked: self.members.held(window).filter(|_| asks).cloned().collect(),
         }
+    }
+
+    /// Whether bookies that may come back are tried again after a pause when there is no ack quorum without them, instead of
+    /// stopping the writer: from the next [`placed`](Self::placed) on.
+    pub fn may_wait(&mut self, may_wait: bool) {
+        self.may_wait = may_wait;
     }
 
     /// Outcome of [`Step::Place`].
@@ -297,6 +307,8 @@ impl Changes {
                 self.members.hold(position, replacing[&position].clone(), window);
             }
             self.mark(AfterMark::Change(change));
+        } else if chosen.is_empty() && self.may_wait && replacing.values().all(BookieError::may_pass) {
+            self.phase = Phase::Waiting;
         } else if chosen.is_empty() {
             let mut failed = window.failures();
             failed.0.extend(self.members.held_answers(window).0);
@@ -338,6 +350,18 @@ impl Changes {
         Ok(())
     }
 
+    /// Outcome of [`Step::Wait`]: the pause is over. Members that failed are sent what they have not acknowledged.
+    pub fn waited(&mut self, adds: &mut Adds, out: &mut Vec<Send>) -> Result<(), WhyStopped> {
+        if self.phase != Phase::Waiting {
+            return Ok(());
+        }
+        self.phase = Phase::Idle;
+        // Nothing was changed.
+        self.changes_in_a_row = self.changes_in_a_row.saturating_sub(1);
+        let ensemble = adds.ensemble().to_vec();
+        self.finish(EnsembleChange { ensemble, holds_rest: false, rejoins: BTreeSet::new() }, adds, out)
+    }
+
     /// Outcome of [`Step::Mark`], when it succeeded.
     pub fn marked(&mut self, adds: &mut Adds, out: &mut Vec<Send>) -> Result<(), WhyStopped> {
         let Phase::Marking(after) = self.phase.clone() else { return Ok(()) };
@@ -355,7 +379,9 @@ impl Changes {
             }
             Phase::Marking(AfterMark::Change(_) | AfterMark::End(_) | AfterMark::Nothing) => true,
             Phase::Placing => window.can_hold(|_| false),
-            Phase::Idle | Phase::Seeking { .. } | Phase::Writing(_) | Phase::Reading(_) => false,
+            Phase::Idle | Phase::Waiting | Phase::Seeking { .. } | Phase::Writing(_) | Phase::Reading(_) => {
+                false
+            }
         }
     }
 

@@ -25,7 +25,8 @@
 //!    recognised (IC13, IC14; protocol reference, sections 7.3 and 7.8).
 //! 4. A segment begins at the LAC + 1, which does not move while a change is under way.
 //! 5. A member that failed or is slow and has no replacement is held: it gets nothing, the ledger goes on with its ack
-//!    quorum, and a replacement is looked for again and again. Below an ack quorum the writer stops instead.
+//!    quorum, and a replacement is looked for again and again. Below an ack quorum the writer stops instead; or, as
+//!    long as its driver has patience, sends to the members that failed again after a pause. Nothing is confirmed meanwhile.
 //! 6. Before entries that a slow bookie has not acknowledged are let go of, the ledger is marked as under-replicated
 //!    there; where the mark cannot be made they are held back, within the budget, until the bookie answers or fails.
 //!    For entries that a *failed* bookie has not acknowledged the writer does not wait: they are confirmed by an ack quorum or
@@ -429,6 +430,17 @@ impl WriterCore {
     /// read-only; which of those asked can be written again.
     pub fn placed(&mut self, chosen: &[BookieId], read_only: usize, alive: &[BookieId]) {
         let outcome = self.changes.placed(chosen, read_only, alive, &mut self.adds);
+        self.latch(outcome);
+    }
+
+    /// Whether the driver still has patience with bookies that the ack quorum needs (invariant 5); not by default.
+    pub fn may_wait(&mut self, may_wait: bool) {
+        self.changes.may_wait(may_wait);
+    }
+
+    /// Outcome of [`Step::Wait`]: the pause is over.
+    pub fn waited(&mut self, out: &mut Vec<Send>) {
+        let outcome = self.changes.waited(&mut self.adds, out);
         self.latch(outcome);
     }
 

@@ -3,6 +3,7 @@
 //! # Data flow
 //! ```text
 //! Idle -- members failed -----> Placing -> [Marking(Change)] --------> Writing(Ensemble) -> Idle
+//!                               Placing -> Waiting -> Idle
 //! Idle -- slow, or a retry ---> [Marking(Hold)] -> Seeking -> Marking(Join) -> Writing(Ensemble) -> Idle
 //! Idle -- entries let go of --> [Writing(Splits)] -> Marking(Nothing) -> Idle
 //! Idle -- the end ------------> [Marking(End)] -> Writing(Close | HandOver) -> stopped
@@ -29,6 +30,8 @@ pub(crate) enum Step {
         avoided: BTreeSet<BookieId>,
         asked: Vec<BookieId>,
     },
+    /// Too few bookies are left for an ack quorum: pause, then try them again.
+    Wait,
     /// Mark the ledger as under-replicated on these bookies.
     Mark { replicas: Vec<BookieId> },
     /// Write this if the version is still that.
@@ -79,7 +82,9 @@ pub(super) enum Phase {
     Idle,
     /// Replacements are looked for, of members that failed.
     Placing,
-    /// The same, of slow and held members: nothing waits for it (core invariant 8).
+    /// There are none, and the members left are no ack quorum: those that failed are tried again after a pause.
+    Waiting,
+    /// Looking for replacements of slow and held members: nothing waits for it (core invariant 8).
     Seeking { is_retry: bool },
     /// The ledger is being marked as under-replicated.
     Marking(AfterMark),

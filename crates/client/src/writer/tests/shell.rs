@@ -92,6 +92,10 @@ struct Setup {
 
 impl Setup {
     async fn new(names: &str, memory_limit: u64) -> Setup {
+        Setup::with_patience(names, memory_limit, Duration::ZERO).await
+    }
+
+    async fn with_patience(names: &str, memory_limit: u64, patience: Duration) -> Setup {
         let store = Arc::new(MemoryCluster::new().open());
         layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
         let layout = Layout::open(store.clone(), "/l", None).await.unwrap();
@@ -101,7 +105,7 @@ impl Setup {
         }
         let bookies = Arc::new(Scripted::default());
         let builder = Client::builder().layout(layout).transport(bookies.clone());
-        let client = builder.memory_limit(memory_limit).connect().await.unwrap();
+        let client = builder.memory_limit(memory_limit).bookie_patience(patience).connect().await.unwrap();
         Setup { store, bookies, client }
     }
 
@@ -232,6 +236,36 @@ async fn append_some(writer: &LedgerWriter) {
         timeout(Duration::from_secs(120), writer.append(&PAYLOAD)).await.expect("in time").unwrap();
         yield_now().await;
     }
+}
+
+/// Invariant 5 of the core. Time is simulated.
+#[tokio::test(start_paused = true)]
+async fn a_writer_waits_for_its_bookies_as_long_as_it_has_patience() {
+    let setup = Setup::with_patience("a b c", MEMORY_LIMIT, Duration::from_secs(30)).await;
+    let writer = setup.writer(3, 3, 3).await;
+    append_some(&writer).await;
+    let before = writer.progress().borrow().confirmed;
+    for round in 1..=3 {
+        setup.bookies.broken.lock().extend(ids("a b c"));
+        let appends = async { append_some(&writer).await };
+        let restart = async {
+            sleep(Duration::from_secs(20)).await;
+            assert_eq!(writer.progress().borrow().failure, None, "round {round}");
+            setup.bookies.broken.lock().clear();
+        };
+        tokio::join!(appends, restart);
+    }
+    let confirmed = writer.progress().borrow().confirmed;
+    assert_eq!(EntryId::to_wire(confirmed), EntryId::to_wire(before) + 9, "each once");
+
+    setup.bookies.broken.lock().extend(ids("a b c"));
+    let since = tokio::time::Instant::now();
+    let error = writer.append(&PAYLOAD).await.unwrap_err();
+    let AppendError::Stopped(stopped) = &error else { panic!("{error}") };
+    assert!(matches!(stopped.why, WhyStopped::NotEnoughBookies(_)), "{error}");
+    assert_eq!(stopped.last_confirmed, confirmed);
+    let waited = since.elapsed();
+    assert!(waited >= Duration::from_secs(30) && waited < Duration::from_secs(40), "{waited:?}");
 }
 
 /// Invariant 9 of the core.

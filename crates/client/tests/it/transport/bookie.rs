@@ -15,6 +15,7 @@ use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
+use bindery_server::tls::TlsConfig;
 use bindery_types::{BookieId, EntryId, MasterKey};
 use bindery_wire::ErrorCode;
 use bindery_wire::entry::ExplicitLac;
@@ -28,7 +29,7 @@ pub struct Running {
     task: tokio::task::JoinHandle<Ended>,
 }
 
-async fn start(dir: &Path, cluster: &MemoryCluster, id: &str) -> Running {
+async fn start(dir: &Path, cluster: &MemoryCluster, id: &str, tls: Option<TlsConfig>) -> Running {
     let config = BookieConfig {
         journal_dirs: vec![dir.join("journal")],
         ledger_dirs: vec![dir.join("ledgers")],
@@ -40,6 +41,7 @@ async fn start(dir: &Path, cluster: &MemoryCluster, id: &str) -> Running {
         journal_file_bytes: 16 << 20,
         allow_loopback: true,
         disks: DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() },
+        tls,
         ..BookieConfig::default()
     };
     let components = Components {
@@ -77,8 +79,13 @@ async fn setup() -> Setup {
 }
 
 pub async fn setup_with(hooks: Hooks) -> Setup {
+    setup_with_tls(hooks, None).await
+}
+
+/// With a bookie that speaks TLS.
+pub async fn setup_with_tls(hooks: Hooks, tls: Option<TlsConfig>) -> Setup {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
-    let running = start(dir.path(), &cluster, "bookie-0").await;
+    let running = start(dir.path(), &cluster, "bookie-0", tls).await;
     let options = ConnectionOptions::default();
     let bookies = Bookies::with_hooks(registration(&cluster).await, options, hooks);
     Setup { cluster, running, bookies, dir }
@@ -321,7 +328,7 @@ async fn a_bookie_that_comes_back_elsewhere_is_found_again() {
     };
     tokio::time::timeout(PATIENCE, gone).await.unwrap();
 
-    let running = start(dir.path(), &cluster, "bookie-0").await;
+    let running = start(dir.path(), &cluster, "bookie-0", None).await;
     let back = async {
         loop {
             match bookies.read(&id, request.clone()).await {

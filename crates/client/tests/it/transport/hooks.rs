@@ -12,7 +12,7 @@ use bindery_client::transport::{BatchReadRequest, BookieError, ReadRequest, Tran
 use bindery_wire::frame::LENGTH_PREFIX_SIZE_BYTES;
 use bindery_wire::v3::{self, Operation, proto, response};
 use bindery_wire::{ErrorCode, v2};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 
@@ -143,7 +143,7 @@ async fn start_tls_comes_first_and_what_follows_goes_over_the_upgraded_stream() 
     assert_eq!(sink.outcomes(1).await, [(0, Ok(()))]);
 }
 
-fn unreachable_because<T: std::fmt::Debug>(result: Result<T, BookieError>, why: &str) {
+pub fn unreachable_because<T: std::fmt::Debug>(result: Result<T, BookieError>, why: &str) {
     match &result {
         Err(BookieError::Unreachable(text)) if text.contains(why) => {}
         other => panic!("{other:?} is not for {why:?}"),
@@ -159,7 +159,10 @@ fn read_first() -> ReadRequest {
 async fn a_bookie_without_tls_and_without_authentication() {
     let (connector, _) = Piped::new(4096, 0, true);
     let setup = setup_with(connected_by(connector)).await;
-    unreachable_because(setup.read(1, 0).await, "cannot begin TLS: the bookie is not set up for it");
+    unreachable_because(
+        setup.read(1, 0).await,
+        "cannot begin TLS: the bookie refuses TLS, because it is not set up for it",
+    );
     setup.end().await;
     let setup = setup_with(authenticated_by(Riddle { answer: b"7", is_endless: false })).await;
     setup.fill(1, 10, 10).await;
@@ -201,7 +204,7 @@ impl Exchange for Solving {
 }
 
 /// What the client sent; its id, if it is v3.
-async fn next_auth(line: &mut Line) -> Option<(Option<u64>, proto::AuthMessage)> {
+pub async fn next_auth(line: &mut Line) -> Option<(Option<u64>, proto::AuthMessage)> {
     let payload = line.next().await?;
     Some(match payload[0] < 8 {
         true => match v2::Request::decode(&payload).unwrap() {
@@ -215,8 +218,9 @@ async fn next_auth(line: &mut Line) -> Option<(Option<u64>, proto::AuthMessage)>
     })
 }
 
-async fn answer_auth(line: &mut Line, txn_id: Option<u64>, plugin: &str, payload: &'static [u8]) {
-    let message = proto::AuthMessage { auth_plugin_name: plugin.into(), payload: payload.into() };
+pub async fn answer_auth(line: &mut Line, txn_id: Option<u64>, plugin: &str, payload: &[u8]) {
+    let message =
+        proto::AuthMessage { auth_plugin_name: plugin.into(), payload: Bytes::copy_from_slice(payload) };
     match txn_id {
         Some(txn_id) => line.answer_v3(response::auth(txn_id, message)).await,
         None => {
@@ -278,7 +282,7 @@ async fn nothing_is_sent_before_the_exchange_of_messages_is_done() {
 async fn authentication_behind_tls_passes_over_the_second_answer_to_start_tls() {
     let (connector, _) = Piped::new(4096, 0, true);
     let authenticator = Some(Arc::new(Riddle { answer: b"7", is_endless: false }) as Arc<dyn Authenticator>);
-    let hooks = Hooks { connector: Some(connector), authenticator };
+    let hooks = Hooks { connector: Some(connector), authenticator, ..Hooks::default() };
     let (bookies, peer, sink) = (bookies(quick(5000), hooks).await, Peer::new().await, Recorder::new());
     sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
     let (mut line, lac) = (peer.accept().await, bookies.read_lac(&peer.id, ledger(1)));
@@ -312,9 +316,10 @@ async fn an_exchange_that_fails_or_does_not_end_is_a_connection_that_could_not_b
     line.answer_v3(refusal).await;
     unreachable_because(lac.await, "cannot authenticate: the bookie refuses this client");
 
-    for (plugin, payload, why) in
-        [("other", &b"3 + 4?"[..], "plugin is \"other\", not \"riddle\""), ("riddle", b"5?", "an impostor")]
-    {
+    for (plugin, payload, why) in [
+        ("other", &b"3 + 4?"[..], "\"other\", and this client with \"riddle\""),
+        ("riddle", b"5?", "an impostor"),
+    ] {
         let (here, peer) = (bookies(quick(5000), hooks()).await, Peer::new().await);
         let read = here.read(&peer.id, read_first());
         let mut line = peer.accept().await;
@@ -323,6 +328,17 @@ async fn an_exchange_that_fails_or_does_not_end_is_a_connection_that_could_not_b
         unreachable_because(read.await, why);
         assert!(line.until_closed().await);
     }
+
+    // Handshake invariant 4.
+    let (here, peer) = (bookies(quick(5000), hooks()).await, Peer::new().await);
+    let read = here.read(&peer.id, read_first());
+    let mut line = peer.accept().await;
+    let (id, _) = next_auth(&mut line).await.unwrap();
+    answer_auth(&mut line, id, "riddle", b"3 + 4?").await;
+    let (id, _) = next_auth(&mut line).await.unwrap();
+    answer_auth(&mut line, id, v3::AUTH_DISABLED_PLUGIN_NAME, b"").await;
+    unreachable_because(read.await, "then says that it authenticates nobody");
+    assert!(line.until_closed().await);
 
     let endless = authenticated_by(Riddle { answer: b"", is_endless: true });
     let (here, peer) = (bookies(quick(5000), endless).await, Peer::new().await);
@@ -340,6 +356,9 @@ async fn an_exchange_that_fails_or_does_not_end_is_a_connection_that_could_not_b
     let (here, peer) = (bookies(quick(400), hooks()).await, Peer::new().await);
     let read = here.read(&peer.id, read_first());
     let line = peer.accept().await;
-    unreachable_because(read.await, "no connection within 300ms");
+    unreachable_because(
+        read.await,
+        "no connection within 300ms: the bookie did not answer a message of authentication",
+    );
     assert!(line.until_closed().await);
 }

@@ -8,3 +8,4 @@ mod peer;
 mod reconcile;
 mod soak;
 mod support;
+mod tls;

@@ -615,9 +615,7 @@ async fn a_frame_above_the_limit_that_answers_nothing_ends_the_connection_and_sa
     let mut v3 = BytesMut::new();
     let message = response::read_lac(77, ErrorCode::Ok, 1, None, Some(Bytes::from(vec![0; 5000])));
     v3::put_frame(&message, &mut v3);
-    let http =
-        b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n";
-    for bytes in [&of_another_read[..], &of_an_add, &v3, http] {
+    for bytes in [&of_another_read[..], &of_an_add, &v3] {
         let (bookies, peer) = (narrow().await, Peer::new().await);
         let read = bookies.read(&peer.id, read_last());
         let answer = async {

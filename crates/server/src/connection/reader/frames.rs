@@ -2,6 +2,7 @@
 
 use super::ahead::Outlook;
 use super::{CREDIT_STEP, CloseReason, late};
+use crate::auth::{Need, Rights};
 use crate::connection::activity::Received;
 use crate::connection::operations::Next;
 use crate::connection::request::{Reply, V3_ANSWER_BYTES};
@@ -38,6 +39,8 @@ pub(in crate::connection) struct Frames<'a, 'f> {
     pub(in crate::connection) shared: &'a Arc<Shared>,
     pub(in crate::connection) connection: &'a Arc<Connection>,
     pub(in crate::connection) received_ns: u64,
+    /// The rights of the peer.
+    pub(super) rights: Rights,
     /// Adds per shard, bodies borrowed from the read buffer.
     pub(super) shards: Vec<Vec<Add<'f>>>,
     /// All of them.
@@ -73,6 +76,7 @@ impl<'a, 'f> Frames<'a, 'f> {
             shared,
             connection,
             received_ns,
+            rights: connection.rights(shared),
             shards: batches::take(shared.engine.shard_count()),
             batch_entries: 0,
             batch_bytes: 0,
@@ -167,6 +171,18 @@ impl<'a, 'f> Frames<'a, 'f> {
     /// True when what came behind those that waited is not in the data any more.
     fn is_rest_ahead(&self) -> bool {
         self.outlook.as_ref().is_some_and(|outlook| outlook.ahead.is_in_use())
+    }
+
+    /// Whether a request that needs this may be served; one that may not is audited.
+    pub(in crate::connection) fn may(&self, need: Need) -> bool {
+        let may = self.rights.permit(need);
+        if !may && let Some(auth) = &self.shared.auth {
+            let user = self.connection.identity().map(crate::auth::Identity::name);
+            let now_ns = self.shared.clock.monotonic_ns();
+            auth.log_refusal(now_ns, self.connection.peer(), user, true, need.refusal());
+            self.shared.metrics.requests_unauthorized.add(1);
+        }
+        may
     }
 
     /// What a frame wants; [`Frames::may_decode`] said so.

@@ -85,6 +85,11 @@ impl Transport {
         self.tls.get().is_some_and(|tls| tls.is_handshaking())
     }
 
+    /// The peer's own certificate (DER), if it has presented one. For the end of the handshake: it copies.
+    pub(super) fn peer_certificate(&self) -> Option<Vec<u8>> {
+        self.tls.get().and_then(|tls| tls.peer_certificate())
+    }
+
     /// True when TLS has sent, or has to send, something.
     fn has_answered(&self) -> bool {
         self.has_pending() || self.pending_progress() > 0

@@ -138,6 +138,11 @@ impl TlsLink {
         self.session.lock().is_handshaking()
     }
 
+    /// The peer's own certificate (DER).
+    pub(super) fn peer_certificate(&self) -> Option<Vec<u8>> {
+        self.session.lock().peer_certificates()?.first().map(|own| own.to_vec())
+    }
+
     /// True when ciphertext waits for the kernel.
     pub(super) fn has_pending(&self) -> bool {
         self.has_pending.load(Ordering::Acquire)

@@ -75,16 +75,8 @@ async fn encrypted(versions: &[&'static SupportedProtocolVersion]) -> (Arc<Trans
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("authority");
     let files = Files::write(dir.path(), &authority.issue(Use::Bookie), "");
-    let config = TlsConfig {
-        certificates: files.certificates,
-        key: files.key,
-        client_authorities: None,
-        versions: Vec::new(),
-        ciphers: Vec::new(),
-        refresh: None,
-        is_required: false,
-    };
-    let session = Tls::open(config, 1).unwrap().begin().unwrap();
+    let config = TlsConfig { refresh: None, ..TlsConfig::new(files.certificates, files.key) };
+    let session = Tls::open(config, crate::turns::Turns::new(1)).unwrap().begin().unwrap();
     let (transport, mut inlet, socket) = plain().await;
     let name = ServerName::try_from("localhost").unwrap();
     let tls = ClientConnection::new(authority.client(None, versions), name).unwrap();

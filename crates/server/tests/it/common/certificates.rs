@@ -9,9 +9,12 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, crypto::ring};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, crypto::ring};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The names of this machine.
+const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// Allowed use of a certificate.
 #[derive(Clone, Copy)]
@@ -48,11 +51,28 @@ impl Authority {
         self.issue_until(usage, 2040)
     }
 
+    /// The same for an organisational unit.
+    pub fn issue_to(&self, usage: Use, unit: &str) -> Issued {
+        self.issue_with(&LOCAL, usage, 2040, Some(unit))
+    }
+
     /// A certificate that expires with the first day of a year.
     pub fn issue_until(&self, usage: Use, year: i32) -> Issued {
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        self.issue_with(&LOCAL, usage, year, None)
+    }
+
+    /// A certificate for these names and addresses that expires with the first day of a year.
+    pub fn issue_for(&self, names: &[&str], usage: Use, year: i32) -> Issued {
+        self.issue_with(names, usage, year, None)
+    }
+
+    fn issue_with(&self, names: &[&str], usage: Use, year: i32, unit: Option<&str>) -> Issued {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(rcgen::DnType::CommonName, "test");
+        if let Some(unit) = unit {
+            params.distinguished_name.push(rcgen::DnType::OrganizationalUnitName, unit);
+        }
         params.not_before = rcgen::date_time_ymd(2000, 1, 1);
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
         params.extended_key_usages = vec![match usage {
@@ -88,6 +108,19 @@ impl Authority {
         };
         Arc::new(config)
     }
+}
+
+/// The other side, with this certificate, whoever the client is.
+pub fn acceptor(own: &Issued) -> Arc<ServerConfig> {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(rustls::ALL_VERSIONS)
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()],
+            PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
+        );
+    Arc::new(config.unwrap())
 }
 
 /// Files of certificates in a directory.

@@ -6,6 +6,7 @@
 
 pub mod certificates;
 pub mod frames;
+pub mod users;
 pub mod whole;
 pub mod wire;
 

@@ -4,6 +4,7 @@ use super::PATIENCE;
 use super::frames::{OwnedV2, framed, framed_v3};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
 use bindery_io::{Clock, Disk, RealDisk, SystemClock, SystemRandom, net};
+use bindery_server::auth::Auth;
 use bindery_server::connection::{BulkLine, Completion, Registry};
 use bindery_server::io_pool::IoPools;
 use bindery_server::latch::Latch;
@@ -132,13 +133,35 @@ pub async fn start_tiered(
     change: impl FnOnce(&mut EngineConfig),
     tier: Option<Arc<Tier>>,
 ) -> Bookie {
-    start_whole(limits, plan, disk, clock, change, (tier, None)).await
+    start_whole(limits, plan, disk, clock, change, Parts { tier, ..Parts::default() }).await
 }
 
 /// As [`start_with`]; speaks TLS when asked to.
 pub async fn start_tls(limits: Limits, plan: MemoryPlan, tls: Tls) -> Bookie {
     let (disk, clock) = (Arc::new(RealDisk::new()), Arc::new(SystemClock::new()));
-    start_whole(limits, plan, disk, clock, |_| (), (None, Some(Arc::new(tls)))).await
+    start_whole(limits, plan, disk, clock, |_| (), Parts { tls: Some(Arc::new(tls)), ..Parts::default() })
+        .await
+}
+
+/// As [`start`]; wants to know who clients are, and speaks TLS if it has it.
+pub async fn start_auth(limits: Limits, tls: Option<Tls>, auth: Auth) -> Bookie {
+    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    start_auth_with(limits, plan, tls, auth).await
+}
+
+/// As [`start_auth`], with pools of these sizes.
+pub async fn start_auth_with(limits: Limits, plan: MemoryPlan, tls: Option<Tls>, auth: Auth) -> Bookie {
+    let (disk, clock) = (Arc::new(RealDisk::new()), Arc::new(SystemClock::new()));
+    let parts = Parts { tier: None, tls: tls.map(Arc::new), auth: Some(Arc::new(auth)) };
+    start_whole(limits, plan, disk, clock, |_| (), parts).await
+}
+
+/// Optional parts of a bookie.
+#[derive(Default)]
+struct Parts {
+    tier: Option<Arc<Tier>>,
+    tls: Option<Arc<Tls>>,
+    auth: Option<Arc<Auth>>,
 }
 
 async fn start_whole(
@@ -147,7 +170,7 @@ async fn start_whole(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     change: impl FnOnce(&mut EngineConfig),
-    (tier, tls): (Option<Arc<Tier>>, Option<Arc<Tls>>),
+    Parts { tier, tls, auth }: Parts,
 ) -> Bookie {
     await_stamps();
     let dir = tempfile::tempdir().unwrap();
@@ -169,7 +192,9 @@ async fn start_whole(
         words: bindery_server::words::WordDesk::default(),
         tier,
         tls,
+        auth,
         tier_log: parking_lot::Mutex::new(LogLimit::new(Duration::from_secs(10))),
+        frame_logs: Shared::frame_logs(),
         engine: machine.engine.clone(),
         io: IoPools::start(machine.engine.directory_count(), 2, pools.loads(), clock.clone()).unwrap(),
         clock,
@@ -274,11 +299,32 @@ impl Client {
     }
 
     /// The same on this connection.
-    pub async fn tls_on(mut socket: TcpStream, config: Arc<ClientConfig>) -> std::io::Result<Client> {
-        socket.write_all(&framed_v3(1, Operation::StartTls)).await?;
+    pub async fn tls_on(socket: TcpStream, config: Arc<ClientConfig>) -> std::io::Result<Client> {
+        Client::tls_behind(socket, config, &[&framed_v3(1, Operation::StartTls)]).await
+    }
+
+    /// The same, with START_TLS, and what the client sends behind it at once, in these pieces.
+    pub async fn tls_behind(
+        mut socket: TcpStream,
+        config: Arc<ClientConfig>,
+        pieces: &[&[u8]],
+    ) -> std::io::Result<Client> {
+        for piece in pieces {
+            socket.write_all(piece).await?;
+            tokio::task::yield_now().await;
+        }
         let answer = next_frame(&mut socket, &mut BytesMut::new()).await.expect("an answer");
         let answer = v3::decode_response(answer).unwrap();
         assert_eq!((answer.status, answer.start_tls_response.is_some()), (0, true), "START_TLS");
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TlsConnector::from(config).connect(name, socket).await?;
+        let (reading, writing) = tokio::io::split(stream);
+        Ok(Client::of_halves(Box::new(reading), Box::new(writing)))
+    }
+
+    /// A peer that begins with TLS, without START_TLS.
+    pub async fn tls_at_once(bookie: &Bookie, config: Arc<ClientConfig>) -> std::io::Result<Client> {
+        let socket = TcpStream::connect(bookie.address).await?;
         let name = ServerName::try_from("localhost").unwrap();
         let stream = TlsConnector::from(config).connect(name, socket).await?;
         let (reading, writing) = tokio::io::split(stream);

@@ -1,6 +1,5 @@
-//! The task that looks at the files of TLS for changes.
+//! Files of an operator that are loaded again when they have changed: a task that looks at them at intervals.
 
-use super::Tls;
 use crate::latch::Latch;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +8,23 @@ use std::time::Duration;
 /// time before it is reported.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// Whatever was loaded from files, and can be again.
+pub(crate) trait Reload: Send + Sync + 'static {
+    /// A name for the files, for the log.
+    const WHAT: &str;
+
+    /// Reads the files and loads them if they have changed. Blocks. True when they have changed and cannot be loaded, or cannot be
+    /// read; unless it is the last try, that is kept quiet, because they may be changing at this moment.
+    fn reload(&self, is_last_try: bool) -> bool;
+}
+
 /// Looks at the files at intervals until it is stopped.
-pub(crate) struct Watch {
-    pub(crate) tls: Arc<Tls>,
+pub(crate) struct Watch<T> {
+    pub(crate) files: Arc<T>,
     pub(crate) interval: Duration,
 }
 
-impl Watch {
+impl<T: Reload> Watch<T> {
     /// Runs until `stop`. A stop waits for no more than one look at the files.
     pub(crate) async fn run(self, stop: Arc<Latch>) {
         loop {
@@ -32,10 +41,10 @@ impl Watch {
     }
 
     async fn look(&self, is_last_try: bool) -> bool {
-        let tls = self.tls.clone();
-        let looked = tokio::task::spawn_blocking(move || tls.reload(is_last_try)).await;
+        let files = self.files.clone();
+        let looked = tokio::task::spawn_blocking(move || files.reload(is_last_try)).await;
         looked.unwrap_or_else(|error| {
-            tracing::error!(%error, "the reload of TLS files panicked: the certificates loaded before stay in use");
+            tracing::error!(%error, "the reload of {} panicked: the contents loaded before stay in use", T::WHAT);
             false
         })
     }

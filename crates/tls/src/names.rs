@@ -30,7 +30,8 @@ impl FromStr for TlsVersion {
 }
 
 impl TlsVersion {
-    pub(super) fn supported(self) -> &'static SupportedProtocolVersion {
+    /// What the library calls it.
+    pub fn supported(self) -> &'static SupportedProtocolVersion {
         match self {
             TlsVersion::V1_2 => &version::TLS12,
             TlsVersion::V1_3 => &version::TLS13,
@@ -94,7 +95,8 @@ impl CipherName {
         NAMES.iter().map(|(iana, _, _)| *iana)
     }
 
-    pub(super) fn suite(self) -> CipherSuite {
+    /// What the library calls it.
+    pub fn suite(self) -> CipherSuite {
         self.0
     }
 }

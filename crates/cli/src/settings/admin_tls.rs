@@ -1,0 +1,102 @@
+//! TLS of the admin port: BookKeeper's `httpServer` keys, and one of ours.
+//!
+//! Nothing is read here but the settings: the files are loaded when the bookie starts.
+
+use super::places::absolute;
+use crate::config::values::Values;
+use bindery_server::tls::{TlsConfig, TlsSettings};
+use bindery_tls::store::{Password, PasswordSource};
+use std::path::Path;
+
+/// Reads the keys; `None`: the port speaks plain HTTP.
+pub(super) fn apply(file: &mut Values, has_port: bool) -> Option<TlsConfig> {
+    let is_on = file.flag("httpServerTlsEnable").unwrap_or(false);
+    let key = file.take("httpServerKeyStorePath").map(|path| absolute(Path::new(&path), file));
+    let authorities = file.take("httpServerTrustStorePath").map(|path| absolute(Path::new(&path), file));
+    let password = |text: String| PasswordSource::Given(Password::new(text));
+    let key_password = file.take("httpServerKeyStorePassword").map(password);
+    let client_authorities_password = file.take("httpServerTrustStorePassword").map(password);
+    let clients = file.take("httpServerClientCertificates");
+    if !is_on {
+        // As in Java, where nothing reads the others then.
+        return None;
+    }
+    if !has_port {
+        file.warn("httpServerTlsEnable", "httpServerTlsEnable=true has no effect without an admin port");
+    }
+    let serves_without_certificate = match clients.as_deref() {
+        None | Some("required") => false,
+        Some("optional") => true,
+        Some(other) => {
+            let text = format!("httpServerClientCertificates={other}: give required or optional");
+            file.fault("httpServerClientCertificates", text);
+            false
+        }
+    };
+    if clients.is_some() && authorities.is_none() {
+        file.fault(
+            "httpServerClientCertificates",
+            "httpServerClientCertificates needs httpServerTrustStorePath, the authorities that sign these certificates",
+        );
+    }
+    let Some(key) = key else {
+        file.fault(
+            "httpServerTlsEnable",
+            "httpServerTlsEnable=true needs httpServerKeyStorePath, a PEM file or a store of Java's with the key and the certificates of the admin port",
+        );
+        return None;
+    };
+    Some(TlsConfig {
+        key_password,
+        client_authorities: authorities,
+        client_authorities_password,
+        serves_without_certificate,
+        settings: TlsSettings::ADMIN,
+        ..TlsConfig::new(key.clone(), key)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::values::Finding;
+
+    fn applied(text: &str) -> (Option<TlsConfig>, Vec<String>, Vec<String>) {
+        let mut file = Values::of(Some(text));
+        let tls = apply(&mut file, true);
+        let texts = |found: Vec<Finding>| found.into_iter().map(|finding| finding.text).collect();
+        (tls, texts(file.faults), texts(file.warnings))
+    }
+
+    #[test]
+    fn clients_need_certificates_where_authorities_are_named_as_in_java() {
+        let plain = TlsConfig { settings: TlsSettings::ADMIN, ..TlsConfig::new("/k", "/k") };
+        let on = "httpServerTlsEnable=true\nhttpServerKeyStorePath=/k\n";
+        assert_eq!(applied(on), (Some(plain.clone()), Vec::new(), Vec::new()));
+        let mutual = TlsConfig { client_authorities: Some("/a".into()), ..plain };
+        let trust = format!("{on}httpServerTrustStorePath=/a\n");
+        assert_eq!(applied(&trust).0, Some(mutual.clone()));
+        let stores = format!("{trust}httpServerKeyStorePassword=one\nhttpServerTrustStorePassword=two\n");
+        let given = |text: &str| Some(PasswordSource::Given(Password::new(text)));
+        let expected = TlsConfig {
+            key_password: given("one"),
+            client_authorities_password: given("two"),
+            ..mutual.clone()
+        };
+        let (tls, faults, _) = applied(&stores);
+        assert!(!format!("{tls:?}{faults:?}").contains("one\""));
+        assert_eq!(tls, Some(expected));
+        let optional = TlsConfig { serves_without_certificate: true, ..mutual };
+        assert_eq!(applied(&format!("{trust}httpServerClientCertificates=optional\n")).0, Some(optional));
+        assert_eq!(applied("httpServerKeyStorePath=/k.jks\n"), (None, Vec::new(), Vec::new()));
+        for (text, why) in [
+            ("httpServerTlsEnable=true\n".to_owned(), "needs httpServerKeyStorePath"),
+            (format!("{on}httpServerClientCertificates=optional\n"), "needs httpServerTrustStorePath"),
+            (format!("{trust}httpServerClientCertificates=some\n"), "required or optional"),
+        ] {
+            let faults = applied(&text).1;
+            assert!(faults.len() == 1 && faults[0].contains(why), "{text}: {faults:?}");
+        }
+        assert_eq!(apply(&mut Values::of(Some(on)), false).map(|tls| tls.key), Some("/k".into()));
+    }
+}

@@ -1,0 +1,194 @@
+//! A connection to a ZooKeeper server: TCP or TLS, taken apart into frames, up to the answer that opens the session.
+
+use super::files::Files;
+use super::sasl::{self, Login, MissingSection};
+use super::security::{SaslLogin, Security};
+use super::tls::{Refused, Tls};
+use super::wire;
+use crate::store::StoreError;
+use bindery_sasl::Credentials;
+use bytes::{Bytes, BytesMut};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tracing::warn;
+
+/// Most that is set aside for a reply before its bytes arrive.
+const READ_RESERVE_MAX: usize = 256 << 10;
+
+/// Plain TCP, or TLS.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+pub(super) type Writer = WriteHalf<Box<dyn Stream>>;
+
+/// How connections are made.
+pub(super) struct Way {
+    tls: Option<Arc<Tls>>,
+    sasl: Option<SaslLogin>,
+    /// New nodes belong to the user of SASL, as there is no certificate that could own them.
+    needs_user: bool,
+    /// This process has logged in once. It does not go on as nobody, whatever becomes of the file.
+    has_logged_in: AtomicBool,
+    has_warned_of_no_login: AtomicBool,
+    files: Files,
+}
+
+impl Way {
+    pub(super) fn new(security: Security) -> Way {
+        let files = Files::new();
+        let has_certificate = security.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        Way {
+            tls: security.tls.map(|options| Arc::new(Tls::new(options, files.clone()))),
+            sasl: security.sasl,
+            needs_user: security.is_restricted && !has_certificate,
+            has_logged_in: AtomicBool::new(false),
+            has_warned_of_no_login: AtomicBool::new(false),
+            files,
+        }
+    }
+
+    /// The user to log in as (SASL invariant 3).
+    async fn credentials(&self) -> Result<Option<Credentials>, Refused> {
+        let Some(login) = self.sasl.clone() else { return Ok(None) };
+        let missing = if self.has_logged_in.load(Ordering::Relaxed) {
+            MissingSection::AfterLogin
+        } else if self.needs_user {
+            MissingSection::OfOwner
+        } else {
+            MissingSection::MayBe
+        };
+        let found = self.files.look(move || sasl::credentials(&login, missing)).await??;
+        if found.is_none()
+            && !self.has_warned_of_no_login.swap(true, Ordering::Relaxed)
+            && let Some(SaslLogin::Jaas { file, section, .. }) = &self.sasl
+        {
+            warn!(
+                file = %file.display(),
+                section,
+                "no login at the metadata store: the JAAS file has no such section (zkSaslEnable=true makes that an error)"
+            );
+        }
+        Ok(found)
+    }
+
+    /// What an error of the socket means.
+    fn refused(&self, error: io::Error) -> Refused {
+        match &self.tls {
+            Some(tls) => tls.refused(&error),
+            None => Refused::Failed(error.to_string()),
+        }
+    }
+}
+
+/// A connection on which a session may be opened.
+pub(super) struct Connection {
+    pub reader: ReadHalf<Box<dyn Stream>>,
+    pub writer: Writer,
+    /// Received and not yet taken apart.
+    pub buffer: BytesMut,
+}
+
+/// Sends all of a frame. Cancelling it leaves the connection unusable.
+pub(super) async fn send(writer: &mut Writer, frame: &[u8]) -> io::Result<()> {
+    writer.write_all(frame).await?;
+    // TLS may keep encrypted bytes until then.
+    writer.flush().await
+}
+
+/// The next whole frame, if it has arrived. Refuses a length above the limit before anything is allocated for it.
+pub(super) fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, StoreError> {
+    let Some(prefix) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let size = u32::from_be_bytes(*prefix) as usize;
+    if size > wire::FRAME_SIZE_BYTES_MAX {
+        return Err(StoreError::Protocol(format!("a reply of {size} bytes (is this a ZooKeeper server?)")));
+    }
+    if buffer.len() < 4 + size {
+        // At most what the limit allows, and only once the length is known to be within it.
+        buffer.reserve((4 + size - buffer.len()).min(READ_RESERVE_MAX));
+        return Ok(None);
+    }
+    let mut frame = buffer.split_to(4 + size);
+    let _ = frame.split_to(4);
+    Ok(Some(frame.freeze()))
+}
+
+impl Connection {
+    /// Opens a connection, exchanges the first messages and logs in. Cancelling it closes the socket.
+    pub(super) async fn open(
+        server: String,
+        way: Arc<Way>,
+        request: BytesMut,
+    ) -> Result<(Connection, wire::ConnectResponse), Refused> {
+        let credentials = way.credentials().await?;
+        let socket = TcpStream::connect(&server).await.map_err(|error| Refused::Failed(error.to_string()))?;
+        socket.set_nodelay(true).map_err(|error| Refused::Failed(error.to_string()))?;
+        let stream: Box<dyn Stream> = match &way.tls {
+            Some(tls) => Box::new(tls.clone().connect(&server, socket).await?),
+            None => Box::new(socket),
+        };
+        let (reader, mut writer) = tokio::io::split(stream);
+        send(&mut writer, &request).await.map_err(|error| way.refused(error))?;
+        let mut connection = Connection { reader, writer, buffer: BytesMut::with_capacity(4096) };
+        let frame = connection.next_frame(&way).await?;
+        let response = wire::ConnectResponse::parse(frame).map_err(refused_reply)?;
+        if let Some(credentials) = credentials.filter(|_| response.is_open()) {
+            connection.log_in(&way, Login::begin(credentials)?).await?;
+            way.has_logged_in.store(true, Ordering::Relaxed);
+        }
+        Ok((connection, response))
+    }
+
+    /// Session invariant 6.
+    async fn log_in(&mut self, way: &Way, mut login: Login) -> Result<(), Refused> {
+        let mut token = Vec::new();
+        for xid in 1.. {
+            let mut request = wire::begin_frame(xid, wire::OP_SASL);
+            wire::put_buffer(&mut request, &token);
+            wire::finish_frame(&mut request);
+            send(&mut self.writer, &request).await.map_err(|error| way.refused(error))?;
+            let mut reply = self.next_frame(way).await?;
+            let header = wire::ReplyHeader::parse(&mut reply).map_err(refused_reply)?;
+            if header.xid != xid {
+                return Err(Refused::Failed(format!("reply {} while that to the login was due", header.xid)));
+            }
+            match wire::error_of(header.error, "") {
+                _ if header.error == wire::OK => {}
+                StoreError::AuthFailed => {
+                    return Err(Refused::AuthFailed(
+                        "it does not accept the user or the password".to_owned(),
+                    ));
+                }
+                other => return Err(Refused::Failed(other.to_string())),
+            }
+            let message = wire::get_buffer(&mut reply).map_err(refused_reply)?;
+            match login.step(&message)? {
+                Some(response) => token = response,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a frame, before any request is in flight.
+    async fn next_frame(&mut self, way: &Way) -> Result<Bytes, Refused> {
+        loop {
+            if let Some(frame) = take_frame(&mut self.buffer).map_err(refused_reply)? {
+                return Ok(frame);
+            }
+            match self.reader.read_buf(&mut self.buffer).await {
+                // Servers do that while they are not serving, or when their state is behind what we have seen.
+                Ok(0) => return Err(Refused::Failed("closed by the server before it answered".into())),
+                Ok(_) => {}
+                Err(error) => return Err(way.refused(error)),
+            }
+        }
+    }
+}
+
+fn refused_reply(error: impl Into<StoreError>) -> Refused {
+    Refused::Failed(error.into().to_string())
+}

@@ -1,0 +1,127 @@
+//! Certificates and keys in PEM files.
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// A bundle of all public authorities has a quarter of it.
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Why a file cannot be used. The caller adds its name.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("{0}. Give a PEM file that this process may read")]
+    Read(io::Error),
+    /// It is too long to be what it should be.
+    #[error("the file has more than {FILE_BYTES_MAX} bytes. Give a PEM file")]
+    TooLong,
+    /// It holds something else; the text says what to do.
+    #[error("{0}")]
+    Content(String),
+}
+
+/// Reads a file. Blocks. It may be a link, as orchestrators mount secrets.
+///
+/// # Errors
+/// [`FileError::Read`] and [`FileError::TooLong`].
+#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
+pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    let file = std::fs::metadata(path).and_then(|metadata| match metadata.is_file() {
+        // Opening a pipe would wait for a writer.
+        true => std::fs::File::open(path),
+        false => Err(io::Error::other("not a regular file")),
+    });
+    match file.and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
+        Err(error) => Err(FileError::Read(error)),
+        Ok(read) if read as u64 > FILE_BYTES_MAX => Err(FileError::TooLong),
+        Ok(_) => Ok(bytes),
+    }
+}
+
+/// The certificates in the contents of a file, at least one.
+///
+/// # Errors
+/// [`FileError::Content`].
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    Err(FileError::Content(match found {
+        Ok(found) if !found.is_empty() => return Ok(found),
+        Ok(_) => format!("no certificate in it. {}", pem_advice(pem)),
+        Err(error) => format!("it cannot be read: {error}. {}", pem_advice(pem)),
+    }))
+}
+
+/// The private key in the contents of a file: PKCS#8, PKCS#1 or SEC1, without a password. `path` is for the advice.
+///
+/// # Errors
+/// [`FileError::Content`].
+pub fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileError> {
+    let has = |text: &str| pem.windows(text.len()).any(|window| window == text.as_bytes());
+    Err(FileError::Content(match PrivateKeyDer::from_pem_slice(pem) {
+        _ if has("ENCRYPTED") => format!(
+            "the key in it is encrypted, which is not supported: write it without a password with `openssl pkey -in {} -out \
+             key.pem`, in a directory that only the user of this process may read",
+            path.display()
+        ),
+        Ok(key) => return Ok(key),
+        Err(error) => format!("no private key can be read from it: {error}. {}", pem_advice(pem)),
+    }))
+}
+
+/// How to turn this file into PEM.
+fn pem_advice(content: &[u8]) -> &'static str {
+    const JKS: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
+    match content {
+        _ if content.starts_with(&JKS) => {
+            "It is a JKS store: make it a PKCS12 store with `keytool -importkeystore -srckeystore FILE -destkeystore store.p12 \
+             -deststoretype PKCS12`, and PEM files of that with `openssl pkcs12`"
+        }
+        [0x30, ..] => {
+            "It looks like a PKCS12 store: take the key out with `openssl pkcs12 -in FILE -nocerts -nodes -out key.pem` and the \
+             certificates with `openssl pkcs12 -in FILE -nokeys -out certificates.pem`"
+        }
+        _ => "Give a PEM file",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::disallowed_methods, reason = "what an operator puts there")]
+
+    use super::*;
+
+    /// Crate invariant 1.
+    #[test]
+    fn a_long_file_or_none_is_not_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("long.pem");
+        std::fs::write(&path, vec![b'\n'; FILE_BYTES_MAX as usize + 1]).unwrap();
+        assert!(matches!(read(&path), Err(FileError::TooLong)));
+        std::fs::write(&path, b"short").unwrap();
+        assert_eq!(read(&path).unwrap(), b"short");
+        assert!(matches!(read(dir.path()), Err(FileError::Read(_))));
+    }
+
+    /// Crate invariants 1 and 2.
+    #[test]
+    fn other_contents_get_advice_and_are_not_printed() {
+        let cases: [(&[u8], &str); 4] = [
+            (b"my secret", "Give a PEM file"),
+            (&[0xfe, 0xed, 0xfe, 0xed, 0, 0], "keytool -importkeystore"),
+            (&[0x30, 0x82, 1, 2], "openssl pkcs12 -in"),
+            (
+                b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+                "openssl pkey -in my.key",
+            ),
+        ];
+        for (content, advice) in cases {
+            let said = private_key(Path::new("my.key"), content).unwrap_err().to_string();
+            assert!(said.contains(advice) && !said.contains("secret"), "{said}");
+        }
+        let said = certificates(b"my secret").unwrap_err().to_string();
+        assert!(said.contains("no certificate in it") && !said.contains("secret"), "{said}");
+    }
+}
