@@ -92,7 +92,7 @@ fn who_does_not_answer_as_a_bookie_is_told_apart() {
         bookie.join().unwrap();
     }
     for (args, why) in [
-        (["--admin", "https://h:1"], "plain HTTP"),
+        (["--admin", "https://h:1"], "BINDERY_ADMIN_CA"),
         (["--admin", "nonsense"], "names no port"),
         (["--sort", "size"], "give one of held"),
     ] {

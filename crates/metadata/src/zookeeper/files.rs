@@ -49,7 +49,7 @@ mod tests {
     async fn a_look_that_was_given_up_keeps_its_turn_until_it_ends() {
         let files = Files::new();
         let (started, mut is_started) = tokio::sync::mpsc::channel(1);
-        let (release, released) = mpsc::channel::<()>();
+        let (release, released) = mpsc::sync_channel::<()>(1);
         let hung = tokio::spawn({
             let files = files.clone();
             async move {
