@@ -125,8 +125,6 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
     let ledgers = inner.shared.layout.ledgers();
     let patience = inner.shared.limits.metadata_patience;
     let mut retry = Retry::new(patience);
-    // Before members that failed are tried again.
-    let mut pause = None;
     loop {
         let step = inner.state.lock().core.next_step();
         let failure = match step {
@@ -149,9 +147,9 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
                             };
                         }
                         let read_only = candidates.read_only.len();
-                        pause = inner.pause_for_bookies();
+                        let may_wait = inner.has_patience();
                         inner.change(&sink, |core, _| {
-                            core.may_wait(pause.is_some());
+                            core.may_wait(may_wait);
                             core.placed(&chosen, read_only, &alive);
                         });
                         None
@@ -160,9 +158,7 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
                 }
             }
             Some(Step::Wait) => {
-                let pause = pause.take().or_else(|| inner.pause_for_bookies()).unwrap_or_default();
-                inner.say_that_it_waits();
-                sleep(pause).await;
+                sleep(inner.begin_wait()).await;
                 inner.change(&sink, WriterCore::waited);
                 None
             }

@@ -56,14 +56,13 @@ const PATIENCE_TARGET: &str = "bindery_client::patience";
 /// How much longer a writer without an ack quorum waits for bookies.
 struct Patience {
     retry: Retry,
-    /// The LAC when the time began.
+    /// The LAC that it is for.
     confirmed: Option<EntryId>,
-    is_said: bool,
 }
 
 impl Patience {
     fn new(shared: &Shared, confirmed: Option<EntryId>) -> Patience {
-        Patience { retry: Retry::new(shared.limits.bookie_patience), confirmed, is_said: false }
+        Patience { retry: Retry::new(shared.limits.bookie_patience), confirmed }
     }
 }
 
@@ -280,24 +279,28 @@ impl Inner {
         state.is_watching && !was_watching
     }
 
-    /// The pause before bookies are tried again that the ack quorum needs; nothing when the patience with them is over. Each
-    /// confirmed entry renews it.
-    pub(super) fn pause_for_bookies(&self) -> Option<Duration> {
+    /// Whether to wait for bookies that the ack quorum needs. Each confirmed entry renews the patience with them.
+    pub(super) fn has_patience(&self) -> bool {
         let state = &mut *self.state.lock();
         let confirmed = state.core.confirmed();
         if state.patience.confirmed != confirmed {
             state.patience = Patience::new(&self.shared, confirmed);
         }
-        state.patience.retry.next_pause()
+        !state.patience.retry.is_over()
     }
 
-    /// Says once, for each time that it comes to it, that this writer waits for bookies.
-    pub(super) fn say_that_it_waits(&self) {
-        if !std::mem::replace(&mut self.state.lock().patience.is_said, true) {
+    /// How long to wait before they are tried again. The first time of each patience is logged.
+    pub(super) fn begin_wait(&self) -> Duration {
+        let (is_first, pause) = {
+            let retry = &mut self.state.lock().patience.retry;
+            (!retry.has_begun(), retry.next_pause())
+        };
+        if is_first {
             let patience = self.shared.limits.bookie_patience;
             tracing::warn!(target: PATIENCE_TARGET, ledger_id = %self.id,
                 "too few bookies can be written to: waiting up to {patience:?} for them to come back");
         }
+        pause
     }
 
     /// Changes the core, then does what follows from it.

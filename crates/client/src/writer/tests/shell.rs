@@ -268,6 +268,30 @@ async fn a_writer_waits_for_its_bookies_as_long_as_it_has_patience() {
     assert!(waited >= Duration::from_secs(30) && waited < Duration::from_secs(40), "{waited:?}");
 }
 
+/// Invariant 5 of the core: time in which nobody waited for bookies takes nothing from the patience with them.
+#[tokio::test(start_paused = true)]
+async fn a_bookie_that_was_replaced_long_ago_uses_up_no_patience() {
+    let setup = Setup::with_patience("a b c d", MEMORY_LIMIT, Duration::from_secs(30)).await;
+    let writer = setup.writer(3, 3, 2).await;
+    let last = writer.inner.state.lock().core.ensemble()[2].clone();
+    setup.bookies.broken.lock().insert(last.clone());
+    // Confirmed by the others before the last one fails.
+    writer.append(&PAYLOAD).await.unwrap();
+    let is_replaced = || !writer.inner.state.lock().core.ensemble().contains(&last);
+    while !is_replaced() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_secs(60)).await;
+    setup.bookies.broken.lock().extend(ids("a b c d"));
+    let restart = async {
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(writer.progress().borrow().failure, None);
+        setup.bookies.broken.lock().clear();
+    };
+    let (appended, ()) = tokio::join!(writer.append(&PAYLOAD), restart);
+    appended.unwrap();
+}
+
 /// Invariant 9 of the core.
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_somebody_else_spoilt_does_not_stop_a_writer() {
