@@ -16,8 +16,9 @@ use super::security::SaslLogin;
 use super::tls::Refused;
 use bindery_sasl::digest_md5::{Client, Nonce, Step, ZOOKEEPER_HOST, ZOOKEEPER_SERVICE};
 use bindery_sasl::{Credentials, Secret, jaas};
+use bindery_tls::file;
 use rustls::crypto::ring;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 /// A longer file holds no password.
@@ -79,19 +80,9 @@ pub(super) fn credentials(
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
 fn read(path: &Path, bytes_max: usize) -> io::Result<String> {
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() {
-        // Opening a pipe would wait for a writer.
-        return Err(io::Error::other("not a regular file"));
-    }
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(bytes_max as u64 + 1).read_to_string(&mut text)?;
-    match text.len() <= bytes_max {
-        true => Ok(text),
-        false => Err(io::Error::other(format!("it has more than {bytes_max} bytes"))),
-    }
+    let text = file::read_text(path, bytes_max as u64)?;
+    text.ok_or_else(|| io::Error::other(format!("it has more than {bytes_max} bytes")))
 }
 
 /// The exchange on one connection.
