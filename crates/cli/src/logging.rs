@@ -25,8 +25,8 @@ pub fn start(format: LogFormat) {
     start_at(format, "info");
 }
 
-/// The log of a command: its one message says what failed, so only `--verbose` shows more; but entries on other racks than
-/// was asked for are no failure and yet worth a line. So is a wait, and TLS that checks no names.
+/// The log of a command: its one message says what failed, so only `--verbose` shows more. The exceptions are warnings about
+/// commands that succeed: entries on other racks than requested, a wait for bookies, TLS that checks no names.
 pub fn start_for_command(verbose: u8) {
     let level = match verbose {
         0 => "off,bindery_client::placement=warn,bindery_client::patience=warn,bindery_client::tls=warn",

@@ -4,10 +4,10 @@
 //! # Invariants
 //! 1. One frame is taken, of at most [`FRAME_BYTES_MAX`], and only if it is AUTH. Everything else behind START_TLS is the handshake's, which
 //!    refuses what is no record of TLS (start_tls invariant 2).
-//! 2. Such a message counts as sent without TLS. It may begin an exchange and never completes one: what was begun before START_TLS is
-//!    forgotten at that moment, the answer and all that follows are inside TLS, and a plugin that sends passwords is not taken without TLS
-//!    (auth invariant 3). One behind an exchange that was begun before is refused. So a client whose first AUTH was answered in plain text, where TLS
-//!    is possible and not required, begins again inside TLS.
+//! 2. Such a message counts as sent without TLS. It may begin an exchange and never completes one: START_TLS discards an exchange that was
+//!    begun before it, the answer and everything after it are inside TLS, and a plugin that sends passwords is refused without TLS (auth
+//!    invariant 3). A message that continues an earlier exchange is refused. Where TLS is optional, a client whose first AUTH was answered in plain
+//!    text therefore has to begin again inside TLS.
 
 use super::{Active, CloseReason, received, until};
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
