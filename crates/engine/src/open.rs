@@ -11,9 +11,9 @@
 
 use crate::config::{ConfigFaults, EngineConfig};
 use crate::engine::Engine;
+use crate::flush_routing::{FlushRouting, take_back};
 use crate::journals::MarkVector;
 use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
-use crate::placement::{Placement, take_back};
 use crate::shard::NoRoom;
 use crate::space::Space;
 #[cfg(debug_assertions)]
@@ -288,7 +288,7 @@ impl Machine {
                 engine: engine.clone(),
                 directories,
                 flushed_generations: vec![last_generation; engine.journal_count()],
-                placement: Placement::new(directory_count),
+                routing: FlushRouting::new(directory_count),
                 space: Space::new(clock.monotonic_ns(), &engine.config.space),
                 clock,
                 pause: None,
@@ -316,7 +316,7 @@ impl Machine {
                 join(config, &mut machine.flushing.directories, index, &boundary)?;
             }
         }
-        machine.flushing.placement.may_lose = true;
+        machine.flushing.routing.may_lose = true;
         for journaling in &mut machine.journals {
             let prepared = journaling.journal.prepare();
             prepared.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;

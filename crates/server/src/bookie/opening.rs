@@ -4,8 +4,8 @@
 use super::{Components, Metadata, StartError};
 use crate::config::{BookieConfig, Identity};
 use crate::data_dirs::{self, DataDirError, DataDirs};
-use crate::integrity;
-use crate::known::Known;
+use crate::maintenance::cluster_record::ClusterRecord;
+use crate::maintenance::integrity;
 use crate::memory::MemoryPlan;
 use crate::tier::TierConfig;
 use bindery_engine::{EngineConfig, Machine};
@@ -126,14 +126,14 @@ impl Opening<'_> {
         Ok(of_dirs.into_iter().map(|(_, volume)| volume).collect())
     }
 
-    async fn known(&self) -> Result<Known, DataDirError> {
+    async fn known(&self) -> Result<ClusterRecord, DataDirError> {
         let dirs = self.dirs.clone();
         blocking(move || dirs.known()).await
     }
 
     /// Notes, durably, that every ledger that metadata has now may have lost entries here, and that nobody's writer is
     /// believed without asking (IB28).
-    async fn enter_limbo(&self, layout: &Layout) -> Result<Known, StartError> {
+    async fn enter_limbo(&self, layout: &Layout) -> Result<ClusterRecord, StartError> {
         layout.store().sync(layout.root()).await?;
         let mut highest = None;
         let ledgers = layout.ledgers();
@@ -142,7 +142,7 @@ impl Opening<'_> {
             highest = highest.max(range.last().copied());
         }
         let before = self.known().await?;
-        let known = Known {
+        let known = ClusterRecord {
             checked_up_to: before.checked_up_to.max(highest),
             limbo_up_to: before.limbo_up_to.max(highest),
             ..before
@@ -253,7 +253,7 @@ pub(super) struct Opened {
     pub(super) instance_id: String,
     pub(super) membership: Membership,
     pub(super) machine: Machine,
-    pub(super) known: Known,
+    pub(super) known: ClusterRecord,
 }
 
 /// Marks the ledgers that metadata says may have been here, in place of the cover over all of them.
