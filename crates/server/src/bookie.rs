@@ -240,6 +240,14 @@ impl Bookie {
             async move { listener.run(shared, &stop, &lacks_descriptors).await }
         });
 
+        // Before the cover is replaced, which takes as long as metadata has ledgers: adds come meanwhile.
+        let checker = MetadataChecker {
+            shared: shared.clone(),
+            layout: layout.clone(),
+            bookie_id: identity.bookie_id.clone(),
+        };
+        let stop_metadata_checks = Arc::new(Latch::default());
+        let metadata_checker = tokio::spawn(checker.run(stop_metadata_checks.clone()));
         if let Some(up_to) = known.limbo_up_to {
             // Before anybody can find this bookie: who names it now named it when its entries were lost.
             let marked = replace_cover(&layout, &shared.engine, &identity.bookie_id, up_to).await;
@@ -254,6 +262,8 @@ impl Bookie {
             if let Err(error) = saved {
                 stop_serving.set();
                 let _ = serving.await;
+                stop_metadata_checks.set();
+                let _ = metadata_checker.await;
                 // What it could not flush is replayed; the error of the start says more.
                 let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
                 return Err(error);
@@ -300,14 +310,6 @@ impl Bookie {
             logged: None,
         };
         let garbage = tokio::spawn(collector.run(stop_serving.clone()));
-        let checker = MetadataChecker {
-            shared: shared.clone(),
-            layout: layout.clone(),
-            bookie_id: identity.bookie_id.clone(),
-        };
-        let stop_metadata_checks = Arc::new(Latch::default());
-        let metadata_checker = tokio::spawn(checker.run(stop_metadata_checks.clone()));
-
         let may_be_read_only = disk_watch.may_be_read_only();
         let watch = tokio::spawn(disk_watch.run(
             shared.engine.clone(),
