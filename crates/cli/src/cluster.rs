@@ -3,6 +3,7 @@
 use crate::args::{ClusterCommand, CookieCommand, InitArgs, LogFormat, MetadataArgs};
 use crate::cluster_transfer::{self, open_failure, store_failure};
 use crate::exit::Failure;
+use crate::ledger::access::unreachable;
 use crate::logging;
 use crate::output;
 use crate::runtime;
@@ -40,7 +41,7 @@ fn uri(args: &MetadataArgs) -> Result<MetadataUri, Failure> {
 
 async fn open(args: &MetadataArgs) -> Result<Layout, Failure> {
     let opened = bindery_metadata::connect(&uri(args)?, args.options()?).await;
-    opened.map_err(|error| open_failure(&error))
+    opened.map_err(|error| open_failure(&args.metadata, &error))
 }
 
 async fn close(layout: &Layout) {
@@ -83,12 +84,13 @@ pub async fn create(
     }
     let outcome = bindery_metadata::init(uri, options.clone(), instance_id).await;
     let outcome = outcome.map_err(|error| match &error {
+        InitError::Store(cause @ StoreError::Unreachable { .. }) => unreachable(&uri.to_string(), cause),
         InitError::Store(cause) => store_failure(cause, error.to_string()),
         _ => Failure::new(format!("initialise the cluster: {error}")),
     })?;
     if let Some(named) = named {
         let layout = bindery_metadata::connect(uri, options.clone()).await;
-        let layout = layout.map_err(|error| open_failure(&error))?;
+        let layout = layout.map_err(|error| open_failure(&uri.to_string(), &error))?;
         let prepared = prepare_restore(&layout, named, outcome).await;
         close(&layout).await;
         prepared?;

@@ -38,8 +38,12 @@ pub enum StartError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// The cluster cannot be opened.
-    #[error("{0}")]
-    Metadata(#[from] OpenError),
+    #[error("{source}{}", metadata_advice(.source))]
+    Metadata {
+        /// Why.
+        #[from]
+        source: OpenError,
+    },
     /// The metadata store failed.
     #[error("metadata: {0}")]
     Store(#[from] StoreError),
@@ -86,6 +90,15 @@ fn port_advice(source: &io::Error, option: &str) -> String {
         io::ErrorKind::PermissionDenied => {
             format!("Ports below 1024 need privileges: choose another port with {option}")
         }
+fn metadata_advice(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Store(StoreError::Unreachable { .. }) => {
+            ". Start the metadata store, or correct its address (--metadata, metadataServiceUri), and start again"
+        }
+        _ => "",
+    }
+}
+
         _ => format!("Give an address of this machine with {option}"),
     }
 }

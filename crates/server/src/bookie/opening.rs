@@ -182,6 +182,7 @@ impl Opening<'_> {
         };
         Ok(bindery_metadata::connect_as_bookie(uri, options).await?)
     }
+            ..ConnectOptions::default()
 
     async fn check_cookies(
         &self,
