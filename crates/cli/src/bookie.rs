@@ -19,9 +19,7 @@ use std::sync::Arc;
 /// Runs a bookie until it is told to stop.
 pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
     logging::start(args.log_format);
-    let settings = config::examine(&mut args)?
-        .settings()
-        .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    let settings = config::examine(&mut args)?.settings().map_err(|faults| Failure::usage_of(&faults))?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }

@@ -24,8 +24,8 @@ pub fn run(args: TierRunArgs) -> Result<(), Failure> {
     };
     let metadata: MetadataUri =
         args.metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
-    let mut settings = role::settings("--store", url, &args.tuning)
-        .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    let mut settings =
+        role::settings("--store", url, &args.tuning).map_err(|faults| Failure::usage_of(&faults))?;
     settings.security = args.security.security()?;
     if let Some(file) = &args.admin_tokens {
         read_tokens(file).map_err(|why| Failure::usage(format!("--admin-tokens: {why}")))?;
