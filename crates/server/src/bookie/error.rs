@@ -65,6 +65,14 @@ pub enum StartError {
     /// The engine cannot be opened.
     #[error(transparent)]
     Engine(#[from] Box<bindery_engine::OpenError>),
+    /// Files of a ledger directory are damaged or missing.
+    #[error("{error}. Nothing was changed. For all that is damaged, and what to do about it, run: {verify}")]
+    Damaged {
+        /// The first that was found.
+        error: Box<bindery_engine::OpenError>,
+        /// The command that looks at everything.
+        verify: String,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -82,14 +90,6 @@ pub enum StartError {
     Stopped,
 }
 
-fn port_advice(source: &io::Error, option: &str) -> String {
-    match source.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("Another process has the port: stop it, or choose another port with {option}")
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("Ports below 1024 need privileges: choose another port with {option}")
-        }
 fn metadata_advice(error: &OpenError) -> &'static str {
     match error {
         OpenError::Store(StoreError::Unreachable { .. }) => {
@@ -99,6 +99,14 @@ fn metadata_advice(error: &OpenError) -> &'static str {
     }
 }
 
+fn port_advice(source: &io::Error, option: &str) -> String {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("Another process has the port: stop it, or choose another port with {option}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("Ports below 1024 need privileges: choose another port with {option}")
+        }
         _ => format!("Give an address of this machine with {option}"),
     }
 }
