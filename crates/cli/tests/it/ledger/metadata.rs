@@ -44,7 +44,7 @@ fn read_only_bookies_are_counted_where_bookies_are_missing() {
     let bookie = cluster.spawn(&[&["bookie", "--read-only", "--allow-loopback"][..], &place].concat());
     eventually(|| cluster.run(&["bookie", "list"]).done().contains("read-only"));
     let says =
-        ["2 needed, 1 available, 1 read-only", "readOnlyBecause", "disk is full", "bindery bookie list"];
+        ["2 needed, 1 available, 1 read-only", "readOnlyBecause", "full disk", "bindery bookie list"];
     cluster.run(&["ledger", "create", "--ensemble", "2"]).failed(7, &says);
     drop(bookie);
 }
