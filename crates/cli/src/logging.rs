@@ -34,7 +34,10 @@ pub fn say_failure(failure: &Failure) {
 
 /// A panic as a line of the log, with a backtrace if `RUST_BACKTRACE` asks for one.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    let message = panic.payload_as_str().unwrap_or("no message");
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let message =
+        text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
     let location = panic.location().map(ToString::to_string).unwrap_or_default();
     let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
     let backtrace = Backtrace::capture();
