@@ -173,6 +173,11 @@ fn render(bookies: &[BookieHealth], reads: &ReadHealth, columns: Option<usize>) 
         format!("no replica well {}", reads.fail_open),
     ];
     lines.push(fit::parts(&said, "   ", columns));
+    let unwell = bookies.iter().filter(|bookie| bookie.state != NodeState::Healthy);
+    for (bookie, error) in unwell.filter_map(|bookie| Some((bookie, bookie.last_error.as_ref()?))) {
+        let line = format!("{}: {error}", bookie.bookie);
+        lines.push(columns.map_or(line.clone(), |columns| line.chars().take(columns).collect()));
+    }
     lines.into_iter().map(|line| line + "\n").collect()
 }
 
@@ -197,6 +202,7 @@ fn object(bookie: &BookieHealth) -> Value {
         "probes_failed": bookie.probes_failed,
         "hedges_sent": bookie.hedges_sent,
         "hedges_won": bookie.hedges_won,
+        "last_error": bookie.last_error,
     })
 }
 
@@ -228,6 +234,7 @@ mod tests {
             probes_failed: 1,
             hedges_sent: 9,
             hedges_won: 8,
+            last_error: Some("cannot connect".to_owned()),
         };
         let text = render(
             std::slice::from_ref(&bookie),
@@ -238,6 +245,7 @@ mod tests {
         let expected = "10.0.0.1:3181 suspect 2 3 0.25 0.00 0.00 4 5 7 8 of 9";
         assert_eq!(lines[1], expected.split(' ').collect::<Vec<_>>(), "{text}");
         assert!(lines[2].ends_with(&["no", "replica", "well", "11"]), "{text}");
+        assert_eq!(lines[3], ["10.0.0.1:3181:", "cannot", "connect"], "{text}");
         let busy = BookieHealth { pending: 1_234_567, ..bookie.clone() };
         let text = render(&[bookie, busy], &ReadHealth::default(), Some(80));
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");

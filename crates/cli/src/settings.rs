@@ -1,7 +1,7 @@
 //! From flags, `bk_server.conf` and the environment to a bookie's settings. Flags win; all faults are reported at once.
 
 mod addresses;
-mod admin_tls;
+pub(crate) mod admin_tls;
 mod connections;
 mod disks;
 pub(crate) mod metadata_security;

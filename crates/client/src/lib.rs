@@ -100,7 +100,9 @@ mod window;
 mod writer;
 
 pub use bindery_metadata::layout::{LedgerError, LedgerListing};
-pub use bindery_metadata::{Endpoint, MetadataUri, RegistrationMode, StoreError};
+pub use bindery_metadata::{
+    Endpoint, Fault as MetadataFault, MetadataUri, RegistrationMode, ServerFaults, StoreError, WaitFor,
+};
 pub use bindery_types::{
     BookieId, DigestType, EntryId, InvalidQuorum, LedgerId, LedgerMetadata, LedgerState, Quorum, Segment,
 };

@@ -867,12 +867,29 @@ impl Engine {
         match want {
             Some((what, reason)) => {
                 if waits.get(&who).is_none_or(|(before, _)| *before != what) {
-                    tracing::warn!(reason, ?what, "no adds are taken while that is short; it is tried again");
+                    let said = match what {
+                        Shortage::Space => {
+                            "no space on the disk: adds are refused, and it is tried again each second; delete ledgers, free something \
+                             else there, or enlarge the volume"
+                        }
+                        Shortage::Descriptors => {
+                            "no file descriptor: adds are refused, and it is tried again each second; raise ulimit -n (LimitNOFILE) \
+                             if that does not pass"
+                        }
+                    };
+                    tracing::warn!(reason, "{said}");
                 }
                 waits.insert(who, (what, reason));
             }
-            None if waits.remove(&who).is_some() => tracing::info!(?who, "this is over"),
-            None => {}
+            None => {
+                if let Some((what, _)) = waits.remove(&who) {
+                    let over = match what {
+                        Shortage::Space => "there is space again",
+                        Shortage::Descriptors => "there are file descriptors again",
+                    };
+                    tracing::warn!("{over}: the write that waited for it is done");
+                }
+            }
         }
         let now = waits_of(&waits);
         if now == before {

@@ -153,6 +153,11 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// True when files of a ledger directory are damaged or missing.
+    pub fn is_directory_damage(&self) -> bool {
+        matches!(self, OpenError::Directory { source, .. } if source.is_damage())
+    }
+
     /// True when acknowledged records may be missing from the journal, and nothing else is wrong:
     /// [`EngineConfig::accepts_journal_damage`] would open what is left.
     pub fn is_journal_damage(&self) -> bool {

@@ -93,6 +93,16 @@ pub enum Metadata {
     Layout(Layout),
 }
 
+impl Metadata {
+    /// Its servers, as an operator knows them.
+    fn servers(&self) -> String {
+        match self {
+            Metadata::Uri(uri) => uri.servers.join(","),
+            Metadata::Layout(_) => String::new(),
+        }
+    }
+}
+
 /// How a bookie ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
@@ -130,6 +140,8 @@ pub struct Bookie {
     may_be_read_only: bool,
     /// After so long without the metadata store nobody counts on the registration any more.
     session_timeout: Duration,
+    /// Its servers, for the log.
+    metadata_servers: String,
     watch: JoinHandle<()>,
     stop_admin: Arc<Latch>,
     admin: Option<AdminTask>,
@@ -350,6 +362,7 @@ impl Bookie {
             standing,
             may_be_read_only,
             session_timeout: config.session_timeout,
+            metadata_servers: components.metadata.servers(),
             watch,
             stop_admin,
             admin,

@@ -340,6 +340,13 @@ fn stopped_early(sent: &Sent, confirmed: Option<EntryId>, number: i32) -> Failur
 /// The ledger ended under us.
 fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
     let (code, confirmed) = match error {
+        CloseError::GivenBack(stopped) => {
+            let Stopped { why, .. } = stopped;
+            let said = format!(
+                "ledger {ledger}: {why}. Nothing of this input is stored, and the ledger was left as it was: append again with what is missing"
+            );
+            return Failure::with_code(stopped_code(stopped), said);
+        }
         CloseError::Stopped(stopped) => (stopped_code(stopped), stopped.last_confirmed),
         CloseError::ClosedElsewhere { last_confirmed, .. } | CloseError::NotForced { last_confirmed, .. } => {
             (exit::LEDGER_ENDED, *last_confirmed)
@@ -349,7 +356,9 @@ fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
         CloseError::Stopped(Stopped { why, .. }) => {
             format!("ledger {ledger} can no longer be written: {why}")
         }
-        CloseError::ClosedElsewhere { .. } | CloseError::NotForced { .. } => error.to_string(),
+        CloseError::ClosedElsewhere { .. } | CloseError::NotForced { .. } | CloseError::GivenBack(_) => {
+            error.to_string()
+        }
     };
     let first_unknown = EntryId::to_wire(confirmed) + 1;
     Failure::with_code(

@@ -13,7 +13,7 @@ use bindery_io::Disk;
 use bindery_metadata::{ConnectOptions, Cookie, Layout, Membership, StartKind, Version};
 use bindery_types::BookieId;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,6 +91,9 @@ impl Opening<'_> {
                 let (limbo_up_to, checked_up_to) = (known.limbo_up_to, known.checked_up_to);
                 open(EngineConfig { limbo_up_to, checked_up_to, accepts_journal_damage: true, ..config })
                     .await?
+            }
+            Err(error) if error.is_directory_damage() => {
+                return Err(StartError::Damaged { error, verify: verify_command(self.config) });
             }
             opened => opened?,
         };
@@ -179,6 +182,7 @@ impl Opening<'_> {
             session_timeout: self.config.session_timeout,
             resume,
             security: self.config.metadata_security.clone(),
+            ..ConnectOptions::default()
         };
         Ok(bindery_metadata::connect_as_bookie(uri, options).await?)
     }
@@ -243,6 +247,27 @@ impl Opening<'_> {
         let (dirs, cookie) = (self.dirs.clone(), cookie.clone());
         blocking(move || dirs.stamp(&cookie, order.as_deref())).await
     }
+}
+
+/// `bindery verify` with all directories of a bookie, as a shell takes it.
+fn verify_command(config: &BookieConfig) -> String {
+    let parent_of = |dirs: &[PathBuf], name: &str| match dirs {
+        [dir] if dir.ends_with(name) => dir.parent().map(Path::to_owned),
+        _ => None,
+    };
+    let home = parent_of(&config.journal_dirs, "journal");
+    let dirs = match home.filter(|home| parent_of(&config.ledger_dirs, "ledgers").as_ref() == Some(home)) {
+        Some(home) => vec![home],
+        None => config.journal_dirs.iter().chain(&config.ledger_dirs).cloned().collect(),
+    };
+    let quoted = dirs.iter().map(|dir| {
+        let dir = dir.to_string_lossy();
+        match dir.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)) {
+            true => dir.into_owned(),
+            false => format!("'{}'", dir.replace('\'', r"'\''")),
+        }
+    });
+    ["bindery verify".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// What the middle of the start leads to.
@@ -336,4 +361,25 @@ pub(super) async fn open_dirs(
 fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "localhost".to_owned(), |name| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verify_is_named_with_all_directories() {
+        let of = |journals: &[&str], ledgers: &[&str]| {
+            let paths = |dirs: &[&str]| dirs.iter().map(PathBuf::from).collect();
+            let config = BookieConfig {
+                journal_dirs: paths(journals),
+                ledger_dirs: paths(ledgers),
+                ..BookieConfig::default()
+            };
+            verify_command(&config)
+        };
+        assert_eq!(of(&["/d/journal"], &["/d/ledgers"]), "bindery verify /d");
+        assert_eq!(of(&["/d/journal"], &["/e/ledgers"]), "bindery verify /d/journal /e/ledgers");
+        assert_eq!(of(&["/j 1"], &["/l1", "/it's"]), r"bindery verify '/j 1' /l1 '/it'\''s'");
+    }
 }

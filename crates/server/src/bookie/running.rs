@@ -41,6 +41,7 @@ impl Bookie {
                     Some(RegistrationEvent::Lost) => {
                         gone_at = Some(Instant::now() + self.session_timeout);
                         tracing::warn!(
+                            servers = self.metadata_servers,
                             "lost the connection to the metadata store, reconnecting: adds and reads go on, and this bookie stays \
                              registered for the session timeout of {:?}",
                             self.session_timeout

@@ -380,7 +380,15 @@ impl Gauges {
                 match reserve.tend(&*self.disk, now, is_short, takes_adds) {
                     Ok(reserve::Step::Keep) => {}
                     Ok(step) => {
-                        tracing::info!(dir = %dir.display(), ?step, bytes = reserve.size(), "reserve");
+                        let said = match step {
+                            reserve::Step::GiveUp => {
+                                "the reserve of this volume is given up, so that flushes and deletions find room"
+                            }
+                            reserve::Step::Refill | reserve::Step::Keep => {
+                                "the reserve of this volume is held again"
+                            }
+                        };
+                        tracing::info!(dir = %dir.display(), bytes = reserve.size(), "{said}");
                         space = self.disk.space(dir).ok();
                     }
                     Err(error) => tracing::warn!(dir = %dir.display(), %error, "cannot tend the reserve"),

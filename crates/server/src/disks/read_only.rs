@@ -119,11 +119,15 @@ impl ReadOnlyReasons {
             (false, Some(reason)) => tracing::warn!(cause = cause.name(), reason, "read-only"),
             (true, None) => {
                 let others: Vec<&str> = reasons.keys().map(|cause| cause.name()).collect();
-                tracing::info!(cause = cause.name(), "no reason to be read-only any more");
+                // As loud as the beginning: a log that shows warnings only has to show the end, too.
                 if was_read_only && !is_read_only {
-                    tracing::info!("writable again");
+                    tracing::warn!(cause = cause.name(), "writable again: that cause is over");
                 } else {
-                    tracing::info!(others = others.join(","), "still read-only");
+                    tracing::warn!(
+                        cause = cause.name(),
+                        others = others.join(","),
+                        "still read-only: that cause is over, others are not"
+                    );
                 }
             }
             _ => {}
