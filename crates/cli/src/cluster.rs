@@ -56,6 +56,7 @@ async fn init(args: &InitArgs) -> Result<(), Failure> {
     let said = match outcome {
         InitOutcome::Created => "created",
         InitOutcome::Completed => "completed: nodes of the cluster were missing",
+        InitOutcome::Mended => "mended: nodes below which bookies register were missing",
         InitOutcome::AlreadyInitialised => "already initialised, nothing changed",
     };
     output::write_all(format!("{}: {said}\n", args.metadata).as_bytes())
@@ -106,7 +107,8 @@ async fn prepare_restore(layout: &Layout, named: ClusterId, outcome: InitOutcome
             "there is a cluster with INSTANCEID {found:?} already, which stays what it is: choose another root or metadata store"
         )));
     }
-    if outcome != InitOutcome::AlreadyInitialised {
+    // A cluster that was there is in use: its tierers go on.
+    if !matches!(outcome, InitOutcome::AlreadyInitialised | InitOutcome::Mended) {
         layout.tier_pause().pause(&format!("{PAUSE_REASON} has not run yet")).await.map_err(failed)?;
     }
     Ok(())

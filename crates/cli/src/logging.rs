@@ -42,7 +42,20 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
-    tracing::error!(location, thread, backtrace, "panic, which is a bug: {message}");
+    match tracing::enabled!(tracing::Level::ERROR) {
+        true => tracing::error!(location, thread, backtrace, "panic, which is a bug: {message}"),
+        // As with other last words: RUST_LOG does not hide why a process ends.
+        false => output::say(json!({
+            "level": "ERROR",
+            "fields": {
+                "message": format!("panic, which is a bug: {message}"),
+                "location": location,
+                "thread": thread,
+                "backtrace": backtrace,
+            },
+            "target": module_path!(),
+        })),
+    }
 }
 
 /// Installs the log of this process. A second call changes nothing.

@@ -20,7 +20,9 @@ pub enum Fault {
     #[error("no way to that address ({0})")]
     NoRoute(String),
     /// No connection, and no refusal of one.
-    #[error("no connection within {0:?}, and no refusal: a firewall, or a wrong address")]
+    #[error(
+        "no connection within {0:?}, and no refusal: a firewall, a wrong address, or a name server that does not answer"
+    )]
     Silent(Duration),
     /// It accepts connections, and then says nothing.
     #[error("it accepts connections, and answered nothing within {0:?}")]
@@ -51,12 +53,28 @@ pub enum Fault {
 /// One that says which step failed: the name, or the connection.
 pub async fn connect_tcp(server: impl ToSocketAddrs) -> Result<TcpStream, Fault> {
     let addresses = lookup_host(server).await;
-    let addresses: Vec<_> = addresses.map_err(|error| Fault::UnknownHost(error.to_string()))?.collect();
+    let addresses: Vec<_> = addresses.map_err(|error| of_lookup(&error.to_string()))?.collect();
     TcpStream::connect(&addresses[..]).await.map_err(|error| match error.kind() {
         ErrorKind::ConnectionRefused => Fault::Refused,
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Fault::NoRoute(error.to_string()),
         _ => Fault::Other(error.to_string()),
     })
+}
+
+/// The fault of a name that was not found. The standard library keeps the code of the resolver in the text alone: a name server that
+/// says that there is no such name, or no address of it, is told from one that does not answer.
+fn of_lookup(error: &str) -> Fault {
+    const NO_SUCH_NAME: [&str; 4] = [
+        "Name or service not known",
+        "No address associated with hostname",
+        // musl, macOS
+        "Name does not resolve",
+        "nodename nor servname provided",
+    ];
+    match NO_SUCH_NAME.iter().any(|text| error.contains(text)) {
+        true => Fault::UnknownHost(error.to_owned()),
+        false => Fault::Other(format!("its name cannot be looked up ({error})")),
+    }
 }
 
 /// Which servers [`connect`](crate::connect) waits for, until its time is over. When it finds that none of them is worth the wait, it
@@ -75,10 +93,14 @@ impl Fault {
     /// Whether `wait_for` waits for a server with this fault.
     pub(crate) fn is_waited_for(&self, wait_for: WaitFor) -> bool {
         match self {
-            Fault::Silent(_) | Fault::Mute(_) | Fault::NotTried | Fault::NotServing | Fault::Other(_) => true,
-            Fault::UnknownHost(_) | Fault::Refused | Fault::NoRoute(_) | Fault::Closed(_) => {
-                wait_for == WaitFor::Down
-            }
+            // A server that is electing closes connections, and on a port for TLS says no more than that.
+            Fault::Silent(_)
+            | Fault::Mute(_)
+            | Fault::NotTried
+            | Fault::NotServing
+            | Fault::Closed(_)
+            | Fault::Other(_) => true,
+            Fault::UnknownHost(_) | Fault::Refused | Fault::NoRoute(_) => wait_for == WaitFor::Down,
             Fault::WrongProtocol(_) | Fault::Untrusted(_) => false,
         }
     }
@@ -89,11 +111,6 @@ impl Fault {
 pub struct ServerFaults(pub Vec<(String, Fault)>);
 
 impl ServerFaults {
-    /// Whether the same attempt may succeed later without anybody acting on a configuration.
-    pub fn is_transient(&self) -> bool {
-        self.0.is_empty() || self.0.iter().any(|(_, fault)| fault.is_waited_for(WaitFor::Down))
-    }
-
     /// Whether all that is wrong is trust: certificates, names, secrets in files.
     pub(crate) fn are_all_untrusted(&self) -> bool {
         !self.0.is_empty() && self.0.iter().all(|(_, fault)| matches!(fault, Fault::Untrusted(_)))
@@ -115,16 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_server_has_its_fault_and_one_that_may_return_makes_them_transient() {
+    fn each_server_has_its_fault() {
         let wrong = ("h:3181".to_owned(), Fault::WrongProtocol("the port of a bookie".into()));
         let down = ("h:2181".to_owned(), Fault::Refused);
-        let faults = ServerFaults(vec![wrong.clone(), down]);
+        let faults = ServerFaults(vec![wrong, down]);
         assert_eq!(
             faults.to_string(),
             "h:3181: the port of a bookie; h:2181: connection refused, no process listens on that port"
         );
-        assert!(faults.is_transient());
-        assert!(!ServerFaults(vec![wrong]).is_transient());
     }
 
     #[test]
@@ -132,9 +147,19 @@ mod tests {
         let waited = |fault: Fault| [WaitFor::Silent, WaitFor::Down].map(|wait| fault.is_waited_for(wait));
         assert_eq!(waited(Fault::Silent(Duration::ZERO)), [true, true]);
         assert_eq!(waited(Fault::NotServing), [true, true]);
+        assert_eq!(waited(Fault::Closed(String::new())), [true, true]);
         assert_eq!(waited(Fault::Refused), [false, true]);
         assert_eq!(waited(Fault::UnknownHost(String::new())), [false, true]);
         assert_eq!(waited(Fault::WrongProtocol(String::new())), [false, false]);
         assert_eq!(waited(Fault::Untrusted(String::new())), [false, false]);
+    }
+
+    #[test]
+    fn a_name_server_that_does_not_answer_says_nothing_about_the_name() {
+        let failed = |why: &str| of_lookup(&format!("failed to lookup address information: {why}"));
+        assert!(matches!(failed("Name or service not known"), Fault::UnknownHost(_)));
+        assert!(matches!(failed("No address associated with hostname"), Fault::UnknownHost(_)));
+        assert!(matches!(failed("Temporary failure in name resolution"), Fault::Other(_)));
+        assert!(matches!(failed("Too many open files (os error 24)"), Fault::Other(_)));
     }
 }

@@ -354,8 +354,8 @@ impl StoreError {
     /// True when the same request may succeed later without anybody acting.
     pub fn is_transient(&self) -> bool {
         match self {
-            StoreError::ConnectionLoss | StoreError::SessionExpired => true,
-            StoreError::Unreachable { faults, .. } => faults.is_transient(),
+            // Servers return, and certificates and settings of servers are put right while this process runs.
+            StoreError::ConnectionLoss | StoreError::SessionExpired | StoreError::Unreachable { .. } => true,
             _ => false,
         }
     }

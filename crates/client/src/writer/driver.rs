@@ -258,12 +258,29 @@ pub(super) async fn give_back(inner: &Inner) -> bool {
     let mut metadata = claim.metadata.clone();
     // What is marked, the next writer looks up.
     Handover::Idle { next, length_bytes, is_whole: false }.set(&mut metadata);
-    // Refused when anything else became of it since.
-    let written = inner.shared.layout.ledgers().update(inner.id, &metadata, claim.version).await;
-    if let Err(error) = &written {
+    let ledgers = inner.shared.layout.ledgers();
+    let mut retry = Retry::new(inner.shared.limits.metadata_patience);
+    let mut may_be_written = false;
+    loop {
+        // Refused when anything else became of it since.
+        let error = match ledgers.update(inner.id, &metadata, claim.version).await {
+            Ok(_) => return true,
+            Err(error) => error,
+        };
+        if error.is_transient() && retry.pause().await {
+            may_be_written = true;
+            continue;
+        }
+        // The attempt before may have been the one that changed the version.
+        if may_be_written
+            && let Ok(stored) = ledgers.get_latest(inner.id).await
+            && stored.metadata == metadata
+        {
+            return true;
+        }
         tracing::debug!(ledger_id = %inner.id, %error, "the ledger is not given back");
+        return false;
     }
-    written.is_ok()
 }
 
 /// Writes an explicit LAC (protocol reference, section 3.3), as well as it goes: the next entry says it again. Each task

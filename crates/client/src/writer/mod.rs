@@ -238,8 +238,11 @@ impl LedgerWriter {
     /// Drains, [forces](Self::force) a ledger with deferred sync, then closes it for good. It waits up to 2 s for
     /// copies that are late; a ledger that still lacks some is marked as under-replicated. A call that is dropped leaves the ledger open or
     /// closed.
+    ///
+    /// # Errors
+    /// [`CloseError::GivenBack`] when bookies took nothing from this writer for want of rights, and the ledger is free again.
     pub async fn close(mut self) -> Result<Closed, CloseError> {
-        self.finish(WriterCore::begin_close).await?;
+        self.finish_or_give_back(WriterCore::begin_close).await?;
         let state = self.inner.state.lock();
         Ok(Closed { last_entry: state.core.confirmed(), length_bytes: state.core.confirmed_length_bytes() })
     }
@@ -256,9 +259,17 @@ impl LedgerWriter {
         if self.drain().await.is_ok() && !inner.is_deferred {
             driver::announce_now(&inner).await;
         }
-        match self.finish(WriterCore::begin_hand_over).await {
+        self.finish_or_give_back(WriterCore::begin_hand_over).await
+    }
+
+    /// Finishes, or leaves the ledger as it was when bookies took nothing from this writer for want of rights (invariant 7).
+    async fn finish_or_give_back(
+        &mut self,
+        begin: fn(&mut WriterCore),
+    ) -> Result<Option<EntryId>, CloseError> {
+        match self.finish(begin).await {
             Err(CloseError::Stopped(stopped)) if matches!(stopped.why, WhyStopped::Unauthorized { .. }) => {
-                Err(match driver::give_back(&inner).await {
+                Err(match driver::give_back(&self.inner).await {
                     true => CloseError::GivenBack(stopped),
                     false => CloseError::Stopped(stopped),
                 })

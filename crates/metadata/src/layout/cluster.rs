@@ -70,9 +70,10 @@ pub enum OpenError {
 pub enum InitOutcome {
     /// The cluster was created.
     Created,
-    /// Missing nodes were made: an initialisation had stopped half-way, an earlier one or this one when its connection was lost; or
-    /// somebody had deleted the nodes below which bookies register.
+    /// Missing nodes were made: an initialisation had stopped half-way, an earlier one or this one when its connection was lost.
     Completed,
+    /// A whole cluster with the same layout was there, without nodes below which bookies register: these were made again.
+    Mended,
     /// A cluster with the same layout was there; nothing was changed.
     AlreadyInitialised,
 }
@@ -269,7 +270,7 @@ async fn try_init_cluster(
         }
         return Ok(match mend_registration(store, root).await? {
             _ if created => InitOutcome::Created,
-            true => InitOutcome::Completed,
+            true => InitOutcome::Mended,
             false => InitOutcome::AlreadyInitialised,
         });
     }

@@ -125,7 +125,7 @@ impl Refused {
 /// The fault of a port that does not answer, where a [look](probe) at it finds one.
 async fn explanation(server: &str, has_tls: bool) -> Option<Refused> {
     let fault = match probe::look(server).await {
-        Port::ZooKeeper { has_tls: false, .. } if has_tls => Fault::WrongProtocol(
+        Port::ZooKeeper { has_tls: Some(false), .. } if has_tls => Fault::WrongProtocol(
             "it speaks ZooKeeper's protocol without TLS: give the server's secure client port (secureClientPort), or set \
              zkTlsEnable=false"
                 .to_owned(),

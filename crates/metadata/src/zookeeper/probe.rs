@@ -10,7 +10,7 @@
 //! The answers decide on words of an error, and whether to wait. They are not trusted beyond that, so the questions go in plain text also
 //! where the connection itself would speak TLS.
 //!
-//! # Limits     [`ANSWER_BYTES_MAX`] of an answer, [`ANSWER_WAIT_MAX`] for all of them
+//! # Limits     [`ANSWER_BYTES_MAX`] of an answer, [`ANSWER_WAIT_MAX`] for each of at most three
 
 use std::time::Duration;
 
@@ -39,8 +39,9 @@ const CLIENT_HELLO: &[u8] = b"\x16\x03\x01\0\x2d\x01\0\0\x29\x03\x03\
 /// A port that does not answer ZooKeeper's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Port {
-    /// A ZooKeeper server's, for plain text; it may understand TLS as well (`client.portUnification`).
-    ZooKeeper { is_serving: bool, has_tls: bool },
+    /// A ZooKeeper server's, for plain text. It may understand TLS as well (`client.portUnification`): nothing is known about that
+    /// when it did not answer in time.
+    ZooKeeper { is_serving: bool, has_tls: Option<bool> },
     /// A bookie's, for its clients.
     Bookie,
     /// Of something that speaks another protocol.
@@ -83,20 +84,30 @@ impl Spoken {
 
 /// Looks at the port of `server`, which is HOST:PORT. Cancelling it closes the sockets.
 pub(super) async fn look(server: &str) -> Port {
-    let (text, answer, record) = tokio::join!(
-        exchange(server, FOUR_LETTER_WORD),
-        exchange(server, BOOKIE_READ),
-        exchange(server, CLIENT_HELLO)
-    );
-    if let Some(is_serving) = zookeeper(&text) {
-        return Port::ZooKeeper { is_serving, has_tls: spoken(&record) == Some(Spoken::Tls) };
+    // One after the other, so that a server that limits connections has one at a time.
+    let text = exchange(server, FOUR_LETTER_WORD).await;
+    if let Some(is_serving) = zookeeper(&text.bytes) {
+        let record = exchange(server, CLIENT_HELLO).await;
+        let has_tls = spoken(&record.bytes) == Some(Spoken::Tls);
+        return Port::ZooKeeper { is_serving, has_tls: (has_tls || record.is_over).then_some(has_tls) };
     }
+    if let Some(spoken) = spoken(&text.bytes) {
+        return Port::Other(spoken);
+    }
+    let answer = exchange(server, BOOKIE_READ).await;
     // A bookie understands TLS as well, if it is set up for it.
-    if is_of_bookie(&answer) {
+    if is_of_bookie(&answer.bytes) {
         return Port::Bookie;
     }
-    let spoken = spoken(&text).or_else(|| spoken(&answer)).or_else(|| spoken(&record));
-    spoken.map_or(Port::Unknown, Port::Other)
+    if let Some(spoken) = spoken(&answer.bytes) {
+        return Port::Other(spoken);
+    }
+    // A ZooKeeper server that is slow to say so may understand TLS on the same port.
+    if !text.is_over {
+        return Port::Unknown;
+    }
+    let record = exchange(server, CLIENT_HELLO).await;
+    spoken(&record.bytes).map_or(Port::Unknown, Port::Other)
 }
 
 /// Whether a ZooKeeper server that says this serves; `None` when it is none.
@@ -112,8 +123,15 @@ fn is_of_bookie(answer: &[u8]) -> bool {
     answer.len() >= 12 && answer[..3] == [0; 3] && answer[4..6] == BOOKIE_READ[4..6]
 }
 
-/// The beginning of the answer, as far as it came.
-async fn exchange(server: &str, question: &[u8]) -> Vec<u8> {
+/// The beginning of an answer.
+struct Answer {
+    /// As far as it came.
+    bytes: Vec<u8>,
+    /// The server answered, or ended the connection: in time.
+    is_over: bool,
+}
+
+async fn exchange(server: &str, question: &[u8]) -> Answer {
     let mut answer = Vec::with_capacity(ANSWER_BYTES_MAX);
     let exchange = async {
         let mut socket = TcpStream::connect(server).await?;
@@ -127,8 +145,8 @@ async fn exchange(server: &str, question: &[u8]) -> Vec<u8> {
         std::io::Result::Ok(())
     };
     // Why it fails says nothing about the port that the connection itself did not say.
-    let _ = timeout(ANSWER_WAIT_MAX, exchange).await;
-    answer
+    let is_over = timeout(ANSWER_WAIT_MAX, exchange).await.is_ok();
+    Answer { bytes: answer, is_over }
 }
 
 fn is_enough(answer: &[u8]) -> bool {

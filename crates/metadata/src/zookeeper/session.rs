@@ -13,7 +13,8 @@
 //! 3. The state channel shows a new session before any request is sent under it.
 //! 4. A request that waited longer than the session timeout without a server fails with `Unreachable`; it was not sent.
 //! 5. Servers are tried in an order that was drawn at the start. One that does not answer has a share of the session timeout, TLS
-//!    included, and then it is the next one's turn.
+//!    included, and then it is the next one's turn. While a first session is sought, the share is an equal part of the time for that:
+//!    a server that is slow and alone has nearly all of it.
 //! 6. With SASL, each connection logs in before anything else is sent on it. A server that refuses that ends the session for good.
 //! 7. A session that was never open ends when no server of a round is worth waiting for ([`WaitFor`]). One that was open goes on:
 //!    servers return, and certificates may be renewed under it.
@@ -137,6 +138,41 @@ pub(super) struct Session {
     /// What was last logged for operators about each server since the last connection.
     warned_of: BTreeMap<String, String>,
     has_said_waiting: bool,
+    explained: Explained,
+}
+
+/// How long the explanation of a fault is good for: each look makes connections, and a server that is electing has few to spare.
+const EXPLANATION_KEPT: Duration = Duration::from_secs(10);
+
+/// Faults of servers that were looked at ([`super::probe`]), by server.
+#[derive(Default)]
+struct Explained(BTreeMap<String, (Instant, Fault)>);
+
+impl Explained {
+    fn may_look(&self, server: &str) -> bool {
+        self.0.get(server).is_none_or(|(at, _)| at.elapsed() >= EXPLANATION_KEPT)
+    }
+
+    fn note(&mut self, server: &str, fault: Fault) -> Fault {
+        self.0.insert(server.to_owned(), (Instant::now(), fault.clone()));
+        fault
+    }
+
+    /// What was found out about a server that closes connections or says nothing, as long as it still does that.
+    fn recall(&mut self, server: &str, fault: Fault) -> Fault {
+        let is_unexplained = matches!(fault, Fault::Closed(_) | Fault::Mute(_));
+        match self.0.get(server) {
+            Some((_, explained @ (Fault::WrongProtocol(_) | Fault::NotServing))) if is_unexplained => {
+                explained.clone()
+            }
+            _ if is_unexplained => fault,
+            // Another fault: a look is worth its while when it closes connections again.
+            _ => {
+                self.0.remove(server);
+                fault
+            }
+        }
+    }
 }
 
 /// How a connection, or the attempt at one, ended.
@@ -190,6 +226,7 @@ impl Session {
             watches_sweep_at: WATCHES_SWEEP_MIN,
             warned_of: BTreeMap::new(),
             has_said_waiting: false,
+            explained: Explained::default(),
         }
     }
 
@@ -268,14 +305,19 @@ impl Session {
         loop {
             for server in self.servers.clone() {
                 let (frame, agreed) = self.connect_request();
-                let share = u32::try_from(self.servers.len() + 1).unwrap_or(u32::MAX);
-                let agreed = if self.is_first() { agreed.min(self.first.timeout) } else { agreed };
-                let wait = (agreed / share).max(CONNECT_WAIT_MIN);
+                let servers = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
+                let wait = match self.is_first() {
+                    // A little is left, so that the last one's fault is known when the time is over.
+                    true => self.first.timeout * 19 / 20 / servers,
+                    false => agreed / servers.saturating_add(1),
+                };
+                let wait = wait.max(CONNECT_WAIT_MIN);
+                let explains = self.is_first() && self.explained.may_look(&server);
                 let way = self.way.clone();
                 let is_connected = AtomicBool::new(false);
                 // Says what is known when the time is over during this attempt.
                 self.shared.faults.lock().entry(server.clone()).or_insert(Fault::Silent(wait));
-                let opening = Connection::open(&server, &way, frame, &is_connected, self.is_first());
+                let opening = Connection::open(&server, &way, frame, &is_connected, explains);
                 let handshake = timeout(wait, opening);
                 tokio::pin!(handshake);
                 let said_at = self.first.begun + SILENCE_SAID_AFTER;
@@ -294,6 +336,9 @@ impl Session {
                     }
                 };
                 let fault = match answer {
+                    Ok(Ok((_, response))) if self.refuses_new_session(&response) => {
+                        Fault::Other("it opens no session".to_owned())
+                    }
                     Ok(Ok((connection, response))) => {
                         self.adopt(response)?;
                         info!(server, session = %self.session_id().map(|id| id.to_string()).unwrap_or_default(),
@@ -308,6 +353,10 @@ impl Session {
                         return Err(End::AuthFailed);
                     }
                     Err(_) => silence(&is_connected, wait),
+                };
+                let fault = match explains {
+                    true => self.explained.note(&server, fault),
+                    false => self.explained.recall(&server, fault),
                 };
                 self.refused(&server, fault);
             }
@@ -377,6 +426,11 @@ impl Session {
         let request =
             wire::ConnectRequest { last_zxid: self.last_zxid, timeout_ms, session_id, password: &password };
         (request.frame(), identity.timeout)
+    }
+
+    /// Whether the server answers a request for a new session with none.
+    fn refuses_new_session(&self, response: &wire::ConnectResponse) -> bool {
+        !response.is_open() && self.shared.identity.lock().credentials.is_none()
     }
 
     /// Takes over what the server answered. Publishes the session before anything is sent under it (invariant 3).

@@ -105,9 +105,6 @@ async fn what_is_down_is_said_to_a_command_at_once_and_waited_for_by_a_service()
     assert_eq!(fault_of(&nobody, at_once()).await, (Fault::Refused, false));
     let (fault, is_waited) = fault_of(&unknown, at_once()).await;
     assert!(matches!(fault, Fault::UnknownHost(_)) && !is_waited, "{fault}");
-    let closing = Port::answering(|_| None).await;
-    let (fault, is_waited) = fault_of(&closing.address, at_once()).await;
-    assert!(matches!(fault, Fault::Closed(_)) && !is_waited, "{fault}");
 
     let short =
         ZooKeeperOptions { connect_timeout: Some(Duration::from_millis(300)), ..ZooKeeperOptions::default() };
@@ -130,7 +127,24 @@ async fn a_server_that_says_nothing_or_serves_nobody_is_waited_for() {
     .await;
     let (fault, is_waited) = fault_of(&electing.address, short).await;
     assert_eq!((fault, is_waited), (Fault::NotServing, true));
+    // As the port for TLS of one that is electing.
+    let short = ZooKeeperOptions { connect_timeout: Some(Duration::from_millis(700)), ..at_once() };
+    let closing = Port::answering(|_| None).await;
+    let (fault, is_waited) = fault_of(&closing.address, short.clone()).await;
+    assert!(matches!(fault, Fault::Closed(_)) && is_waited, "{fault}");
+    // One that speaks the protocol, and opens no session.
+    let refusing = Port::answering(|_| Some(&NO_SESSION)).await;
+    let (fault, is_waited) = fault_of(&refusing.address, short).await;
+    assert!(matches!(&fault, Fault::Other(why) if why.contains("no session")) && is_waited, "{fault}");
 }
+
+/// The answer to a connect request that grants no session: length, protocol version, timeout 0, id 0, a password of zeros.
+const NO_SESSION: [u8; 40] = {
+    let mut frame = [0; 40];
+    frame[3] = 36;
+    frame[4 + 19] = 16;
+    frame
+};
 
 #[tokio::test]
 async fn all_servers_have_to_fail_and_each_fault_is_named() {
