@@ -414,6 +414,16 @@ pub trait MetadataStore: Send + Sync + 'static {
 mod tests {
     use super::*;
 
+    /// Whoever has an open session goes on: certificates that have expired are renewed, and servers return.
+    #[test]
+    fn no_fault_of_a_server_is_for_good() {
+        let expired = ("zk:2281".to_owned(), crate::Fault::Untrusted("certificate expired".to_owned()));
+        let unreachable =
+            StoreError::Unreachable { waited: Duration::from_secs(10), faults: ServerFaults(vec![expired]) };
+        assert!(unreachable.is_transient());
+        assert!(!StoreError::AuthFailed.is_transient());
+    }
+
     #[test]
     fn credentials_survive_their_text_and_never_print_the_password() {
         let credentials = SessionCredentials { id: SessionId(-5), password: vec![0, 1, 0xab, 0xff] };

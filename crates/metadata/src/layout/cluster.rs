@@ -366,7 +366,7 @@ mod tests {
             for name in missing {
                 store.delete(&format!("/a/ledgers{name}"), None).await.unwrap();
             }
-            assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Completed), "{missing:?}");
+            assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Mended), "{missing:?}");
             assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::AlreadyInitialised));
         }
         let foreign = init_cluster(&store, "/else", LedgerLayout::Hierarchical, [1; 16]).await;

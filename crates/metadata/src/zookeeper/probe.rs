@@ -10,7 +10,8 @@
 //! The answers decide on words of an error, and whether to wait. They are not trusted beyond that, so the questions go in plain text also
 //! where the connection itself would speak TLS.
 //!
-//! # Limits     [`ANSWER_BYTES_MAX`] of an answer, [`ANSWER_WAIT_MAX`] for each of at most three
+//! # Limits     [`ANSWER_BYTES_MAX`] of an answer, [`ANSWER_WAIT_MAX`] for each of at most three questions, and
+//! [`SECOND_ANSWER_WAIT_MAX`] for one that is repeated
 
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ const ANSWER_BYTES_MAX: usize = 64;
 
 /// A port that needs longer is as good as one that says nothing.
 const ANSWER_WAIT_MAX: Duration = Duration::from_millis(300);
+
+/// For a server that speaks TLS, before it is said to speak nothing else: a JVM that just started is slow.
+const SECOND_ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What ZooKeeper answers in plain text, whether it serves or not, and also when its administrator forbids this very word.
 const FOUR_LETTER_WORD: &[u8] = b"srvr";
@@ -85,16 +89,16 @@ impl Spoken {
 /// Looks at the port of `server`, which is HOST:PORT. Cancelling it closes the sockets.
 pub(super) async fn look(server: &str) -> Port {
     // One after the other, so that a server that limits connections has one at a time.
-    let text = exchange(server, FOUR_LETTER_WORD).await;
+    let text = exchange(server, FOUR_LETTER_WORD, ANSWER_WAIT_MAX).await;
     if let Some(is_serving) = zookeeper(&text.bytes) {
-        let record = exchange(server, CLIENT_HELLO).await;
+        let record = exchange(server, CLIENT_HELLO, ANSWER_WAIT_MAX).await;
         let has_tls = spoken(&record.bytes) == Some(Spoken::Tls);
         return Port::ZooKeeper { is_serving, has_tls: (has_tls || record.is_over).then_some(has_tls) };
     }
     if let Some(spoken) = spoken(&text.bytes) {
         return Port::Other(spoken);
     }
-    let answer = exchange(server, BOOKIE_READ).await;
+    let answer = exchange(server, BOOKIE_READ, ANSWER_WAIT_MAX).await;
     // A bookie understands TLS as well, if it is set up for it.
     if is_of_bookie(&answer.bytes) {
         return Port::Bookie;
@@ -102,12 +106,18 @@ pub(super) async fn look(server: &str) -> Port {
     if let Some(spoken) = spoken(&answer.bytes) {
         return Port::Other(spoken);
     }
-    // A ZooKeeper server that is slow to say so may understand TLS on the same port.
-    if !text.is_over {
-        return Port::Unknown;
+    let record = exchange(server, CLIENT_HELLO, ANSWER_WAIT_MAX).await;
+    match spoken(&record.bytes) {
+        // Both wait for more of a question: a port for TLS alone, and a ZooKeeper server with both on one port that is slow.
+        Some(Spoken::Tls) if !text.is_over => {
+            let text = exchange(server, FOUR_LETTER_WORD, SECOND_ANSWER_WAIT_MAX).await;
+            match zookeeper(&text.bytes) {
+                Some(is_serving) => Port::ZooKeeper { is_serving, has_tls: Some(true) },
+                None => Port::Other(Spoken::Tls),
+            }
+        }
+        spoken => spoken.map_or(Port::Unknown, Port::Other),
     }
-    let record = exchange(server, CLIENT_HELLO).await;
-    spoken(&record.bytes).map_or(Port::Unknown, Port::Other)
 }
 
 /// Whether a ZooKeeper server that says this serves; `None` when it is none.
@@ -131,7 +141,7 @@ struct Answer {
     is_over: bool,
 }
 
-async fn exchange(server: &str, question: &[u8]) -> Answer {
+async fn exchange(server: &str, question: &[u8], wait: Duration) -> Answer {
     let mut answer = Vec::with_capacity(ANSWER_BYTES_MAX);
     let exchange = async {
         let mut socket = TcpStream::connect(server).await?;
@@ -145,7 +155,7 @@ async fn exchange(server: &str, question: &[u8]) -> Answer {
         std::io::Result::Ok(())
     };
     // Why it fails says nothing about the port that the connection itself did not say.
-    let is_over = timeout(ANSWER_WAIT_MAX, exchange).await.is_ok();
+    let is_over = timeout(wait, exchange).await.is_ok();
     Answer { bytes: answer, is_over }
 }
 
