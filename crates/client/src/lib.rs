@@ -53,6 +53,10 @@
 //! [`ClientBuilder::memory_limit`]; held up by a slow bookie: [`ClientBuilder::slow_replica_bytes_max`]; a write quorum:
 //! [`WRITE_QUORUM_SIZE_MAX`]; an entry: what fits a frame of 5 MiB ([`LedgerWriter::payload_bytes_max`])
 //!
+//! What ends in `next` is a [`Stream`](futures_core::Stream), too, for `StreamExt` and `TryStreamExt`: [`EntryStream`],
+//! [`TailStream`], [`StoredStream`], [`LedgerStream`]. For bytes without entries of their own there are tokio's
+//! `AsyncWrite` and `AsyncRead`: [`ByteWriter`], [`ByteReader`].
+//!
 //! Without async code: [`blocking`].
 //!
 //! For tiering: [`Client::bulk`] reads stored bytes in the background, [`Client::reconcile`] tells bookies what is in object
@@ -68,6 +72,7 @@
 
 pub mod blocking;
 mod bulk;
+mod byte_io;
 /// As the server's tests make them.
 #[cfg(test)]
 #[path = "../../server/tests/it/common/certificates.rs"]
@@ -83,6 +88,7 @@ mod handover;
 pub mod health;
 #[cfg(test)]
 mod lagging;
+mod listing;
 mod metadata_edit;
 #[cfg(test)]
 mod model;
@@ -99,7 +105,7 @@ mod verify;
 mod window;
 mod writer;
 
-pub use bindery_metadata::layout::{LedgerError, LedgerListing};
+pub use bindery_metadata::layout::LedgerError;
 pub use bindery_metadata::{Endpoint, MetadataUri, RegistrationMode, StoreError};
 pub use bindery_types::{
     BookieId, DigestType, EntryId, InvalidQuorum, LedgerId, LedgerMetadata, LedgerState, Quorum, Segment,
@@ -110,6 +116,7 @@ pub use crate::bulk::{
 };
 pub use bindery_wire::FrameLimit;
 
+pub use crate::byte_io::{ByteReader, ByteWriter, ENTRY_SIZE_BYTES_DEFAULT};
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
 pub use crate::connection::hooks::{
     Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn,
@@ -122,6 +129,7 @@ pub use crate::error::{
 };
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::health::{BookieHealth, BusyBookie, NodeState, Percentiles, ReadHealth};
+pub use crate::listing::LedgerStream;
 pub use crate::options::{
     BOOKIE_QUARANTINE_TIME_DEFAULT, CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT,
     METADATA_PATIENCE_DEFAULT, OpenMode, REQUEST_TIMEOUT_DEFAULT, SLOW_REPLICA_PART_DEFAULT,

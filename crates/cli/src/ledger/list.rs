@@ -29,7 +29,7 @@ async fn list_to(client: &Client, args: &ListArgs, out: &mut Output) -> Result<(
     if args.long && !args.json && out.write(HEADER.as_bytes()).await.is_err() {
         return Ok(());
     }
-    while let Some(ids) = listing.next().await.map_err(|error| store_failure(&error))? {
+    while let Some(ids) = listing.next_range().await.transpose().map_err(|error| store_failure(&error))? {
         for ids in ids.chunks(METADATA_READ_MAX) {
             for text in texts(client, args, ids).await? {
                 if out.write(&text).await.is_err() {

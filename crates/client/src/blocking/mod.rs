@@ -186,17 +186,11 @@ impl Client {
     pub fn ledgers(&self) -> impl Iterator<Item = Result<LedgerId, Error<StoreError>>> + use<> {
         let (calls, mut listing) = (self.calls.clone(), self.client.ledgers());
         let mut is_over = false;
-        let ranges = std::iter::from_fn(move || {
-            let range = if is_over { None } else { calls.wait(listing.next()).transpose() };
-            is_over = !matches!(range, Some(Ok(_)));
-            range
-        });
-        ranges.flat_map(|range| {
-            let (ids, error) = match range {
-                Ok(ids) => (ids, None),
-                Err(error) => (Vec::new(), Some(Err(error))),
-            };
-            ids.into_iter().map(Ok).chain(error)
+        std::iter::from_fn(move || {
+            let next = async { listing.next().await.transpose() };
+            let next = if is_over { None } else { calls.wait(next).transpose() };
+            is_over = !matches!(next, Some(Ok(_)));
+            next
         })
     }
 

@@ -6,6 +6,7 @@
 mod announce;
 mod blocking;
 mod bulk;
+mod byte_io;
 mod claim;
 mod cluster;
 mod force;
@@ -14,14 +15,16 @@ mod gaps;
 mod marks;
 mod placement;
 mod stopped;
+mod streams;
 mod verify;
 
 use std::time::Duration;
 
 use bindery_client::{
-    AppendError, AppendOpenError, Client, CloseError, Closed, CreateError, EntryId, LedgerReader,
+    AppendError, AppendOpenError, Client, CloseError, Closed, CreateError, EntryId, LedgerId, LedgerReader,
     LedgerState, LedgerWriter, OpenError, OpenMode, ReadError, WhyStopped,
 };
+use futures_util::TryStreamExt;
 use tokio::time::timeout;
 
 use crate::ledgers::cluster::{Cluster, entry, options, payload};
@@ -97,12 +100,12 @@ async fn ledgers_of_every_shape_are_written_closed_and_read_back() {
     let reader = client.open_ledger(id, PASSWORD, OpenMode::ReadOnly).await.unwrap();
     assert_eq!((reader.last_add_confirmed(), reader.length_bytes()), (None, Some(0)));
     assert!(reader.tail(entry(0)).next().await.is_none());
-    let mut listing = client.ledgers();
-    let mut ledgers = Vec::new();
-    while let Some(ids) = listing.next().await.unwrap() {
-        ledgers.extend(ids);
-    }
+    let ledgers: Vec<LedgerId> = client.ledgers().try_collect().await.unwrap();
     assert_eq!(ledgers.len(), 5);
+    let mut listing = client.ledgers();
+    assert_eq!(listing.next().await, Some(Ok(ledgers[0])));
+    assert_eq!(listing.next_range().await.unwrap().unwrap(), &ledgers[1..], "what is left of the range");
+    assert_eq!((listing.next_range().await, listing.next().await), (None, None));
     client.delete_ledger(id).await.unwrap();
     assert!(matches!(
         client.open_ledger(id, PASSWORD, OpenMode::ReadOnly).await,
