@@ -38,7 +38,7 @@ impl<'py> IntoPyObject<'py> for Found {
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Entry>> {
-        let bindery_client::Entry { id, payload, last_add_confirmed, length_bytes } = self.0;
+        let bindery_client::Entry { id, payload, last_add_confirmed, length_bytes, .. } = self.0;
         let payload = PyBytes::new(py, &payload).unbind();
         let last_add_confirmed = last_add_confirmed.map(EntryId::get);
         Bound::new(py, Entry { id: id.get(), payload, last_add_confirmed, length_bytes })

@@ -41,6 +41,7 @@ use crate::writer::{KeptBytes, LedgerWriter, TakenOver, WriteCounts, WriteHealth
 
 /// A ledger's metadata as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LedgerInfo {
     /// The ledger.
     pub id: LedgerId,
@@ -52,8 +53,16 @@ pub struct LedgerInfo {
     pub created_ms: i64,
 }
 
+impl LedgerInfo {
+    /// Of these parts: for tests of what shows it.
+    pub fn new(id: LedgerId, metadata: LedgerMetadata, version: Version, created_ms: i64) -> LedgerInfo {
+        LedgerInfo { id, metadata, version, created_ms }
+    }
+}
+
 /// A registered bookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BookieInfo {
     /// Its id.
     pub id: BookieId,
@@ -65,6 +74,7 @@ pub struct BookieInfo {
 
 /// Bytes that a client holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryInUse {
     /// Of entries that bookies have not all acknowledged.
     pub adds_bytes: u64,

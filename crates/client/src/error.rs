@@ -20,6 +20,7 @@ pub struct BookieAnswers(pub Vec<(BookieId, BookieAnswer)>);
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BookieAnswer {
     /// It does not have it.
     #[error("does not have it")]
@@ -50,6 +51,7 @@ impl fmt::Display for BookieAnswers {
 
 /// Too few bookies for an ensemble, or for the replacement of some of its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NotEnoughBookies {
     /// How many are needed.
     pub needed: usize,
@@ -87,6 +89,7 @@ impl std::error::Error for NotEnoughBookies {}
 
 /// Why [`ClientBuilder::connect`](crate::ClientBuilder::connect) failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The builder was given no metadata URI.
     #[error("no metadata store was named: give the builder its URI (ClientBuilder::metadata)")]
@@ -107,6 +110,7 @@ pub enum ConnectError {
 
 /// Why no ledger was created. Nothing is left behind, except perhaps a skipped id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CreateError {
     /// Too few writable bookies.
     #[error("cannot create a ledger: {0}")]
@@ -154,6 +158,7 @@ pub enum CreateError {
 
 /// Why a writer stopped for good. What to do is in the messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WhyStopped {
     /// Somebody recovers the ledger: another client took this writer for dead.
     #[error("another client is recovering the ledger; it will be closed. Write on in a new ledger")]
@@ -207,6 +212,7 @@ pub enum WhyStopped {
 
 /// Why a force did not come through.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ForceError {
     /// Not all bookies of the ensemble said that they synced. Nothing more is confirmed, and the writer lives on.
     #[error(
@@ -226,6 +232,7 @@ pub enum ForceError {
 
 /// Why an entry was not appended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AppendError {
     /// This entry is too large; the writer lives on.
     #[error(
@@ -246,6 +253,7 @@ pub enum AppendError {
 
 /// Why an entry was not appended at once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TryAppendError {
     /// There is no room for it now; the writer lives on.
     #[error(
@@ -265,6 +273,7 @@ pub enum TryAppendError {
 
 /// The end of a writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stopped {
     /// The ledger.
     pub ledger: LedgerId,
@@ -288,6 +297,7 @@ impl std::error::Error for Stopped {}
 
 /// Why a ledger was not closed, or not handed over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CloseError {
     /// Entries that were enqueued could not be confirmed: open the ledger with recovery to close it.
     #[error(transparent)]
@@ -318,8 +328,20 @@ pub enum CloseError {
     },
 }
 
+impl CloseError {
+    /// The last entry that this writer had confirmed.
+    pub fn last_confirmed(&self) -> Option<EntryId> {
+        match self {
+            CloseError::Stopped(stopped) => stopped.last_confirmed,
+            CloseError::NotForced { last_confirmed, .. }
+            | CloseError::ClosedElsewhere { last_confirmed, .. } => *last_confirmed,
+        }
+    }
+}
+
 /// Why a ledger cannot be taken up for appending.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AppendOpenError {
     /// No such ledger.
     #[error("ledger {0} does not exist")]
@@ -379,6 +401,7 @@ fn end(last_entry: Option<EntryId>) -> String {
 
 /// Why a ledger was not opened for reading.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// No such ledger.
     #[error("ledger {0} does not exist")]
@@ -402,6 +425,7 @@ pub enum OpenError {
 
 /// Why a ledger could not be recovered. It stays in recovery, nothing is lost, and it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecoveryError {
     /// A bookie refused the key, or this client: both have the same code.
     #[error(
@@ -469,6 +493,7 @@ pub enum RecoveryError {
 
 /// Why something was not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// Behind the last entry (closed ledger) or the LAC, last add confirmed (open ledger).
     #[error("ledger {ledger} has no entry {entry}: it ends with {}", end(*.last))]

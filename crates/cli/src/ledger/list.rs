@@ -271,12 +271,9 @@ mod tests {
     #[test]
     fn a_mark_is_called_one_and_what_cannot_be_read_is_unknown() {
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
-        let info = LedgerInfo {
-            id: LedgerId::new(7).unwrap(),
-            metadata: LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret),
-            version: bindery_metadata::store::Version(0),
-            created_ms: 0,
-        };
+        let metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
+        let version = bindery_metadata::store::Version(0);
+        let info = LedgerInfo::new(LedgerId::new(7).unwrap(), metadata, version, 0);
         let marked = Ok(vec!["b1".to_owned(), "b2".to_owned()]);
         assert!(text(&info, &marked).contains("\nmarked        as under-replicated on b1, b2\n"));
         assert!(!text(&info, &Ok(Vec::new())).contains("marked"));

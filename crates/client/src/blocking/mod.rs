@@ -53,6 +53,7 @@ use crate::{LedgerError, ReadHealth, WriteHealth};
 
 /// Why a blocking call failed: as the async one would have, or because of where it was called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error<E> {
     /// Inside a tokio runtime nothing may block. Nothing was done.
     #[error(

@@ -60,6 +60,7 @@ const LATE_COPIES_WAIT: Duration = Duration::from_secs(2);
 
 /// Where a writer stands. Adds complete strictly in order, so one number says all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Progress {
     /// The last confirmed entry: it and all before it are safe.
     pub confirmed: Option<EntryId>,
@@ -73,6 +74,7 @@ pub struct Progress {
 
 /// A ledger that was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Closed {
     /// Its last entry.
     pub last_entry: Option<EntryId>,
