@@ -53,11 +53,11 @@
 //! [`ClientBuilder::memory_limit`]; held up by a slow bookie: [`ClientBuilder::slow_replica_bytes_max`]; a write quorum:
 //! [`WRITE_QUORUM_SIZE_MAX`]; an entry: what fits a frame of 5 MiB ([`LedgerWriter::payload_bytes_max`])
 //!
-//! What ends in `next` is a [`Stream`], too, for `StreamExt` and `TryStreamExt`: [`EntryStream`],
+//! Everything with a `next` is a [`Stream`], too, for `StreamExt` and `TryStreamExt`: [`EntryStream`],
 //! [`TailStream`], [`StoredStream`], [`LedgerStream`]. For bytes without entries of their own there are tokio's
 //! `AsyncWrite` and `AsyncRead`: [`ByteWriter`], [`ByteReader`].
 //!
-//! A program needs this crate and a tokio runtime: whatever a signature here names is re-exported.
+//! A program needs this crate and a tokio runtime: all types of its signatures are re-exported here.
 //!
 //! Without async code, and without a runtime of one's own: [`blocking`].
 //!
@@ -71,6 +71,11 @@
 //! [`Client::memory_in_use`] are cheap to call and name no metrics library; what happens is told by `tracing`.
 //!
 //! # Not here   telling a bookie's incarnations apart (IC16)
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
 
 pub mod blocking;
 mod bulk;
