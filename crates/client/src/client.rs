@@ -54,7 +54,7 @@ pub struct LedgerInfo {
 }
 
 impl LedgerInfo {
-    /// Of these parts: for tests of what shows it.
+    /// Of these parts: for tests of programs that show it.
     pub fn new(id: LedgerId, metadata: LedgerMetadata, version: Version, created_ms: i64) -> LedgerInfo {
         LedgerInfo { id, metadata, version, created_ms }
     }

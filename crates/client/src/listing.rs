@@ -22,7 +22,7 @@ type Reading = Pin<Box<dyn Future<Output = (LedgerListing, Range)> + Send>>;
 #[must_use = "nothing is read before the stream is polled"]
 pub struct LedgerStream {
     listing: Listing,
-    /// What is left of the range that was read last.
+    /// The rest of the range that was read last.
     range: VecDeque<LedgerId>,
 }
 
@@ -42,7 +42,7 @@ impl LedgerStream {
         poll_fn(|context| self.poll_id(context)).await
     }
 
-    /// The next ids at once, never none: those of one range of the metadata store, or what is left of it. `None` at the end.
+    /// The next ids at once, never none: those of one range of the metadata store, or the rest of it. `None` at the end.
     /// Cancel safe.
     pub async fn next_range(&mut self) -> Option<Result<Vec<LedgerId>, StoreError>> {
         poll_fn(|context| self.poll_range(context))

@@ -11,7 +11,7 @@
 //! # Invariants
 //! 1. Bytes are stored in the order in which they were written, once each; those of a write that is pending are not taken.
 //! 2. An entry has [`ByteWriter::entry_size_bytes`] bytes, except before a flush or the end, where it has what is left; it is
-//!    never empty. Nothing else tells where a write ended.
+//!    never empty. The boundaries of writes are not kept.
 //! 3. An error is the answer to every call behind it: a reader that failed does not look as if it had come to the end.
 //!
 //! # Limits     a writer: one entry, beside what the client's memory limit has room for; a reader: one payload, beside what

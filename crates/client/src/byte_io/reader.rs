@@ -26,8 +26,8 @@ use crate::error::ReadError;
 /// # Ok(()) }
 /// ```
 ///
-/// Read-ahead is the stream's, so within the client's memory limit; this holds one payload. Buffering it once more gains
-/// nothing. Cancel safe: what a read that is dropped has not returned comes with the next one.
+/// Read-ahead is the stream's, so within the client's memory limit; this holds one payload. It needs no
+/// further buffer. Cancel safe: a read that is dropped has taken no bytes.
 #[must_use = "nothing is read before it is polled"]
 pub struct ByteReader<S> {
     entries: S,

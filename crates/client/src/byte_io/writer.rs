@@ -1,8 +1,8 @@
 //! Bytes that are cut into entries.
 //!
 //! # Invariants
-//! 1. Nothing is written while something is waited for, so one future at most has the writer, and gives it back.
-//! 2. What waits is polled by each call until it is through; no call drops it.
+//! 1. At most one future has the writer, and gives it back; no entry is made meanwhile.
+//! 2. Each call polls that future until it is through; no call drops it.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -92,7 +92,7 @@ impl ByteWriter {
     }
 
     /// How many bytes each entry gets, from the next one on: at least one, at most
-    /// [`LedgerWriter::payload_bytes_max`]; what lies outside counts as the nearest of these.
+    /// [`LedgerWriter::payload_bytes_max`]; a value outside counts as the nearest of these.
     pub fn entry_size_bytes(mut self, bytes: usize) -> ByteWriter {
         self.entry_size_bytes = bytes.clamp(1, self.entry_size_bytes_max);
         self
@@ -129,7 +129,7 @@ impl ByteWriter {
         }
     }
 
-    /// Until nothing is waited for.
+    /// Until no future has the writer.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Result<(), AppendError>> {
         let is_drain = matches!(self.state, State::Draining(_));
         if let State::Enqueuing(waiting) | State::Draining(waiting) = &mut self.state {
@@ -156,7 +156,7 @@ impl ByteWriter {
     /// Makes an entry of the buffer, if there is anything in it.
     fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<Result<(), AppendError>> {
         ready!(self.poll_idle(context))?;
-        let State::Idle(writer) = &self.state else { unreachable!("nothing is waited for (invariant 1)") };
+        let State::Idle(writer) = &self.state else { unreachable!("no future has the writer (invariant 1)") };
         if self.buffer.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -197,7 +197,7 @@ impl ByteWriter {
         let meanwhile = State::Closed(Err(self.stopped().into()));
         match std::mem::replace(&mut self.state, meanwhile) {
             State::Idle(writer) => (writer, std::mem::take(&mut self.buffer)),
-            _ => unreachable!("nothing is waited for (invariant 1)"),
+            _ => unreachable!("no future has the writer (invariant 1)"),
         }
     }
 

@@ -73,7 +73,7 @@ pub struct BookieHealth {
 }
 
 impl BookieHealth {
-    /// Of a healthy bookie of which nothing else is known: for tests of what shows it.
+    /// Of a healthy bookie, with all counts at zero: for tests of programs that show it.
     pub fn new(bookie: BookieId) -> BookieHealth {
         BookieHealth {
             bookie,

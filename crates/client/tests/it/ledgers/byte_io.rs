@@ -180,7 +180,7 @@ async fn a_writer_without_room_holds_its_caller_up_and_takes_each_byte_once() {
     into.write_all(&pattern(10_000)).await.unwrap();
     into.flush().await.unwrap();
     cluster.stop_bookie(&bookie("b0")).await;
-    // What goes in before the room is used up; what is pending is not taken, however often it is tried and given up.
+    // Writes go in until the room is used up. A write that is pending takes no byte, however often it is tried and given up.
     let (data, mut taken) = (pattern(1_000_000), 10_000);
     let mut refused = 0;
     while refused < 50 {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bindery_client::{
     AppendError, AppendOpenError, Client, CloseError, CreateError, EntryId, LedgerId, LedgerReader,
-    LedgerState, LedgerWriter, OpenError, OpenMode, ReadError, WhyStopped,
+    LedgerState, LedgerWriter, OpenError, OpenMode, ReadError, TryAppendError, WhyStopped,
 };
 use futures_util::TryStreamExt;
 use tokio::time::timeout;
@@ -130,6 +130,10 @@ async fn what_cannot_work_is_refused_with_a_reason() {
     let large = vec![0; writer.payload_bytes_max() as usize + 1];
     assert!(matches!(writer.enqueue(&large).await, Err(AppendError::TooLarge { .. })));
     assert_eq!(writer.append(&large[1..]).await.unwrap(), entry(0), "the largest entry");
+    let confirmed = writer.try_append(b"at once").unwrap();
+    assert_eq!(writer.try_enqueue(b"behind it").unwrap(), entry(2), "it has its id already");
+    assert_eq!(confirmed.await.unwrap(), entry(1));
+    assert!(matches!(writer.try_append(&large), Err(TryAppendError::Append(AppendError::TooLarge { .. }))));
     let error = client.open_ledger(id, b"wrong", OpenMode::Recover).await.unwrap_err();
     assert!(matches!(error, OpenError::WrongPassword(_)), "{error}");
     let error = client.open_for_append(id, PASSWORD).await.unwrap_err();

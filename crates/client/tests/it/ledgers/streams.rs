@@ -1,4 +1,4 @@
-//! What ends in `next` is a `Stream`, too, with the same entries.
+//! Everything with a `next` is a `Stream`, too, with the same entries.
 
 use bindery_client::{Entry, EntryId, OpenMode, ReadError};
 use futures_util::stream::{FusedStream, select};
@@ -60,7 +60,7 @@ async fn a_tail_works_with_combinators_and_goes_on_after_it_was_left_alone() {
     let writer = client.create_ledger(options(3, 2, 2)).await.unwrap();
     let reader = client.open_ledger(writer.id(), PASSWORD, OpenMode::ReadOnly).await.unwrap();
     let mut tail = reader.tail(EntryId::FIRST);
-    // Polled while there is nothing, and again, and left: what is under way takes no entry.
+    // Polled without an entry to come, again and again, and left each time: no entry is lost by that.
     for _ in 0..3 {
         assert!(tail.next().now_or_never().is_none());
         assert!(StreamExt::next(&mut tail).now_or_never().is_none());
@@ -77,7 +77,7 @@ async fn a_tail_works_with_combinators_and_goes_on_after_it_was_left_alone() {
     cluster.stop().await;
 }
 
-/// The end of an open ledger has to be asked for first.
+/// Each of them first asks for the end of the open ledger.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_nobody_polls_any_more_hold_up_nobody() {
     let cluster = Cluster::start(3).await;
