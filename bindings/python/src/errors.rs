@@ -238,6 +238,17 @@ impl Raise for AppendOpenError {
             _ => of::<BinderyError>,
         }
     }
+
+    /// The message names the command that closes a ledger; here there is a call for it.
+    fn raise(self) -> PyErr {
+        let text = match &self {
+            AppendOpenError::Busy(ledger) | AppendOpenError::NotHandedOver(ledger) => {
+                format!("{self} (in Python: client.open({ledger}, recover=True))")
+            }
+            _ => self.to_string(),
+        };
+        self.class()(text)
+    }
 }
 
 impl Raise for ReadError {
