@@ -199,7 +199,7 @@ mod tests {
         let mut bookie = BookieHealth::new(BookieId::new("10.0.0.1:3181").unwrap());
         (bookie.state, bookie.pending, bookie.reads_sent, bookie.answered) = (NodeState::Suspect, 2, 7, 3);
         (bookie.reads.count, bookie.reads.p50) = (3, Duration::from_micros(250));
-        (bookie.timeouts, bookie.unreachable) = (4, 5);
+        (bookie.timeouts, bookie.unreachable, bookie.errors, bookie.rejected) = (4, 5, 6, 1);
         (bookie.hedges_sent, bookie.hedges_won) = (9, 8);
         let mut reads = ReadHealth::default();
         reads.fail_open = 11;
