@@ -761,6 +761,10 @@ class BookieHealth:
     def hedges_won(self) -> int:
         """Hedges sent to it that were answered first."""
 
+    @property
+    def last_error(self) -> str | None:
+        """Why it last could not be reached, or failed; None if it never did."""
+
 @final
 class WriteHealth:
     """Writes of a client. Counts are since it was made."""

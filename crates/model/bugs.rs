@@ -1,5 +1,4 @@
-// The planted bugs. Each is a small change to one place of a source, which must be there exactly once. One that is here
-// twice is planted where the source has its text.
+// The planted bugs. Each is a small change to one place of a source, which must be there exactly once.
 const BUGS: &[Bug] = &[
     (
         "released_bytes_serve_nobody",
@@ -65,36 +64,29 @@ const BUGS: &[Bug] = &[
     (
         "a_window_opens_untold",
         "outbox",
-        "            lane.is_wanted = false;
+        "        if std::mem::take(&mut read_window.is_wanted) {
             self.sender.notify_one();",
-        "            lane.is_wanted = false;",
-    ),
-    (
-        "a_window_opens_untold",
-        "outbox",
-        "        if std::mem::take(&mut lane.is_wanted) {
-            self.sender.notify_one();",
-        "        if std::mem::take(&mut lane.is_wanted) {",
+        "        if std::mem::take(&mut read_window.is_wanted) {",
     ),
     ("a_signal_is_raised_beside_the_lock", "signal", "            drop(self.lock.lock());\n", ""),
     (
-        "an_unused_turn_wakes_nobody",
-        "line",
-        "        if self.line.is_waited_for() {
-            self.line.signal.raise();
+        "an_unused_grant_wakes_no_thread",
+        "admission_queue",
+        "        if self.queue.has_waiting() {
+            self.queue.signal.raise();
         }",
         "",
     ),
     (
-        "a_turn_is_not_given_back",
-        "line",
-        "self.line.reserved.fetch_sub(self.cost, Ordering::SeqCst);",
+        "a_grant_is_not_returned",
+        "admission_queue",
+        "self.queue.reserved.fetch_sub(self.cost, Ordering::SeqCst);",
         "",
     ),
     (
-        "the_line_is_a_stack",
-        "line",
-        "let Some(place) = places.ordinary.pop_front()",
-        "let Some(place) = places.ordinary.pop_back()",
+        "the_queue_is_a_stack",
+        "admission_queue",
+        "let Some(waiting) = queues.ordinary.pop_front()",
+        "let Some(waiting) = queues.ordinary.pop_back()",
     ),
 ];

@@ -11,17 +11,15 @@ use std::{env, fs};
 const SUBJECTS: [(&str, &str); 3] = [
     ("budget", "../flow/src/budget.rs"),
     ("signal", "../engine/src/signal.rs"),
-    ("line", "../engine/src/line.rs"),
+    ("admission_queue", "../engine/src/admission_queue.rs"),
 ];
-/// The outbox is one file or a folder; what it knows of the rest of the server is a stub.
-const OUTBOX_FILE: &[(&str, &str)] =
-    &[("outbox", "../server/src/connection/outbox.rs"), ("adapter", "adapters/file.rs")];
-const OUTBOX_DIR: &[(&str, &str)] = &[
-    ("outbox", "../server/src/connection/outbox/mod.rs"),
-    ("outbox/segment", "../server/src/connection/outbox/segment.rs"),
+/// The outbox. What it knows of the rest of the server is a stub.
+const OUTBOX: [(&str, &str); 5] = [
+    ("outbox", "../server/src/connection/output/outbox/mod.rs"),
+    ("outbox/segment", "../server/src/connection/output/outbox/segment.rs"),
     ("outbox/part", "stubs/part.rs"),
     ("request", "stubs/request.rs"),
-    ("adapter", "adapters/dir.rs"),
+    ("read_class", "../server/src/read_class.rs"),
 ];
 
 /// What is exchanged in all of them.
@@ -34,8 +32,8 @@ const SHIMS: [(&str, &str); 4] = [
 
 /// A scenario: the module, and the subjects it needs.
 const SCENARIOS: [(&str, &[&str]); 3] =
-    [("budgets", &["budget"]), ("outboxes", OUTBOX_NEEDS), ("lines", &["signal", "line"])];
-const OUTBOX_NEEDS: &[&str] = &["budget", "outbox", "outbox/segment", "outbox/part", "request", "adapter"];
+    [("budgets", &["budget"]), ("outboxes", OUTBOX_NEEDS), ("admission", &["signal", "admission_queue"])];
+const OUTBOX_NEEDS: &[&str] = &["budget", "outbox", "outbox/segment", "outbox/part", "request", "read_class"];
 
 /// A planted bug: name, subject, and what is exchanged in it.
 type Bug = (&'static str, &'static str, &'static str, &'static str);
@@ -45,18 +43,21 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=bugs.rs");
-    let is_file = crate_dir.join(OUTBOX_FILE[0].1).exists();
     let sources: Vec<(&str, String)> = SUBJECTS
         .iter()
-        .chain(if is_file { OUTBOX_FILE } else { OUTBOX_DIR })
+        .chain(&OUTBOX)
         .map(|(module, path)| {
             println!("cargo::rerun-if-changed={path}");
             let text =
                 fs::read_to_string(crate_dir.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
             // Their own tests know the real locks.
             let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
-            let budget = if module.contains('/') { "super::super::budget::" } else { "super::budget::" };
-            let text = text.replace("bindery_flow::", budget).replace("#[cfg(test)]\nmod tests;\n", "");
+            let up = if module.contains('/') { "super::super" } else { "super" };
+            let text = text
+                .replace("bindery_flow::", &format!("{up}::budget::"))
+                .replace("crate::connection::request::", &format!("{up}::request::"))
+                .replace("crate::read_class::", &format!("{up}::read_class::"))
+                .replace("#[cfg(test)]\nmod tests;\n", "");
             (*module, SHIMS.iter().fold(text, |text, (from, to)| text.replace(from, to)))
         })
         .collect();

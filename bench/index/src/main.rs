@@ -253,9 +253,10 @@ fn make_ledgers(dir: &Path, ledgers: u64, deleted: u64) {
         last_entry: (raw >= removed).then_some(entry(0)),
         life: u32::from(raw < removed),
         hidden_below: Generation(if raw < removed { 2 } else { 0 }),
+        tier: None,
     };
     let records: Vec<LedgerRecord> = (0..removed + ledgers).map(record).collect();
-    let commit = DirectoryCommit { logs_added: &logs, ledgers: &records, ..Default::default() };
+    let commit = DirectoryCommit { logs_added: &logs, ledgers: &[&records], ..Default::default() };
     directory.commit(&commit).expect("it commits");
     println!("made={}", records.len());
 }
@@ -284,7 +285,7 @@ fn open_ledgers(dir: &Path, ledgers: u64, deleted: u64) {
                     None => read.load().is_ok(),
                 },
                 Ok(Lookup::Memory(_)) => true,
-                Ok(Lookup::Undurable(_)) | Err(_) => false,
+                Ok(Lookup::Undurable(_) | Lookup::Tiered(_)) | Err(_) => false,
             };
             ns.push(begun.elapsed().as_nanos() as u64);
             assert_eq!(is_found, !is_removed, "ledger {raw}");

@@ -25,7 +25,7 @@ pub fn run(mut args: Args) -> Result<()> {
         shown = plots(&results, dir)?;
     }
     let image = |name: &str, out: &mut String| {
-        if let Some((file, title)) = shown.iter().find(|(file, _)| file.starts_with(name)) {
+        for (file, title) in shown.iter().filter(|(file, _)| file.starts_with(name)) {
             let _ = writeln!(out, "![{title}]({link}/{file})\n");
         }
     };
@@ -595,6 +595,51 @@ fn labels(results: &[Value]) -> Vec<&str> {
     results.iter().filter_map(|r| r["label"].as_str()).filter(|label| seen.insert(*label)).collect()
 }
 
+/// A picture for each protocol.
+const GOODPUT_IMAGES: [(&str, &str); 2] = [("v2", "overload-goodput.png"), ("v3", "overload-goodput-v3.png")];
+
+/// Goodput and p99 of adds over this protocol against what is offered.
+fn goodput(results: &[Value], protocol: &str, colour: &impl Fn(&str) -> usize) -> Vec<Panel> {
+    let steps =
+        results.iter().filter(|r| r["scenario"] == "rates" && r["case"] == "L2" && r["protocol"] == protocol);
+    let panel = |title: String, y_label, is_log| Panel {
+        title,
+        x_label: "adds/s offered: 50, 80, 100, 120 and 200 % of each bookie's closed-loop rate",
+        y_label,
+        is_log,
+        has_dots: true,
+        ..Panel::default()
+    };
+    let mut goodput = panel(format!("Goodput over {protocol}: answers within 1 s"), "adds/s", false);
+    let mut latency =
+        panel(format!("p99 of adds over {protocol} (from 1,000 ms on: not in time)"), "ms", true);
+    let mut offered_max: f64 = 0.0;
+    for row in steps {
+        let label = text(&row["label"]);
+        let points = |path: &str| -> Vec<(f64, f64)> {
+            let value = |s: &&str| {
+                let phase = &row["flows"]["adds"]["phases"][s];
+                Some((at(phase, "due")? / at(phase, "seconds")?, at(phase, path)?))
+            };
+            ["50", "80", "100", "120", "200"].iter().filter_map(value).collect()
+        };
+        let good = points("ok_per_s");
+        offered_max = good.iter().map(|p| p.1).fold(offered_max, f64::max);
+        let line = |points| Line { name: label.to_owned(), points, colour: colour(label), is_thin: false };
+        goodput.lines.push(line(good));
+        latency.lines.push(line(points("latency_ms.p99")));
+    }
+    if !goodput.lines.is_empty() {
+        goodput.lines.push(Line {
+            name: "all that is offered".to_owned(),
+            points: vec![(0.0, 0.0), (offered_max, offered_max)],
+            colour: GREY,
+            is_thin: true,
+        });
+    }
+    vec![goodput, latency]
+}
+
 /// Draws what there are results for; gives file names and titles.
 fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
     let labels = labels(results);
@@ -701,46 +746,10 @@ fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
     }
     make("overload-latency.png", "Latency over time beside one consumer that never drains", panels)?;
 
-    // goodput and p99 against what is offered
-    let steps: Vec<&Value> =
-        results.iter().filter(|r| r["scenario"] == "rates" && r["case"] == "L2").collect();
-    let panel = |title: &str, y_label, is_log| Panel {
-        title: title.to_owned(),
-        x_label: "adds/s offered: 50, 80, 100, 120 and 200 % of each bookie's closed-loop rate",
-        y_label,
-        is_log,
-        has_dots: true,
-        ..Panel::default()
-    };
-    let mut goodput = panel("Goodput: answers within 1 s", "adds/s", false);
-    let mut latency = panel("p99 of adds (from 1,000 ms on: not in time)", "ms", true);
-    let mut offered_max: f64 = 0.0;
-    for row in steps {
-        let label = text(&row["label"]);
-        let points = |path: &str| -> Vec<(f64, f64)> {
-            let value = |s: &&str| {
-                let phase = &row["flows"]["adds"]["phases"][s];
-                Some((at(phase, "due")? / at(phase, "seconds")?, at(phase, path)?))
-            };
-            ["50", "80", "100", "120", "200"].iter().filter_map(value).collect()
-        };
-        let name = format!("{label} {}", text(&row["protocol"]));
-        let is_thin = row["protocol"] == "v3";
-        let good = points("ok_per_s");
-        offered_max = good.iter().map(|p| p.1).fold(offered_max, f64::max);
-        goodput.lines.push(Line { name: name.clone(), points: good, colour: colour(label), is_thin });
-        latency.lines.push(Line { name, points: points("latency_ms.p99"), colour: colour(label), is_thin });
+    for (protocol, name) in GOODPUT_IMAGES {
+        let title = format!("Goodput against offered load, {protocol}");
+        make(name, &title, goodput(results, protocol, &colour))?;
     }
-    if !goodput.lines.is_empty() {
-        let points = vec![(0.0, 0.0), (offered_max, offered_max)];
-        goodput.lines.push(Line {
-            name: "all that is offered".to_owned(),
-            points,
-            colour: GREY,
-            is_thin: true,
-        });
-    }
-    make("overload-goodput.png", "Goodput against offered load", vec![goodput, latency])?;
 
     let rows: Vec<&Value> = results.iter().filter(|r| r["scenario"] == "many").collect();
     let counts: BTreeSet<u64> = rows.iter().filter_map(|r| r["ledgers"].as_u64()).collect();
@@ -780,4 +789,40 @@ fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
     }
     make("overload-many.png", "Many ledgers: read CPU, start, entry logs", panels)?;
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_picture_in_the_documentation_is_made_by_a_report() {
+        let steps: serde_json::Map<String, Value> = ["50", "80", "100", "120", "200"]
+            .into_iter()
+            .map(|step| {
+                let phase =
+                    json!({ "due": 100.0, "seconds": 1.0, "ok_per_s": 90.0, "latency_ms": { "p99": 3.0 } });
+                (step.to_owned(), phase)
+            })
+            .collect();
+        let row = |protocol: &str| {
+            json!({
+                "scenario": "rates", "case": "L2", "label": "bindery", "protocol": protocol,
+                "flows": { "adds": { "phases": steps } },
+            })
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let made = plots(&[row("v2"), row("v3")], dir.path()).unwrap();
+        for (file, _) in &made {
+            assert!(dir.path().join(file).exists(), "{file}");
+        }
+        let page = include_str!("../../../docs/benchmarks.md");
+        let shown = page.match_indices("](images/overload-goodput").map(|(at, _)| {
+            let link = &page[at + "](images/".len()..];
+            &link[..link.find(')').unwrap()]
+        });
+        let shown: Vec<&str> = shown.collect();
+        assert_eq!(shown, made.iter().map(|(file, _)| file.as_str()).collect::<Vec<_>>());
+    }
 }

@@ -194,7 +194,7 @@ impl Raise for ForceError {
 impl Raise for CloseError {
     fn class(&self) -> fn(String) -> PyErr {
         match self {
-            CloseError::Stopped(stopped) => stopped.class(),
+            CloseError::Stopped(stopped) | CloseError::GivenBack(stopped) => stopped.class(),
             CloseError::ClosedElsewhere { .. } => of::<FencedError>,
             CloseError::NotForced { error, .. } => error.class(),
             _ => of::<BinderyError>,

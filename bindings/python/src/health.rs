@@ -78,6 +78,8 @@ pub(crate) struct BookieHealth {
     hedges_sent: u64,
     /// Hedges sent to it that were answered first.
     hedges_won: u64,
+    /// Why it last could not be reached, or failed.
+    last_error: Option<String>,
 }
 
 #[pymethods]
@@ -110,6 +112,7 @@ impl From<bindery_client::BookieHealth> for BookieHealth {
             probes_failed: health.probes_failed,
             hedges_sent: health.hedges_sent,
             hedges_won: health.hedges_won,
+            last_error: health.last_error,
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::args::BookieArgs;
 use crate::config;
 use crate::exit::{self, Failure};
+use crate::ledger::access::is_unreachable;
 use crate::logging;
 use crate::runtime;
 use crate::settings;
@@ -18,9 +19,7 @@ use std::sync::Arc;
 /// Runs a bookie until it is told to stop.
 pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
     logging::start(args.log_format);
-    let settings = config::examine(&mut args)?
-        .settings()
-        .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    let settings = config::examine(&mut args)?.settings().map_err(|faults| Failure::usage_of(&faults))?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
@@ -37,12 +36,12 @@ pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
 /// A metadata store that cannot be reached has a code of its own: the same start may succeed later.
 fn start_code(error: &StartError) -> u8 {
     let cause = match error {
-        StartError::Metadata(OpenError::Store(cause))
+        StartError::Metadata { source: OpenError::Store(cause) }
         | StartError::Store(cause)
         | StartError::StoredCookie(CookiesError::Store(cause)) => cause,
         _ => return exit::FAILURE,
     };
-    if cause.is_transient() { exit::UNREACHABLE } else { exit::FAILURE }
+    if is_unreachable(cause) { exit::UNREACHABLE } else { exit::FAILURE }
 }
 
 async fn serve(settings: settings::Settings) -> Result<(), Failure> {

@@ -18,7 +18,7 @@ use crate::live::fit::{self, Column};
 use crate::live::{Event, Events, Key, Screen};
 use crate::output;
 use bindery_client::{
-    BookieHealth, BookieId, Client, EntryId, LedgerReader, OpenMode, Percentiles, ReadHealth,
+    BookieHealth, BookieId, Client, EntryId, LedgerReader, NodeState, OpenMode, Percentiles, ReadHealth,
 };
 use bindery_io::{Random, SystemRandom};
 use serde_json::{Value, json};
@@ -162,6 +162,11 @@ fn render(bookies: &[BookieHealth], reads: &ReadHealth, columns: Option<usize>) 
         format!("no replica well {}", reads.fail_open),
     ];
     lines.push(fit::parts(&said, "   ", columns));
+    let unwell = bookies.iter().filter(|bookie| bookie.state != NodeState::Healthy);
+    for (bookie, error) in unwell.filter_map(|bookie| Some((bookie, bookie.last_error.as_ref()?))) {
+        let line = format!("{}: {error}", bookie.bookie);
+        lines.push(columns.map_or(line.clone(), |columns| line.chars().take(columns).collect()));
+    }
     lines.into_iter().map(|line| line + "\n").collect()
 }
 
@@ -186,13 +191,13 @@ fn object(bookie: &BookieHealth) -> Value {
         "probes_failed": bookie.probes_failed,
         "hedges_sent": bookie.hedges_sent,
         "hedges_won": bookie.hedges_won,
+        "last_error": bookie.last_error,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bindery_client::NodeState;
 
     #[test]
     fn a_line_for_each_bookie_and_one_for_the_reads() {
@@ -201,6 +206,7 @@ mod tests {
         (bookie.reads.count, bookie.reads.p50) = (3, Duration::from_micros(250));
         (bookie.timeouts, bookie.unreachable, bookie.errors, bookie.rejected) = (4, 5, 6, 1);
         (bookie.hedges_sent, bookie.hedges_won) = (9, 8);
+        bookie.last_error = Some("cannot connect".to_owned());
         let mut reads = ReadHealth::default();
         reads.fail_open = 11;
         let text = render(std::slice::from_ref(&bookie), &reads, None);
@@ -208,6 +214,7 @@ mod tests {
         let expected = "10.0.0.1:3181 suspect 2 3 0.25 0.00 0.00 4 5 7 8 of 9";
         assert_eq!(lines[1], expected.split(' ').collect::<Vec<_>>(), "{text}");
         assert!(lines[2].ends_with(&["no", "replica", "well", "11"]), "{text}");
+        assert_eq!(lines[3], ["10.0.0.1:3181:", "cannot", "connect"], "{text}");
         let mut busy = bookie.clone();
         busy.pending = 1_234_567;
         let text = render(&[bookie, busy], &ReadHealth::default(), Some(80));

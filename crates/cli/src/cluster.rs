@@ -3,13 +3,14 @@
 use crate::args::{ClusterCommand, CookieCommand, InitArgs, LogFormat, MetadataArgs};
 use crate::cluster_transfer::{self, open_failure, store_failure};
 use crate::exit::Failure;
+use crate::ledger::access::unreachable;
 use crate::logging;
 use crate::output;
 use crate::runtime;
 use crate::tier::restore::PAUSE_REASON;
 use bindery_io::{Random, SystemRandom};
 use bindery_metadata::layout::CookiesError;
-use bindery_metadata::{ConnectOptions, InitError, InitOutcome, Layout, MetadataUri, StoreError};
+use bindery_metadata::{ConnectOptions, Cookie, InitError, InitOutcome, Layout, MetadataUri, StoreError};
 use bindery_tiering::ClusterId;
 use bindery_types::BookieId;
 use std::io::IsTerminal;
@@ -40,7 +41,7 @@ fn uri(args: &MetadataArgs) -> Result<MetadataUri, Failure> {
 
 async fn open(args: &MetadataArgs) -> Result<Layout, Failure> {
     let opened = bindery_metadata::connect(&uri(args)?, args.options()?).await;
-    opened.map_err(|error| open_failure(&error))
+    opened.map_err(|error| open_failure(&args.metadata, &error))
 }
 
 async fn close(layout: &Layout) {
@@ -54,7 +55,7 @@ async fn init(args: &InitArgs) -> Result<(), Failure> {
     let outcome = create(&uri(args)?, &args.options()?, named, &SystemRandom).await?;
     let said = match outcome {
         InitOutcome::Created => "created",
-        InitOutcome::Completed => "completed: an initialisation had stopped half-way",
+        InitOutcome::Completed => "completed: nodes of the cluster were missing",
         InitOutcome::AlreadyInitialised => "already initialised, nothing changed",
     };
     output::write_all(format!("{}: {said}\n", args.metadata).as_bytes())
@@ -83,12 +84,13 @@ pub async fn create(
     }
     let outcome = bindery_metadata::init(uri, options.clone(), instance_id).await;
     let outcome = outcome.map_err(|error| match &error {
+        InitError::Store(cause @ StoreError::Unreachable { .. }) => unreachable(&uri.to_string(), cause),
         InitError::Store(cause) => store_failure(cause, error.to_string()),
         _ => Failure::new(format!("initialise the cluster: {error}")),
     })?;
     if let Some(named) = named {
         let layout = bindery_metadata::connect(uri, options.clone()).await;
-        let layout = layout.map_err(|error| open_failure(&error))?;
+        let layout = layout.map_err(|error| open_failure(&uri.to_string(), &error))?;
         let prepared = prepare_restore(&layout, named, outcome).await;
         close(&layout).await;
         prepared?;
@@ -129,6 +131,17 @@ fn cookie_failure(error: &CookiesError) -> Failure {
     }
 }
 
+/// The beginning of bytes that are no cookie, for people.
+fn shown(bytes: &[u8]) -> String {
+    const SHOWN_BYTES_MAX: usize = 200;
+    let text = format!("{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]));
+    match bytes.len() {
+        0 => "nothing".to_owned(),
+        len if len > SHOWN_BYTES_MAX => format!("{text} and {} more bytes", len - SHOWN_BYTES_MAX),
+        _ => text,
+    }
+}
+
 fn no_cookie(id: &BookieId) -> Failure {
     Failure::new(format!("bookie {id} has no cookie; bindery cluster cookie list shows those that have"))
 }
@@ -136,10 +149,16 @@ fn no_cookie(id: &BookieId) -> Failure {
 async fn show(args: &MetadataArgs, id: &str) -> Result<(), Failure> {
     let id = bookie_id(id)?;
     let layout = open(args).await?;
-    let stored = layout.cookies().get(&id).await.map_err(|error| cookie_failure(&error));
+    let stored = layout.cookies().raw(&id).await.map_err(|error| cookie_failure(&error));
     close(&layout).await;
-    let stored = stored?.ok_or_else(|| no_cookie(&id))?;
-    output::write_all(stored.cookie.to_text().as_bytes())
+    let (_, bytes) = stored?.ok_or_else(|| no_cookie(&id))?;
+    match Cookie::parse(&bytes) {
+        Ok(cookie) => output::write_all(cookie.to_text().as_bytes()),
+        Err(error) => {
+            output::say(format!("bindery: warning: the cookie cannot be used: {error}; what is there:"));
+            output::write_all(format!("{}\n", shown(&bytes)).as_bytes())
+        }
+    }
 }
 
 async fn delete(args: &MetadataArgs, id: &str, yes: bool) -> Result<(), Failure> {
@@ -151,12 +170,19 @@ async fn delete(args: &MetadataArgs, id: &str, yes: bool) -> Result<(), Failure>
 }
 
 async fn delete_in(layout: &Layout, id: &BookieId, yes: bool) -> Result<(), Failure> {
-    let stored = layout.cookies().get(id).await.map_err(|error| cookie_failure(&error))?;
-    let stored = stored.ok_or_else(|| no_cookie(id))?;
+    // As bytes: one that makes no sense has to go, too.
+    let stored = layout.cookies().raw(id).await.map_err(|error| cookie_failure(&error))?;
+    let (version, bytes) = stored.ok_or_else(|| no_cookie(id))?;
     let registered = layout.registration().list().await;
     let registered = registered.map_err(|error| store_failure(&error, error.to_string()))?;
     if registered.iter().any(|bookie| bookie.bookie_id == *id) {
         return Err(Failure::new(format!("bookie {id} is running: stop it first; nothing was changed")));
+    }
+    if let Err(error) = Cookie::parse(&bytes) {
+        output::say(format!(
+            "The cookie of bookie {id} is damaged ({error}), and no bookie can start with it. It holds {}.",
+            shown(&bytes)
+        ));
     }
     output::say(format!(
         "This removes bookie {id} from the cluster: it can start again only with empty directories, and entries that only \
@@ -165,7 +191,7 @@ async fn delete_in(layout: &Layout, id: &BookieId, yes: bool) -> Result<(), Fail
     if !yes && !confirmed()? {
         return Err(Failure::new("nothing was changed"));
     }
-    let deleted = layout.cookies().delete(id, Some(stored.version)).await;
+    let deleted = layout.cookies().delete(id, Some(version)).await;
     deleted.map_err(|error| cookie_failure(&error))?;
     output::write_all(format!("{id}: cookie deleted\n").as_bytes())
 }

@@ -2,6 +2,7 @@
 
 use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{self, Failure};
+use crate::ledger::access::{is_unreachable, unreachable};
 use crate::output;
 use bindery_metadata::transfer::{self, Dump, Export, ExportSummary, ImportError};
 use bindery_metadata::{Layout, MetadataStore, MetadataUri, OpenError, StoreError, zookeeper};
@@ -16,13 +17,14 @@ fn uri(text: &str) -> Result<MetadataUri, Failure> {
 
 /// A failure of the metadata store, with the code that says whether it could be reached.
 pub fn store_failure(error: &StoreError, message: String) -> Failure {
-    let code = if error.is_transient() { exit::UNREACHABLE } else { exit::FAILURE };
+    let code = if is_unreachable(error) { exit::UNREACHABLE } else { exit::FAILURE };
     Failure::with_code(code, message)
 }
 
-/// Why a cluster cannot be opened, likewise.
-pub fn open_failure(error: &OpenError) -> Failure {
+/// Why the cluster at `uri` cannot be opened, likewise.
+pub fn open_failure(uri: &str, error: &OpenError) -> Failure {
     match error {
+        OpenError::Store(cause @ StoreError::Unreachable { .. }) => unreachable(uri, cause),
         OpenError::Store(cause) => store_failure(cause, error.to_string()),
         _ => Failure::new(error),
     }
@@ -33,7 +35,7 @@ pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
     let uri = uri(&args.metadata.metadata)?;
     let layout = bindery_metadata::connect(&uri, args.metadata.options()?)
         .await
-        .map_err(|error| open_failure(&error))?;
+        .map_err(|error| open_failure(&args.metadata.metadata, &error))?;
     let result = match args.file.as_os_str() == "-" {
         true => export_to_stdout(&layout).await,
         false => export_to_file(&layout, &args.file).await,
@@ -133,7 +135,7 @@ pub async fn import(args: &ImportArgs) -> Result<(), Failure> {
     let dump = read(&args.file)?;
     let store = zookeeper::connect(&uri.servers, args.metadata.options()?).await;
     let store: Arc<dyn MetadataStore> =
-        Arc::new(store.map_err(|error| store_failure(&error, error.to_string()))?);
+        Arc::new(store.map_err(|error| open_failure(&args.metadata.metadata, &OpenError::Store(error)))?);
     let outcome = transfer::import(&store, &uri.root, &dump).await;
     let opened = match &outcome {
         Ok(_) => Layout::open(store.clone(), &uri.root, uri.layout).await.map(drop),

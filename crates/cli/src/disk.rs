@@ -1,7 +1,7 @@
 //! `bindery disk`: where the bytes of a stopped bookie are, and what a compaction would return.
 
 use crate::args::OfflineArgs;
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::offline::{BookieDirs, CURRENT, Offline, RESERVE, grouped, size};
 use crate::output;
 use bindery_io::{Disk, RealDisk};
@@ -25,7 +25,11 @@ pub fn run(args: &OfflineArgs) -> Result<(), Failure> {
         output::say(format!("bindery: {}: {why}", path.display()));
     }
     output::write_all(report.text.as_bytes())?;
-    if report.problems.is_empty() { Ok(()) } else { Err(Failure::new(report.problems.join("\nbindery: "))) }
+    if report.problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::new(report.problems.join(exit::BETWEEN_FAULTS)))
+    }
 }
 
 struct Report {

@@ -88,21 +88,17 @@ const EXAMPLES: &[(&str, &[&str])] = &[
 
 /// The command line with its examples.
 pub fn with_examples(command: Command) -> Command {
-    let begin = command.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-    let command = command.after_help(format!("{begin}{}", end_of_help("")));
-    each_subcommand(command, "")
+    dressed(command, "")
 }
 
-fn each_subcommand(mut command: Command, path: &str) -> Command {
+fn dressed(command: Command, path: &str) -> Command {
+    let begin = command.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+    let command = command.after_help(format!("{begin}{}", end_of_help(path)));
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
-    for name in names {
+    names.into_iter().fold(command, |command, name| {
         let path = format!("{path} {name}").trim_start().to_owned();
-        command = command.mut_subcommand(&name, |sub| {
-            let begin = sub.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-            each_subcommand(sub.after_help(format!("{begin}{}", end_of_help(&path))), &path)
-        });
-    }
-    command
+        command.mut_subcommand(name, |sub| dressed(sub, &path))
+    })
 }
 
 fn end_of_help(path: &str) -> String {

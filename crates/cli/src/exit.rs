@@ -25,6 +25,9 @@ pub const DAMAGED: u8 = 9;
 /// An append was stopped by a signal with everything acknowledged; the number of the signal is added.
 pub const SIGNALLED: u8 = 128;
 
+/// Each fault is a line that begins as every failure does.
+pub const BETWEEN_FAULTS: &str = "\nbindery: ";
+
 /// One clear message and the code to exit with.
 #[derive(Debug)]
 pub struct Failure {
@@ -43,6 +46,16 @@ impl Failure {
     /// Something did not work.
     pub fn new(message: impl fmt::Display) -> Failure {
         Failure::with_code(FAILURE, message)
+    }
+
+    /// The same with several faults.
+    pub fn usage_of(faults: &[String]) -> Failure {
+        Failure::usage(faults.join(BETWEEN_FAULTS))
+    }
+
+    /// What is wrong, each a line.
+    pub fn faults(&self) -> impl Iterator<Item = &str> {
+        self.message.split(BETWEEN_FAULTS)
     }
 
     /// True when there is nothing to say besides the code.

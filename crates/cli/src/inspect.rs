@@ -1,7 +1,7 @@
 //! `bindery inspect`: raw files in words, without a server. Reads only.
 
 use crate::args::InspectCommand;
-use crate::exit::{DAMAGED, Failure};
+use crate::exit::{self, DAMAGED, Failure};
 use crate::runtime;
 use crate::tier::place::{self, open_store};
 use bindery_io::{Disk, OpenMode, RealDisk};
@@ -247,7 +247,7 @@ fn ledger_in(
     let total =
         writeln!(out, "total entries={found} (copies counted; entries still in the journal are not here)");
     finished(total)?;
-    if damaged.is_empty() { Ok(()) } else { Err(Failure::new(damaged.join("\nbindery: "))) }
+    if damaged.is_empty() { Ok(()) } else { Err(Failure::new(damaged.join(exit::BETWEEN_FAULTS))) }
 }
 
 /// What the state table says. Opened only when no bookie has it: an open table belongs to one process.

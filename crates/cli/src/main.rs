@@ -31,6 +31,7 @@ mod signals;
 mod standalone;
 mod tier;
 mod tls_settings;
+mod usage;
 mod user;
 mod verify;
 
@@ -42,12 +43,7 @@ fn main() -> ExitCode {
     let matches = examples::with_examples(Cli::command()).try_get_matches();
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and version are no errors and go to stdout.
-            let code = if error.use_stderr() { exit::USAGE } else { exit::OK };
-            let _ = error.print();
-            return ExitCode::from(code);
-        }
+        Err(error) => return usage::end(&error, std::env::args_os().skip(1)),
     };
     let result = match cli.command {
         Command::Bookie(args) => match args.command {

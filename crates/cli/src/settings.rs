@@ -1,7 +1,7 @@
 //! From flags, `bk_server.conf` and the environment to a bookie's settings. Flags win; all faults are reported at once.
 
 mod addresses;
-mod admin_tls;
+pub(crate) mod admin_tls;
 mod connections;
 mod disks;
 pub(crate) mod metadata_security;
@@ -210,6 +210,12 @@ fn take_all(
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
     config.metadata_security = metadata_security::apply(file, args.jaas_file.as_deref());
+    let tier = tier_of(args, file, config);
+    (metadata, tier)
+}
+
+/// The object store, and how this bookie's own client speaks to bookies.
+fn tier_of(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) -> Option<(TierSettings, bool)> {
     let mut tier = tier::settings::of_bookie(args, file, config);
     let has_tierer = matches!(tier, Some((_, true)));
     let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer);
@@ -230,7 +236,7 @@ fn take_all(
     if let Some((tier, _)) = &mut tier {
         tier.security = security;
     }
-    (metadata, tier)
+    tier
 }
 
 /// What belongs to no other part.

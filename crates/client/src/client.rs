@@ -11,7 +11,7 @@ use bindery_io::{Random, SystemRandom};
 use bindery_metadata::layout::{IdError, LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
 use bindery_metadata::{
-    ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, Security, StoreError,
+    ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, Security, StoreError, WaitFor,
 };
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
 use bindery_wire::FrameLimit;
@@ -89,6 +89,7 @@ pub struct ClientBuilder {
     layout: Option<Layout>,
     transport: Option<Arc<dyn Transport>>,
     session_timeout: Option<Duration>,
+    metadata_connect: (Option<Duration>, WaitFor),
     metadata_security: Security,
     placement: Option<Box<dyn Placement>>,
     resolver: Option<Arc<dyn NetworkResolver>>,
@@ -157,6 +158,13 @@ impl ClientBuilder {
     /// Session timeout to ask the metadata store for, 10 s by default.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = Some(timeout);
+        self
+    }
+
+    /// How long [`connect`](Self::connect) tries for a session, in place of the session timeout, and which servers it waits for
+    /// meanwhile: [`WaitFor::Down`] by default, which suits a service that may start before its metadata store does.
+    pub fn metadata_wait(mut self, timeout: Duration, wait_for: WaitFor) -> Self {
+        self.metadata_connect = (Some(timeout), wait_for);
         self
     }
 
@@ -270,7 +278,7 @@ impl ClientBuilder {
     /// Connects to the metadata store. Bookies are connected to when they are first needed.
     ///
     /// # Errors
-    /// When there is no URI, no metadata server answers within the session timeout, there is no cluster, files of TLS cannot be
+    /// When there is no URI, no metadata server opens a session in time (see [`metadata_wait`](Self::metadata_wait)), there is no cluster, files of TLS cannot be
     /// used, or credentials need TLS and there is none.
     pub async fn connect(self) -> Result<Client, ConnectError> {
         let mut hooks = self.hooks;
@@ -288,8 +296,13 @@ impl ClientBuilder {
         let (layout, is_session_ours) = match (self.layout, self.uri) {
             (Some(layout), _) => (layout, false),
             (None, Some(uri)) => {
-                let mut options =
-                    ConnectOptions { security: self.metadata_security, ..ConnectOptions::default() };
+                let (connect_timeout, wait_for) = self.metadata_connect;
+                let mut options = ConnectOptions {
+                    security: self.metadata_security,
+                    connect_timeout,
+                    wait_for,
+                    ..ConnectOptions::default()
+                };
                 if let Some(timeout) = self.session_timeout {
                     options.session_timeout = timeout;
                 }

@@ -8,6 +8,7 @@ use std::fmt;
 use bindery_metadata::layout::{IdError, LedgerError};
 use bindery_metadata::{OpenError as ClusterError, StoreError};
 use bindery_types::{BookieId, EntryId, LedgerId};
+use bindery_wire::ErrorCode;
 
 use crate::placement::Unmet;
 use crate::placement::resolver::ResolveError;
@@ -73,10 +74,14 @@ impl fmt::Display for NotEnoughBookies {
         if !failed.0.is_empty() {
             write!(f, " (failed: {failed})")?;
         }
-        if *read_only > 0 {
+        // Registered as read-only, or on the way to that.
+        let refuses = |answer: &BookieAnswer| {
+            matches!(answer, BookieAnswer::Failed(BookieError::Refused(ErrorCode::ReadOnly)))
+        };
+        if *read_only > 0 || failed.0.iter().any(|(_, answer)| refuses(answer)) {
             f.write_str(
-                "; why a bookie is read-only says its log, and readOnlyBecause at http://ADMIN/api/v1/bookie/state: \
-                 most often its disk is full",
+                "; a read-only bookie most often has a full disk: readOnlyBecause at http://ADMIN/api/v1/bookie/state says why, and so \
+                 does its log. It takes entries again when there is space",
             )?;
         }
         f.write_str(
@@ -302,6 +307,10 @@ pub enum CloseError {
     /// Entries that were enqueued could not be confirmed: open the ledger with recovery to close it.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+    /// Bookies refused every entry that was sent, as unauthorized. Nothing of them is stored, and the ledger was left as this writer found it:
+    /// one with the rights or the key may go on.
+    #[error("{0}. Nothing of what was sent is stored, and the ledger was left as it was")]
+    GivenBack(Stopped),
     /// Entries of a ledger with deferred sync could not be forced: the ledger is left open. Opening it with recovery closes
     /// it, with what its bookies have.
     #[error(
@@ -332,7 +341,7 @@ impl CloseError {
     /// The last entry that this writer had confirmed.
     pub fn last_confirmed(&self) -> Option<EntryId> {
         match self {
-            CloseError::Stopped(stopped) => stopped.last_confirmed,
+            CloseError::Stopped(stopped) | CloseError::GivenBack(stopped) => stopped.last_confirmed,
             CloseError::NotForced { last_confirmed, .. }
             | CloseError::ClosedElsewhere { last_confirmed, .. } => *last_confirmed,
         }
@@ -543,4 +552,21 @@ pub enum ReadError {
     /// The client was closed.
     #[error("the client was closed")]
     ClientClosed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bookie_that_refuses_as_read_only_leads_to_its_disk() {
+        let shown = |read_only, error| {
+            let failed = vec![(BookieId::new("b").unwrap(), BookieAnswer::Failed(error))];
+            let failed = BookieAnswers(failed);
+            NotEnoughBookies { needed: 1, available: 0, read_only, failed }.to_string()
+        };
+        assert!(shown(0, BookieError::Refused(ErrorCode::ReadOnly)).contains("full disk"));
+        assert!(shown(1, BookieError::Lost).contains("full disk"));
+        assert!(!shown(0, BookieError::Lost).contains("full disk"));
+    }
 }

@@ -148,7 +148,8 @@ pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::health::{BookieHealth, BusyBookie, NodeState, Percentiles, ReadHealth};
 pub use crate::listing::LedgerStream;
 pub use crate::metadata::{
-    Endpoint, LedgerError, MetadataUri, RegistrationMode, StoreError, UriError, Version,
+    Endpoint, LedgerError, MetadataFault, MetadataUri, RegistrationMode, ServerFaults, StoreError, UriError,
+    Version, WaitFor,
 };
 pub use crate::options::{
     BOOKIE_QUARANTINE_TIME_DEFAULT, CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT,

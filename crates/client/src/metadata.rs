@@ -25,8 +25,8 @@
 pub use bindery_metadata::layout::{IdError, LedgerError, Registration};
 pub use bindery_metadata::store::SessionId;
 pub use bindery_metadata::{
-    ConnectOptions, Endpoint, InitError, InitOutcome, Layout, LedgerLayout, MetadataUri, OpenError,
-    RegistrationMode, SaslLogin, Security, SessionCredentials, StoreError, TlsOptions, UriError, Version,
-    connect, init,
+    ConnectOptions, Endpoint, Fault as MetadataFault, InitError, InitOutcome, Layout, LedgerLayout,
+    MetadataUri, OpenError, RegistrationMode, SaslLogin, Security, ServerFaults, SessionCredentials,
+    StoreError, TlsOptions, UriError, Version, WaitFor, connect, init,
 };
 pub use bindery_tls::store::{Password, PasswordSource, StoreFile};

@@ -22,20 +22,28 @@ impl Retry {
 
     /// False when it took too long already.
     pub async fn pause(&mut self) -> bool {
-        match self.next_pause() {
-            Some(pause) => sleep(pause).await,
-            None => return false,
+        if self.is_over() {
+            return false;
         }
+        sleep(self.next_pause()).await;
         true
     }
 
-    /// The pause before the next try; nothing when it took too long already.
-    pub fn next_pause(&mut self) -> Option<Duration> {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        (since.elapsed() < self.patience).then(|| {
-            let pause = PAUSE_MAX.min(PAUSE_MIN * 2u32.pow(self.tries.min(10)));
-            self.tries += 1;
-            pause
-        })
+    /// The pause before the next try. Whether it took too long already is the caller's to ask.
+    pub fn next_pause(&mut self) -> Duration {
+        self.since.get_or_insert_with(Instant::now);
+        let pause = PAUSE_MAX.min(PAUSE_MIN * 2u32.pow(self.tries.min(10)));
+        self.tries += 1;
+        pause
+    }
+
+    /// Whether there was a pause.
+    pub fn has_begun(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether it took too long already.
+    pub fn is_over(&self) -> bool {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed()) >= self.patience
     }
 }

@@ -42,7 +42,7 @@ pub enum BookieError {
     /// The connection broke, or was closed, after the request may have been sent.
     #[error("the connection was lost before the answer came")]
     Lost,
-    /// The same, over TLS, before the bookie had answered anything over this connection.
+    /// The same, before the bookie had answered anything over this connection.
     #[error("the connection was lost before the bookie answered anything: {0}")]
     LostUnanswered(String),
     /// No answer in time.

@@ -124,7 +124,7 @@ pub enum Refusal {
 
 /// What an engine knows of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum LedgerPresence {
     /// Nothing.
     Unknown,
     /// It is here.
@@ -135,7 +135,7 @@ pub enum Standing {
 
 /// What metadata says of a ledger, read after the request that asks came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Word {
+pub enum MetadataVerdict {
     /// There is no such ledger.
     Absent,
     /// It is closed or in recovery: nobody may write to it but a recovery.

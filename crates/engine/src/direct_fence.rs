@@ -16,8 +16,8 @@
 
 use crate::api::{Refusal, Waiter};
 use crate::engine::Engine;
+use crate::flush_routing::StorageFault;
 use crate::machine::Flushing;
-use crate::placement::StorageFault;
 use crate::shard::DirectStep;
 use bindery_storage::{DirectoryCommit, LedgerRecord};
 use bindery_types::{LedgerId, MasterKey};

@@ -2,13 +2,14 @@
 //!
 //! Lock order: shard, then log view. No lock is held across I/O.
 
+use crate::admission_queue::{AdmissionGrant, AdmissionQueue, Admittance, RoomWaiter};
 use crate::api::{
-    Add, Changes, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Standing, Waiter, Word,
+    Add, Changes, DurablePoint, EntryRef, EntryRun, LedgerPresence, Lookup, MetadataVerdict, Poll, PollId,
+    Refusal, Waiter,
 };
 use crate::config::{Admission, EngineConfig};
 use crate::direct_fence::DirectFence;
 use crate::journals::{JournalDesk, JournalStats, MarkVector};
-use crate::line::{Admittance, Line, RoomWaiter, Turn};
 use crate::lookup::{DiskRead, OnDisk, RunSet, entries_on_disk, on_disk, sole_run};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
@@ -37,7 +38,7 @@ pub(crate) struct PacingDesk {
     pub(crate) is_hurried: AtomicBool,
 }
 
-/// What a turn counts beside the body of an entry: its record's header, and a record with its ledger's key, if it is new.
+/// Bytes of a grant beside the body of an entry: the header of its record, and a record with the key of a new ledger.
 const OVERHEAD_BYTES: usize = 64;
 
 /// Who wants space and finds none.
@@ -81,7 +82,7 @@ pub struct Engine {
     pub(crate) tiers: Vec<Arc<TierView>>,
     pub(crate) tier_budget: Arc<TierBudget>,
     pub(crate) memory: StorageMemory,
-    lines: Vec<Arc<Line>>,
+    queues: Vec<Arc<AdmissionQueue>>,
     /// By the number of the journal.
     pub(crate) journals: Vec<JournalDesk>,
     /// What every ledger directory has committed.
@@ -158,13 +159,14 @@ impl Engine {
             })
             .collect();
         let journals: Vec<JournalDesk> = config.journal_dirs.iter().map(|_| JournalDesk::new()).collect();
-        let line_of = |shard: usize| Arc::new(Line::new(journals[shard % journals.len()].signal.clone()));
+        let queue_of =
+            |shard: usize| Arc::new(AdmissionQueue::new(journals[shard % journals.len()].signal.clone()));
         Engine {
             views,
             tiers,
             tier_budget,
             memory,
-            lines: (0..config.shard_count).map(line_of).collect(),
+            queues: (0..config.shard_count).map(queue_of).collect(),
             journals,
             covered: Mutex::default(),
             next_generation: AtomicU64::new(0),
@@ -251,45 +253,45 @@ impl Engine {
         self.place_batch(shard, adds, None, None)
     }
 
-    /// As [`Engine::add_batch`], with the turn that [`Engine::when_room`] gave.
-    pub fn add_batch_in_turn(&self, shard: usize, adds: &[Add<'_>], turn: Turn) -> usize {
-        self.place_batch(shard, adds, Some(turn), None)
+    /// As [`Engine::add_batch`], with the grant that [`Engine::when_room`] gave.
+    pub fn add_batch_with(&self, shard: usize, adds: &[Add<'_>], grant: AdmissionGrant) -> usize {
+        self.place_batch(shard, adds, Some(grant), None)
     }
 
-    /// As [`Engine::add_batch`], or [`Engine::add_batch_in_turn`], but adds that metadata must speak for are left with the
+    /// As [`Engine::add_batch`], or [`Engine::add_batch_with`], but adds that metadata must speak for are left with the
     /// caller: their places in `adds` are appended to `asks`. The caller reads metadata, gives the word to
-    /// [`Engine::on_word`], and comes again. They count as taken. Likewise those of recoveries that may be on disk already,
+    /// [`Engine::on_verdict`], and comes again. They count as taken. Likewise those of recoveries that may be on disk already,
     /// while there is no room for them: see [`Engine::copy_on_disk`].
     pub fn add_or_ask(
         &self,
         shard: usize,
         adds: &[Add<'_>],
-        turn: Option<Turn>,
+        grant: Option<AdmissionGrant>,
         asks: &mut Vec<usize>,
     ) -> usize {
-        self.place_batch(shard, adds, turn, Some(asks))
+        self.place_batch(shard, adds, grant, Some(asks))
     }
 
     fn place_batch(
         &self,
         index: usize,
         adds: &[Add<'_>],
-        turn: Option<Turn>,
+        grant: Option<AdmissionGrant>,
         mut asks: Option<&mut Vec<usize>>,
     ) -> usize {
         let Some(first) = adds.first() else { return 0 };
-        let line = &self.lines[index];
-        // Nobody passes the line (line invariant 1), also not behind an add of recovery, which does not stand in it.
-        let is_waited_for = turn.is_none() && line.is_waited_for();
-        if is_waited_for && !first.is_recovery {
+        let queue = &self.queues[index];
+        // No add overtakes the queue (admission_queue invariant 1), also not behind a recovery add, which bypasses it.
+        let has_waiting = grant.is_none() && queue.has_waiting();
+        if has_waiting && !first.is_recovery {
             Counters::add(&self.counters.no_room, 1);
             return 0;
         }
         let gate = self.gate();
         let taken = {
             let mut shard = self.shards[index].lock();
-            let reserved = if is_waited_for { usize::MAX } else { line.reserved() };
-            shard.admit(turn.as_ref().map(Turn::cost), reserved);
+            let reserved = if has_waiting { usize::MAX } else { queue.reserved() };
+            shard.admit(grant.as_ref().map(AdmissionGrant::cost), reserved);
             let mut taken = 0;
             for add in adds {
                 let by_copy = self.by_copy(&mut shard, add, &gate, asks.is_some());
@@ -302,7 +304,7 @@ impl Engine {
             }
             taken
         };
-        drop(turn);
+        drop(grant);
         if taken < adds.len() {
             Counters::add(&self.counters.no_room, 1);
             // Either the group forming is full, and the next cut makes room; or all chunks are, and a flush does.
@@ -369,27 +371,27 @@ impl Engine {
         self.wake_journal_of(shard);
     }
 
-    /// Gives the turn to add `adds`, which were not taken, or as many of them as find room; first come, first served.
-    /// Recovery adds do not stand in line.
+    /// Gives a grant for `adds`, which were not taken, or for as many of them as find room; first come, first served.
+    /// Recovery adds bypass the queue.
     pub fn when_room(&self, shard: usize, adds: &[Add<'_>], waiter: RoomWaiter) {
         let cost = match self.config.admission {
             Admission::Bytes => adds.iter().map(|add| add.body.len() + OVERHEAD_BYTES).sum(),
             Admission::Writes(_) => adds.len(),
         };
         let is_urgent = adds.first().is_some_and(|add| add.is_recovery);
-        // A turn that is worth nothing tries as everybody does, and stands in line again.
-        if let Some((oldest, turn)) = self.lines[shard].wait(cost, is_urgent, waiter) {
-            oldest(turn);
+        // A grant that is worth nothing tries as any other add, and queues again.
+        if let Some((oldest, grant)) = self.queues[shard].wait(cost, is_urgent, waiter) {
+            oldest(grant);
         }
         // Room may have been made between the failed attempt and now: the next cut looks.
         self.wake_journal_of(shard);
     }
 
-    /// Hands out the turns of the group that a shard begins now: who is woken without room would only try and fail.
+    /// Hands out the grants of the group that a shard begins now: a waiter woken without room would only try and fail.
     /// A flush that frees chunks wakes the journal threads, which ask again.
-    pub(crate) fn give_turns(&self, shard: usize, into: &mut Vec<(RoomWaiter, Turn)>) {
-        // Before the room (line invariant 2); turns are given by this thread alone.
-        let reserved = self.lines[shard].reserved();
+    pub(crate) fn give_grants(&self, shard: usize, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
+        // Before the room (admission_queue invariant 2); grants are given by this thread alone.
+        let reserved = self.queues[shard].reserved();
         let (is_over, room, has_urgent_room) = {
             let shard = self.shards[shard].lock();
             let room =
@@ -397,28 +399,28 @@ impl Engine {
             (shard.refuses_all(), room, shard.has_chunk(Lane::Recovery))
         };
         if is_over {
-            self.lines[shard].let_all_go(into);
+            self.queues[shard].let_all_go(into);
         } else {
-            self.lines[shard].give_turns(room, has_urgent_room, into);
+            self.queues[shard].give_grants(room, has_urgent_room, into);
         }
     }
 
-    /// Turns worth nothing for those who stand in line for room, when what they add is refused anyhow.
-    pub(crate) fn let_ordinary_go(&self, shard: usize, into: &mut Vec<(RoomWaiter, Turn)>) {
-        self.lines[shard].let_ordinary_go(into);
+    /// Grants worth nothing for those that wait for room, when what they add is refused anyhow.
+    pub(crate) fn let_ordinary_go(&self, shard: usize, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
+        self.queues[shard].let_ordinary_go(into);
     }
 
     /// True when somebody waits for room that there is in a shard of the journal.
     pub(crate) fn has_room_to_offer(&self, journal: usize) -> bool {
         self.shards_of(journal).any(|index| {
-            let line = &self.lines[index];
-            if !line.is_waited_for() && !line.has_urgent() {
+            let queue = &self.queues[index];
+            if !queue.has_waiting() && !queue.has_urgent() {
                 return false;
             }
             let shard = self.shards[index].lock();
             shard.refuses_all()
-                || line.has_urgent() && shard.has_chunk(Lane::Recovery)
-                || line.is_waited_for() && shard.has_room() && line.reserved() < shard.offered()
+                || queue.has_urgent() && shard.has_chunk(Lane::Recovery)
+                || queue.has_waiting() && shard.has_room() && queue.reserved() < shard.offered()
         })
     }
 
@@ -485,14 +487,14 @@ impl Engine {
 
     /// Takes what metadata says of a ledger to which an add was left by [`Engine::add_or_ask`], and does what it calls
     /// for. It must have been read after the add came. `Ok`: offer the add again; else refuse it.
-    pub fn on_word(
+    pub fn on_verdict(
         &self,
         ledger: LedgerId,
         key: MasterKey,
         is_recovery: bool,
-        word: Word,
+        word: MetadataVerdict,
     ) -> Result<(), Refusal> {
-        let outcome = self.shard(ledger).lock().on_word(ledger, key, is_recovery, word);
+        let outcome = self.shard(ledger).lock().on_verdict(ledger, key, is_recovery, word);
         self.wake_journal_of(self.shard_of(ledger));
         outcome
     }
@@ -523,8 +525,8 @@ impl Engine {
     }
 
     /// What is known of a ledger.
-    pub fn standing(&self, ledger: LedgerId) -> Standing {
-        self.shard(ledger).lock().standing(ledger)
+    pub fn presence(&self, ledger: LedgerId) -> LedgerPresence {
+        self.shard(ledger).lock().presence(ledger)
     }
 
     /// The ledgers that exist here, ascending.
@@ -763,8 +765,8 @@ impl Engine {
 
     /// Who waits for room in the write pool, over all shards.
     pub fn admittance(&self) -> Admittance {
-        let lines = self.lines.iter().map(|line| line.admittance());
-        lines.fold(Admittance::default(), Admittance::and)
+        let queues = self.queues.iter().map(|queue| queue.admittance());
+        queues.fold(Admittance::default(), Admittance::and)
     }
 
     /// Number of runs of flushed entries whose extents are in memory, and of those that are found by the fences of their
@@ -834,7 +836,7 @@ impl Engine {
 
     /// True when adds wait for room.
     pub(crate) fn adds_wait(&self) -> bool {
-        self.lines.iter().any(|line| line.is_waited_for() || line.has_urgent())
+        self.queues.iter().any(|queue| queue.has_waiting() || queue.has_urgent())
     }
 
     /// A journal or a ledger directory failed: no shard takes adds any more, those of other journals neither. True
@@ -865,12 +867,29 @@ impl Engine {
         match want {
             Some((what, reason)) => {
                 if waits.get(&who).is_none_or(|(before, _)| *before != what) {
-                    tracing::warn!(reason, ?what, "no adds are taken while that is short; it is tried again");
+                    let said = match what {
+                        Shortage::Space => {
+                            "no space on the disk: adds are refused, and it is tried again each second; delete ledgers, free something \
+                             else there, or enlarge the volume"
+                        }
+                        Shortage::Descriptors => {
+                            "no file descriptor: adds are refused, and it is tried again each second; raise ulimit -n (LimitNOFILE) \
+                             if that does not pass"
+                        }
+                    };
+                    tracing::warn!(reason, "{said}");
                 }
                 waits.insert(who, (what, reason));
             }
-            None if waits.remove(&who).is_some() => tracing::info!(?who, "this is over"),
-            None => {}
+            None => {
+                if let Some((what, _)) = waits.remove(&who) {
+                    let over = match what {
+                        Shortage::Space => "there is space again",
+                        Shortage::Descriptors => "there are file descriptors again",
+                    };
+                    tracing::warn!("{over}: the write that waited for it is done");
+                }
+            }
         }
         let now = waits_of(&waits);
         if now == before {

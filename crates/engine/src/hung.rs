@@ -58,7 +58,7 @@ impl Engine {
     }
 
     fn refuse_while(&self, journal: usize, now_ns: u64, hangs: impl Fn() -> bool) -> Completions {
-        let (mut shards, mut turns) = (Vec::new(), Vec::new());
+        let (mut shards, mut grants) = (Vec::new(), Vec::new());
         for index in self.shards_of(journal) {
             let refused = {
                 let mut shard = self.shards[index].lock();
@@ -67,12 +67,12 @@ impl Engine {
             if !refused.is_empty() {
                 shards.push(refused);
             }
-            self.let_ordinary_go(index, &mut turns);
+            self.let_ordinary_go(index, &mut grants);
         }
         let adds = shards.iter().map(|adds| adds.len() as u64).sum();
         // Without a write all times are that of the cut.
         let times =
             GroupTimes { journal, adds, bytes: 0, cut_ns: now_ns, begun_ns: now_ns, written_ns: now_ns };
-        Completions::of_refusals(times, shards, turns)
+        Completions::of_refusals(times, shards, grants)
     }
 }

@@ -16,29 +16,29 @@
 //! The cores do no I/O of their own, read no clock and spawn nothing; [`Machine`] is stepped by the threads of
 //! [`threads`] in the binary and by the scheduler in the simulator.
 //!
-//! Invariants and limits stand with the part that keeps them: `shard`, `line`, `machine`, `open`, `write_cache`, `lagging`,
+//! Invariants and limits stand with the part that keeps them: `shard`, `admission_queue`, `machine`, `open`, `write_cache`, `lagging`,
 //! `pacing`, `space`, `tier`.
 //!
 //! # Not here
 //! Sockets, protocols and metadata (server). Which ledgers are garbage is decided here (`GarbageRound`), on what the
 //! server reads in metadata.
 
+mod admission_queue;
 mod api;
 mod config;
 mod direct_fence;
 mod engine;
+mod flush_routing;
 mod garbage;
 mod hung;
 mod journals;
 mod lagging;
 mod ledger;
 mod ledger_map;
-mod line;
 mod lookup;
 mod machine;
 mod open;
 mod pacing;
-mod placement;
 mod polls;
 mod pulse;
 mod rare;
@@ -50,15 +50,15 @@ pub mod threads;
 mod tier;
 mod write_cache;
 
+pub use admission_queue::{AdmissionGrant, Admittance, RoomWaiter};
 pub use api::{
-    Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, GroupTimes, Lookup, Origin, Poll,
-    PollId, Refusal, Standing, Waiter, Word,
+    Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, GroupTimes, LedgerPresence, Lookup,
+    MetadataVerdict, Origin, Poll, PollId, Refusal, Waiter,
 };
 pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
 pub use engine::{Engine, Status};
 pub use garbage::{AcceptedGap, Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
 pub use journals::JournalStats;
-pub use line::{Admittance, RoomWaiter, Turn};
 pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
 pub use open::{Machine, OpenError, ReplayFault, WantOfSpace};

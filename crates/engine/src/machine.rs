@@ -30,12 +30,12 @@
 //!    their journal records. They stay in that directory when the state moves on to another: a directory that is lost may take
 //!    extents along whose last reconciled entry is elsewhere, which a start with other directories than before looks for.
 
+use crate::admission_queue::{AdmissionGrant, RoomWaiter};
 use crate::api::{AddDone, AddSink, GroupTimes, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};
+use crate::flush_routing::{FlushRouting, Left, Part, StorageFault};
 use crate::journals::MarkVector;
-use crate::line::{RoomWaiter, Turn};
 use crate::pacing::FlushPace;
-use crate::placement::{Left, Part, Placement, StorageFault};
 use crate::shard::ShardCut;
 use crate::space::Space;
 use crate::stats::Counters;
@@ -68,15 +68,15 @@ pub struct InFlight {
     /// What formed waits for a journal file: these are answers of what was refused meanwhile.
     is_refusals: bool,
     /// Who may add to the group that forms now.
-    turns: Vec<(RoomWaiter, Turn)>,
+    grants: Vec<(RoomWaiter, AdmissionGrant)>,
     /// What is known at the cut.
     times: GroupTimes,
 }
 
 impl InFlight {
-    /// Takes out the turns to add, to be delivered before the group is written: what comes while it is forms the next.
-    pub fn take_turns(&mut self) -> Completions {
-        Completions { turns: std::mem::take(&mut self.turns), ..Completions::default() }
+    /// Takes out the grants, to be delivered before the group is written, so that adds that come meanwhile form the next.
+    pub fn take_grants(&mut self) -> Completions {
+        Completions { grants: std::mem::take(&mut self.grants), ..Completions::default() }
     }
 
     /// True when the journal has nothing to do for it, and waits for a file.
@@ -90,8 +90,8 @@ impl InFlight {
 pub struct Completions {
     adds: Vec<Vec<AddDone>>,
     waiters: Vec<(Waiter, Result<(), Refusal>)>,
-    turns: Vec<(RoomWaiter, Turn)>,
-    /// Of the group, unless these are turns alone.
+    grants: Vec<(RoomWaiter, AdmissionGrant)>,
+    /// Of the group, unless these are grants alone.
     group: Option<GroupTimes>,
     /// Set when this group froze the write caches.
     pub freeze: Option<FreezeTicket>,
@@ -102,9 +102,9 @@ impl Completions {
     pub(crate) fn of_refusals(
         times: GroupTimes,
         adds: Vec<Vec<AddDone>>,
-        turns: Vec<(RoomWaiter, Turn)>,
+        grants: Vec<(RoomWaiter, AdmissionGrant)>,
     ) -> Completions {
-        Completions { adds, turns, group: Some(times), ..Completions::default() }
+        Completions { adds, grants, group: Some(times), ..Completions::default() }
     }
 
     /// Hands every answer to its taker.
@@ -115,21 +115,21 @@ impl Completions {
         for (waiter, outcome) in self.waiters {
             waiter(outcome);
         }
-        for (waiter, turn) in self.turns {
-            waiter(turn);
+        for (waiter, grant) in self.grants {
+            waiter(grant);
         }
     }
 
     /// True when it is answers to at most `adds_max` adds, and nothing else.
     pub(crate) fn is_few_adds(&self, adds_max: usize) -> bool {
         self.waiters.is_empty()
-            && self.turns.is_empty()
+            && self.grants.is_empty()
             && self.adds.iter().map(Vec::len).sum::<usize>() <= adds_max
     }
 
     /// True when there is nothing to deliver.
     pub fn is_empty(&self) -> bool {
-        self.adds.is_empty() && self.waiters.is_empty() && self.turns.is_empty()
+        self.adds.is_empty() && self.waiters.is_empty() && self.grants.is_empty()
     }
 }
 
@@ -214,7 +214,7 @@ impl Journaling {
         }
         self.end_to_wait();
         let next_generation = is_freeze.then(|| engine.next_generation());
-        let (mut cuts, mut freezing, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut cuts, mut freezing, mut grants) = (Vec::new(), Vec::new(), Vec::new());
         let mut held = held.into_iter();
         for index in engine.shards_of(self.index) {
             let mut shard = held.next().unwrap_or_else(|| engine.shards[index].lock());
@@ -223,7 +223,7 @@ impl Journaling {
                 freezing.push(index);
             }
             drop(shard);
-            engine.give_turns(index, &mut turns);
+            engine.give_grants(index, &mut grants);
         }
         let group = Group {
             parts: cuts.iter().flat_map(|(_, c)| c.parts.iter().cloned()).collect(),
@@ -243,7 +243,7 @@ impl Journaling {
             cut_ns,
             ..GroupTimes::default()
         };
-        Some(InFlight { group, cuts, freezing, is_freeze, is_refusals: false, turns, times })
+        Some(InFlight { group, cuts, freezing, is_freeze, is_refusals: false, grants, times })
     }
 
     /// While what formed waits for space, nobody knows how long, what is refused is answered all the same.
@@ -252,20 +252,20 @@ impl Journaling {
         if !engine.is_waiting() {
             return None;
         }
-        let (mut cuts, mut turns) = (Vec::new(), Vec::new());
+        let (mut cuts, mut grants) = (Vec::new(), Vec::new());
         for index in engine.shards_of(self.index) {
             cuts.push((index, engine.shards[index].lock().cut_refusals()));
-            engine.give_turns(index, &mut turns);
+            engine.give_grants(index, &mut grants);
         }
         let adds: u64 = cuts.iter().map(|(_, cut)| cut.adds.len() as u64).sum();
-        if adds == 0 && turns.is_empty() {
+        if adds == 0 && grants.is_empty() {
             return None;
         }
         let cut_ns = self.clock.monotonic_ns();
         self.write_ns = (cut_ns, cut_ns);
         let times = GroupTimes { journal: self.index, adds, cut_ns, ..GroupTimes::default() };
         let (group, freezing) = (Group::default(), Vec::new());
-        Some(InFlight { group, cuts, freezing, is_freeze: false, is_refusals: true, turns, times })
+        Some(InFlight { group, cuts, freezing, is_freeze: false, is_refusals: true, grants, times })
     }
 
     /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
@@ -429,7 +429,7 @@ impl Journaling {
 
     /// Turns the outcome of `write` into answers.
     pub fn finish(&mut self, in_flight: InFlight, written: Result<(), JournalError>) -> Completions {
-        let InFlight { group, cuts, freezing, is_freeze, is_refusals, turns, times } = in_flight;
+        let InFlight { group, cuts, freezing, is_freeze, is_refusals, grants, times } = in_flight;
         let times = GroupTimes { begun_ns: self.write_ns.0, written_ns: self.write_ns.1, ..times };
         drop(group);
         let mut done = match written {
@@ -440,7 +440,7 @@ impl Journaling {
             Ok(()) => self.finish_durable(cuts, freezing, is_freeze),
             Err(error) => self.finish_failed(cuts, &error.to_string()),
         };
-        done.turns.splice(..0, turns);
+        done.grants.splice(..0, grants);
         done.group = Some(times);
         done
     }
@@ -492,7 +492,7 @@ impl Journaling {
             }
             done.adds.push(all);
             done.waiters.extend(waiters.into_iter().chain(cut.forces).map(|w| (w, Err(Refusal::Io))));
-            self.engine.give_turns(index, &mut done.turns);
+            self.engine.give_grants(index, &mut done.grants);
         }
         done
     }
@@ -515,7 +515,7 @@ pub struct Flushing {
     pub(crate) space: Space,
     pub(crate) clock: Arc<dyn Clock>,
     /// Which directories failed, and what waits for space.
-    pub(crate) placement: Placement,
+    pub(crate) routing: FlushRouting,
     /// How a flush pauses between two writes; `None` for one that does not, as at a restart and a stop.
     pub(crate) pause: Option<fn(Duration)>,
 }
@@ -550,7 +550,7 @@ impl Flushing {
     }
 
     /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
-    /// disk. After an error the ticket waits for [`Flushing::retry`], or the engine is latched: see `placement`.
+    /// disk. After an error the ticket waits for [`Flushing::retry`], or the engine is latched: see `flush_routing`.
     pub fn flush(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
         while self.freeze_some(&mut ticket, LEDGERS_AT_ONCE) {}
         self.assert_next(&ticket);
@@ -581,8 +581,8 @@ impl Flushing {
                 |places: &[usize]| places.iter().map(|p| &*ticket.frozen[*p].1).collect::<Vec<&Frozen>>();
             let (entries, states) = (pick(&part.entries), pick(&part.states));
             let extents = extents_for(&ticket, part, canaries);
-            let outcome = match self.placement.failure(index) {
-                // It failed while the ticket waited (placement invariant 2).
+            let outcome = match self.routing.failure(index) {
+                // It failed while the ticket waited (flush_routing invariant 2).
                 Some(reason) => Err(StorageFault::Failed(reason)),
                 None => self.flush_directory(index, &entries, &states, &extents, &ticket.marks, &mut writes),
             };
@@ -643,7 +643,7 @@ impl Flushing {
         }
     }
 
-    /// A ledger was removed since the cache was frozen, and a flush that waits for space leaves it out (`placement` invariant 3).
+    /// A ledger was removed since the cache was frozen, and a flush that waits for space leaves it out (`flush_routing` invariant 3).
     fn is_gone(&self, ledger: LedgerId, frozen: &Frozen) -> bool {
         let engine = &self.engine;
         engine.is_waiting() && engine.config.journal_sync && {
@@ -670,7 +670,7 @@ impl Flushing {
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
-            if self.engine.is_waiting() || !self.placement.may_lose {
+            if self.engine.is_waiting() || !self.routing.may_lose {
                 let bytes_of = |records: &CacheRecords| -> u64 {
                     let records = records.newest_ascending();
                     records.iter().map(|record| u64::from(record.length) + RECORD_BYTES).sum()

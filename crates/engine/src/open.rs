@@ -11,9 +11,9 @@
 
 use crate::config::{ConfigFaults, EngineConfig};
 use crate::engine::Engine;
+use crate::flush_routing::{FlushRouting, take_back};
 use crate::journals::MarkVector;
 use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
-use crate::placement::{Placement, take_back};
 use crate::shard::NoRoom;
 use crate::space::Space;
 #[cfg(debug_assertions)]
@@ -153,6 +153,11 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// True when files of a ledger directory are damaged or missing.
+    pub fn is_directory_damage(&self) -> bool {
+        matches!(self, OpenError::Directory { source, .. } if source.is_damage())
+    }
+
     /// True when acknowledged records may be missing from the journal, and nothing else is wrong:
     /// [`EngineConfig::accepts_journal_damage`] would open what is left.
     pub fn is_journal_damage(&self) -> bool {
@@ -288,7 +293,7 @@ impl Machine {
                 engine: engine.clone(),
                 directories,
                 flushed_generations: vec![last_generation; engine.journal_count()],
-                placement: Placement::new(directory_count),
+                routing: FlushRouting::new(directory_count),
                 space: Space::new(clock.monotonic_ns(), &engine.config.space),
                 clock,
                 pause: None,
@@ -316,7 +321,7 @@ impl Machine {
                 join(config, &mut machine.flushing.directories, index, &boundary)?;
             }
         }
-        machine.flushing.placement.may_lose = true;
+        machine.flushing.routing.may_lose = true;
         for journaling in &mut machine.journals {
             let prepared = journaling.journal.prepare();
             prepared.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;

@@ -90,7 +90,7 @@ pub(crate) struct NoRoom;
 pub(crate) enum Taken {
     /// Placed or refused: its answer leaves with a cut.
     Answered,
-    /// Left with the caller, who asks metadata and then comes again ([`Shard::on_word`]).
+    /// Left with the caller, to be offered again after metadata was read ([`Shard::on_verdict`]).
     Asks,
 }
 

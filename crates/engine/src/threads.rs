@@ -269,9 +269,9 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             idle_from = None;
         }
         let Some(mut in_flight) = cut else { continue };
-        let turns = in_flight.take_turns();
-        if !turns.is_empty() {
-            line.send(turns);
+        let grants = in_flight.take_grants();
+        if !grants.is_empty() {
+            line.send(grants);
         }
         let written = journaling.write(&in_flight);
         let is_failed = written.is_err();

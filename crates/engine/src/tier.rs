@@ -537,7 +537,7 @@ impl Engine {
     ) -> Result<Vec<LocalChecksum>, Refusal> {
         let hidden_below = {
             let shard = self.shard(ledger).lock();
-            if shard.standing(ledger) != crate::Standing::Known {
+            if shard.presence(ledger) != crate::LedgerPresence::Known {
                 return Err(Refusal::NoLedger);
             }
             shard.hidden_below(ledger)

@@ -40,13 +40,14 @@
 //!
 //! # Parts
 //! [`store`] the trait · [`zookeeper`], [`memory`] drivers · [`conformance`] what every driver must do · [`uri`] ·
-//! [`layout`] cluster, cookies, registration, ledgers, ids · [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes · [`transfer`] export and import
+//! [`fault`] why a server gives no session · [`layout`] cluster, cookies, registration, ledgers, ids · [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes · [`transfer`] export and import
 //!
 //! # Not here   files and clocks (callers keep the session file), placement, garbage collection
 
 pub mod codec;
 pub mod conformance;
 pub mod cookie;
+pub mod fault;
 pub mod layout;
 pub mod memory;
 pub mod registrar;
@@ -59,6 +60,7 @@ use std::sync::Arc;
 
 pub use crate::codec::service_info::{BookieServiceInfo, Endpoint};
 pub use crate::cookie::{Cookie, CookieProblem, Directory, StartKind};
+pub use crate::fault::{Fault, ServerFaults, WaitFor};
 pub use crate::layout::{
     InitError, InitOutcome, Layout, LedgerLayout, Membership, OpenError, RegistrationMode,
 };
@@ -71,7 +73,7 @@ pub use crate::zookeeper::{SaslLogin, Security, TlsOptions};
 /// Connects to the store that `uri` names and opens the cluster at its root.
 ///
 /// # Errors
-/// [`OpenError::Store`] with [`StoreError::Unreachable`] when no server answers within the session timeout;
+/// [`OpenError::Store`] with [`StoreError::Unreachable`] when no server opens a session in time, or none will ([`WaitFor`]);
 /// [`OpenError::NotInitialised`] when there is no cluster at the root, [`OpenError::Importing`] while one is copied there.
 pub async fn connect(uri: &MetadataUri, options: ConnectOptions) -> Result<Layout, OpenError> {
     let store = Arc::new(zookeeper::connect(&uri.servers, options).await?);

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
+use crate::fault::ServerFaults;
 use crate::store::{
     CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionId, SessionState, Stat, StoreError,
     StoreFuture, VALUE_SIZE_BYTES_MAX, Version, Watch, WatchEvent,
@@ -223,7 +224,7 @@ impl MemoryStore {
             SessionState::Closed => Err(StoreError::Closed),
             SessionState::AuthFailed => Err(StoreError::AuthFailed),
             SessionState::Connecting | SessionState::Suspended(_) | SessionState::Expired(_) => {
-                Err(StoreError::Unreachable { servers: "memory".into(), waited: Duration::ZERO, why: None })
+                Err(StoreError::Unreachable { waited: Duration::ZERO, faults: ServerFaults::default() })
             }
         }
     }

@@ -22,6 +22,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
+use crate::fault::ServerFaults;
+
 /// Largest value of one node (ZooKeeper's `jute.maxbuffer` default of 1 MiB, minus room for the path and headers).
 pub const VALUE_SIZE_BYTES_MAX: usize = (1 << 20) - 4096;
 
@@ -276,18 +278,13 @@ pub enum StoreError {
     /// The connection broke after the request was sent: it may or may not have been applied. Read before repeating.
     #[error("lost the connection to the metadata store: the outcome of the request is unknown")]
     ConnectionLoss,
-    /// No server could be reached and nothing was sent: repeating is safe.
-    #[error(
-        "no metadata server of {servers} could be reached within {waited:?}{}",
-        .why.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
-    )]
+    /// No server gave a session and nothing was sent: repeating is safe.
+    #[error("no metadata server can be reached{}: {faults}", within(*.waited))]
     Unreachable {
-        /// The servers tried.
-        servers: String,
-        /// For how long.
+        /// For how long it was tried; zero when there was nothing to wait for.
         waited: Duration,
-        /// What the last attempt ended with, if one did.
-        why: Option<String>,
+        /// What is wrong with each server.
+        faults: ServerFaults,
     },
     /// No server is trusted, or none trusts us: certificates or settings must be changed. Nothing was sent.
     #[error("no secure connection to a metadata server: {why}")]
@@ -350,13 +347,18 @@ pub enum StoreError {
     Protocol(String),
 }
 
+fn within(waited: Duration) -> String {
+    if waited.is_zero() { String::new() } else { format!(" within {waited:?}") }
+}
+
 impl StoreError {
     /// True when the same request may succeed later without anybody acting.
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            StoreError::ConnectionLoss | StoreError::Unreachable { .. } | StoreError::SessionExpired
-        )
+        match self {
+            StoreError::ConnectionLoss | StoreError::SessionExpired => true,
+            StoreError::Unreachable { faults, .. } => faults.is_transient(),
+            _ => false,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Models of the request path's concurrent parts: the very sources of the byte budget (`flow::budget`), a connection's
-//! outbox (`server::connection::outbox`), and the line of adds that wait for room (`engine::line`, with its signal), with
+//! outbox (`server::connection::output::outbox`), and the queue of adds that wait for room (`engine::admission_queue`, with its
+//! signal), with
 //! their locks and atomics exchanged for those of a scheduler that tries many interleavings (shuttle).
 //!
 //! # Data flow

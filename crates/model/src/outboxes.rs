@@ -1,9 +1,10 @@
 //! Scenarios of an outbox: one writes at a time and in order, the reader is told when there is room, nothing that is
 //! queued is forgotten, and everything held comes back (outbox invariants 1 to 6).
 
-use super::budget::ByteBudget;
-use super::adapter;
-use super::outbox::{Body, Flush, Outbox, Sink};
+use super::budget::{ByteBudget, Permit};
+use super::outbox::{Body, Flush, Outbox, Sink, Window};
+use super::read_class::ReadClass;
+use super::request::ReadRequest;
 use crate::lock::Mutex;
 use shuttle::future::block_on;
 use shuttle::rand::{Rng, thread_rng};
@@ -71,6 +72,12 @@ impl Peer {
     }
 }
 
+/// Appends a response with an entry.
+fn append(outbox: &Outbox, promised: usize, window: Window, permit: Permit, body: Body<'_>, head: &[u8]) {
+    let request = ReadRequest { promised, class: ReadClass::Plain, is_from_tier: false };
+    outbox.entry(request, window, permit, body, |out| out.extend_from_slice(head));
+}
+
 /// What a connection is, as far as its outbox is concerned.
 struct Connection {
     outbox: Outbox,
@@ -85,12 +92,12 @@ impl Connection {
         let (pool, entries) = (ByteBudget::new("outbox", 1 << 20), ByteBudget::new("outbound", 1 << 20));
         let sender: Arc<Notify> = Arc::default();
         // Room for one answer and a little more, so that the reader has to wait.
-        let outbox = adapter::outbox(4096, ENTRY_BYTES, pool.clone(), sender.clone());
+        let outbox = Outbox::new(4096, ENTRY_BYTES, ENTRY_BYTES, pool.clone(), sender.clone());
         Arc::new(Connection { outbox, peer: Peer::new(), sender, entries, pool })
     }
 
     fn flush(&self) {
-        if adapter::flush(&self.outbox, &*self.peer, false) == Flush::Left {
+        if self.outbox.flush(&*self.peer, false, &mut Vec::new()) == Flush::Left {
             self.sender.notify_one();
         }
     }
@@ -111,22 +118,22 @@ fn run_sender(connection: &Connection) {
     let mut left = ENTRIES;
     loop {
         while left > 0
-            && let Some(window) = connection.outbox.open_window(ENTRY_BYTES, false)
+            && let Some(window) = connection.outbox.open_window(ENTRY_BYTES, ReadClass::Plain)
         {
             let permit = connection.entries.try_acquire(ENTRY_BYTES as u64).expect("it is large");
             let number = ENTRIES - left;
             let mut body = number.to_be_bytes().to_vec();
             body.resize(ENTRY_BYTES - 4, 0);
             let head = u32::MAX.to_be_bytes();
-            adapter::entry(&connection.outbox, ANSWER_BYTES, window, permit, Body::Copy(&body), &head);
+            append(&connection.outbox, ANSWER_BYTES, window, permit, Body::Copy(&body), &head);
             left -= 1;
         }
-        let is_blocked = match adapter::flush(&connection.outbox, &*connection.peer, true) {
+        let is_blocked = match connection.outbox.flush(&*connection.peer, true, &mut Vec::new()) {
             Flush::Left => true,
             Flush::Broken => return,
             _ => false,
         };
-        if left == 0 && adapter::owes_nothing(&connection.outbox) {
+        if left == 0 && connection.outbox.owes_nothing() {
             return;
         }
         block_on(async {
@@ -218,7 +225,7 @@ pub fn everything_leaves_in_order() {
 pub fn a_close_gives_everything_back() {
     let connection = Connection::new();
     // Beyond the free room, so that there is a lease.
-    let outbox = adapter::outbox(16 * 1024, ENTRY_BYTES, connection.pool.clone(), connection.sender.clone());
+    let outbox = Outbox::new(16 * 1024, ENTRY_BYTES, ENTRY_BYTES, connection.pool.clone(), connection.sender.clone());
     let connection = Arc::new(Connection {
         outbox,
         peer: connection.peer.clone(),
@@ -240,13 +247,13 @@ pub fn a_close_gives_everything_back() {
         let connection = connection.clone();
         move || {
             for _ in 0..4 {
-                let Some(window) = connection.outbox.open_window(ENTRY_BYTES, false) else { return };
+                let Some(window) = connection.outbox.open_window(ENTRY_BYTES, ReadClass::Plain) else { return };
                 let permit = connection.entries.try_acquire(ENTRY_BYTES as u64).expect("it is large");
                 if thread_rng().gen_bool(0.5) {
                     connection.outbox.close_window(window);
                 } else {
                     let body = vec![0; ENTRY_BYTES];
-                    adapter::entry(&connection.outbox, 0, window, permit, Body::Owned(body), &[]);
+                    append(&connection.outbox, 0, window, permit, Body::Owned(body), &[]);
                     connection.flush();
                 }
             }
@@ -264,6 +271,6 @@ pub fn a_close_gives_everything_back() {
     for thread in [reader, loads, closer] {
         thread.join().expect("a thread that panics ends the run");
     }
-    assert_eq!(adapter::flush(&connection.outbox, &*connection.peer, true), Flush::Broken);
+    assert_eq!(connection.outbox.flush(&*connection.peer, true, &mut Vec::new()), Flush::Broken);
     connection.assert_empty();
 }

@@ -13,10 +13,10 @@ mod tls_tests;
 use self::access::Access;
 use self::extension::AdminExtension;
 use crate::config::AdminScope;
-use crate::disks::{DiskDesk, Standing};
+use crate::disks::{DiskDesk, ReadOnlyReasons};
 use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, PoolFlow, Sort};
-use crate::garbage::{GarbageDesk, GarbageRequest};
 use crate::latch::Latch;
+use crate::maintenance::garbage::{GarbageDesk, GarbageRequest};
 use crate::metrics::Exposition;
 use crate::shared::Shared;
 use crate::tls::Tls;
@@ -48,7 +48,7 @@ pub struct AdminState {
     /// Set once the engine is open.
     pub garbage: OnceLock<Arc<GarbageDesk>>,
     /// Set once the engine is open.
-    pub disks: OnceLock<(Arc<DiskDesk>, Arc<Standing>)>,
+    pub disks: OnceLock<(Arc<DiskDesk>, Arc<ReadOnlyReasons>)>,
     /// Set from the start when this port speaks TLS.
     pub tls: OnceLock<Arc<Tls>>,
     /// Set when a tierer runs in this process.
@@ -656,10 +656,10 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.gauge("bindery_scrub_damaged_logs", &[], gauge(scrub.damaged_logs));
     out.gauge("bindery_space_logs_skipped", &[], gauge(space.skipped.len() as u64));
     out.counter("bindery_space_errors", &[], space.errors);
-    out.counter("bindery_words_adds", &[], shared.words.adds.get());
-    out.counter("bindery_words_reads", &[], shared.words.reads.get());
-    out.counter("bindery_words_silent", &[], shared.words.silent.get());
-    out.gauge("bindery_words_waiting", &[], gauge(shared.words.held() as u64));
+    out.counter("bindery_parked_adds", &[], shared.parked_adds.adds.get());
+    out.counter("bindery_metadata_check_reads", &[], shared.parked_adds.reads.get());
+    out.counter("bindery_metadata_check_failed", &[], shared.parked_adds.silent.get());
+    out.gauge("bindery_parked_adds_waiting", &[], gauge(shared.parked_adds.held() as u64));
     out.counter("bindery_flushes", &[], stats.flushes);
     out.counter("bindery_flushed_entries", &[], stats.flushed_entries);
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);

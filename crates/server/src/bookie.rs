@@ -32,25 +32,25 @@ use crate::admin::AdminState;
 use crate::admin::extension::AdminExtension;
 use crate::auth::{Auth, ReloadUsers};
 use crate::config::{BookieConfig, Identity};
-use crate::connection::{BulkLine, Completion, Registry};
+use crate::connection::{Completion, Registry, SliceTurns};
 use crate::data_dirs::DataDirs;
 use crate::descriptors;
-use crate::disks::{Cause, DiskWatch, Standing};
-use crate::garbage::{GarbageCollector, GarbageDesk, GarbageRequest};
+use crate::disks::{Cause, DiskWatch, ReadOnlyReasons};
 use crate::io_pool::IoPools;
-use crate::known::Known;
 use crate::latch::Latch;
 use crate::listener::Listener;
 use crate::log_limit::LogLimit;
+use crate::maintenance::cluster_record::ClusterRecord;
+use crate::maintenance::garbage::{GarbageCollector, GarbageDesk, GarbageRequest};
+use crate::maintenance::surplus::Surplus;
 use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
+use crate::metadata_check::{MetadataChecker, ParkedAdds};
 use crate::metrics::Metrics;
 use crate::reload::Watch;
 use crate::shared::{BufferSlab, Shared, Volumes};
-use crate::surplus::Surplus;
 use crate::tier::{Tier, TrimTask, Trimmer};
 use crate::tls::{Tls, TlsConfig};
 use crate::turns::Turns;
-use crate::words::{WordDesk, WordReader};
 use bindery_engine::EngineThreads;
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{
@@ -93,6 +93,16 @@ pub enum Metadata {
     Layout(Layout),
 }
 
+impl Metadata {
+    /// Its servers, as an operator knows them.
+    fn servers(&self) -> String {
+        match self {
+            Metadata::Uri(uri) => uri.servers.join(","),
+            Metadata::Layout(_) => String::new(),
+        }
+    }
+}
+
 /// How a bookie ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
@@ -119,17 +129,19 @@ pub struct Bookie {
     engine: EngineThreads,
     stop_serving: Arc<Latch>,
     /// Set when nothing is served any more: until then adds wait for words.
-    stop_words: Arc<Latch>,
+    stop_metadata_checks: Arc<Latch>,
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
     trim: Option<JoinHandle<()>>,
     /// Tasks that look at files of the operator.
     file_watches: Vec<JoinHandle<()>>,
-    words: JoinHandle<()>,
-    standing: Arc<Standing>,
+    metadata_checker: JoinHandle<()>,
+    standing: Arc<ReadOnlyReasons>,
     may_be_read_only: bool,
     /// After so long without the metadata store nobody counts on the registration any more.
     session_timeout: Duration,
+    /// Its servers, for the log.
+    metadata_servers: String,
     watch: JoinHandle<()>,
     stop_admin: Arc<Latch>,
     admin: Option<AdminTask>,
@@ -212,18 +224,18 @@ impl Bookie {
             .map_err(StartError::Thread)?,
             pools,
             connections: Registry::default(),
-            bulk: BulkLine::new(tokio::runtime::Handle::current().metrics().num_workers()),
+            bulk: SliceTurns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
             limits: config.limits.clone(),
-            words: WordDesk::default(),
+            parked_adds: ParkedAdds::default(),
             tls,
             auth,
             tier,
             tier_log: Mutex::new(LogLimit::new(Duration::from_secs(10))),
             frame_logs: Shared::frame_logs(),
         });
-        let standing = Arc::new(Standing::new(shared.engine.clone()));
+        let standing = Arc::new(ReadOnlyReasons::new(shared.engine.clone()));
         if config.read_only {
             standing
                 .set(Cause::Configured, Some("the configuration says so (forceReadOnlyBookie)".to_owned()));
@@ -240,10 +252,18 @@ impl Bookie {
             async move { listener.run(shared, &stop, &lacks_descriptors).await }
         });
 
+        // Before the cover is replaced, which takes as long as metadata has ledgers: adds come meanwhile.
+        let checker = MetadataChecker {
+            shared: shared.clone(),
+            layout: layout.clone(),
+            bookie_id: identity.bookie_id.clone(),
+        };
+        let stop_metadata_checks = Arc::new(Latch::default());
+        let metadata_checker = tokio::spawn(checker.run(stop_metadata_checks.clone()));
         if let Some(up_to) = known.limbo_up_to {
             // Before anybody can find this bookie: who names it now named it when its entries were lost.
             let marked = replace_cover(&layout, &shared.engine, &identity.bookie_id, up_to).await;
-            let without = Known { limbo_up_to: None, ..known };
+            let without = ClusterRecord { limbo_up_to: None, ..known };
             let saved = match marked {
                 Ok(()) => {
                     let dirs = dirs.clone();
@@ -254,6 +274,8 @@ impl Bookie {
             if let Err(error) = saved {
                 stop_serving.set();
                 let _ = serving.await;
+                stop_metadata_checks.set();
+                let _ = metadata_checker.await;
                 // What it could not flush is replayed; the error of the start says more.
                 let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
                 return Err(error);
@@ -300,14 +322,6 @@ impl Bookie {
             logged: None,
         };
         let garbage = tokio::spawn(collector.run(stop_serving.clone()));
-        let words = WordReader {
-            shared: shared.clone(),
-            layout: layout.clone(),
-            bookie_id: identity.bookie_id.clone(),
-        };
-        let stop_words = Arc::new(Latch::default());
-        let words = tokio::spawn(words.run(stop_words.clone()));
-
         let may_be_read_only = disk_watch.may_be_read_only();
         let watch = tokio::spawn(disk_watch.run(
             shared.engine.clone(),
@@ -339,15 +353,16 @@ impl Bookie {
             events,
             engine,
             stop_serving,
-            stop_words,
+            stop_metadata_checks,
             serving,
             garbage,
             trim,
             file_watches,
-            words,
+            metadata_checker,
             standing,
             may_be_read_only,
             session_timeout: config.session_timeout,
+            metadata_servers: components.metadata.servers(),
             watch,
             stop_admin,
             admin,

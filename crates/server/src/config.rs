@@ -2,9 +2,9 @@
 
 use crate::auth::AuthConfig;
 use crate::disks::{DiskLimits, SlowLimits};
-use crate::garbage::GarbageConfig;
 use crate::limits::Limits;
-use crate::surplus::SurplusConfig;
+use crate::maintenance::garbage::GarbageConfig;
+use crate::maintenance::surplus::SurplusConfig;
 use crate::tier::TierConfig;
 use crate::tls::TlsConfig;
 use bindery_engine::{PoolMemory, SpaceConfig};

@@ -18,7 +18,7 @@
 
 use crate::disks::Volume;
 use crate::disks::reserve::RESERVE_NAME;
-use crate::known::{KNOWN_NAME, Known, KnownError};
+use crate::maintenance::cluster_record::{CLUSTER_RECORD_NAME, ClusterRecord, KnownError};
 use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, create_durable_dir};
 use bindery_metadata::{Cookie, Directory, SessionCredentials, SessionStore};
 use std::io::{self, ErrorKind, IoSlice};
@@ -274,25 +274,26 @@ impl DataDirs {
     }
 
     /// What is remembered of metadata, from all ledger directories that have it. Blocks.
-    pub fn known(&self) -> Result<Known, DataDirError> {
-        let mut joined: Option<Known> = None;
+    pub fn known(&self) -> Result<ClusterRecord, DataDirError> {
+        let mut joined: Option<ClusterRecord> = None;
         for dir in &self.ledgers {
-            let path = dir.join(CURRENT_NAME).join(KNOWN_NAME);
+            let path = dir.join(CURRENT_NAME).join(CLUSTER_RECORD_NAME);
             let bytes = read_small(&*self.disk, &path).map_err(|source| io_error("read", &path, source))?;
             // A directory that joined later has none, and nothing to forbid.
             let Some(bytes) = bytes else { continue };
-            let known = Known::parse(&bytes).map_err(|source| DataDirError::BadKnown { path, source })?;
+            let known =
+                ClusterRecord::parse(&bytes).map_err(|source| DataDirError::BadKnown { path, source })?;
             joined = Some(joined.map_or(known, |before| before.joined(known)));
         }
         Ok(joined.unwrap_or_default())
     }
 
     /// Replaces what is remembered of metadata, durably. After an error some directories have the former text. Blocks.
-    pub fn save_known(&self, known: &Known) -> Result<(), DataDirError> {
+    pub fn save_known(&self, known: &ClusterRecord) -> Result<(), DataDirError> {
         for dir in &self.ledgers {
             let current = dir.join(CURRENT_NAME);
-            publish(&*self.disk, &current, KNOWN_NAME, known.to_text().as_bytes(), false)
-                .map_err(|source| io_error("write", &current.join(KNOWN_NAME), source))?;
+            publish(&*self.disk, &current, CLUSTER_RECORD_NAME, known.to_text().as_bytes(), false)
+                .map_err(|source| io_error("write", &current.join(CLUSTER_RECORD_NAME), source))?;
         }
         Ok(())
     }
@@ -406,7 +407,7 @@ pub fn examine_home(disk: &dyn Disk, home: &Path) -> Result<(), DataDirError> {
 
 /// Files in `current` that say nothing about data.
 fn is_not_data(name: &str) -> bool {
-    [MARK_NAME, COOKIE_NAME, SESSION_NAME, RESERVE_NAME, KNOWN_NAME]
+    [MARK_NAME, COOKIE_NAME, SESSION_NAME, RESERVE_NAME, CLUSTER_RECORD_NAME]
         .iter()
         .any(|known| name.strip_suffix(".new").unwrap_or(name) == *known)
 }

@@ -9,16 +9,17 @@
 //!
 //! # Invariants
 //! 1. Nobody waits for a peer here: jobs load bytes and hand them over without waiting.
-//! 2. A job enters by a slot of its place and lane. Whoever waits for a
+//! 2. A job enters by a slot of its place and class. Whoever waits for a
 //!    slot gets it in the order of arrival; with few slots a connection that asks for much waits its turn there, and not
 //!    others behind its jobs.
 //! 3. A disk that hangs holds up the jobs of its own place only. A slot stands for a part of the bytes that the jobs of a
-//!    lane may hold in one place, and a job that loads more takes several, all of them at most: so what hangs holds no more
-//!    of the pool of its lane than that, or one larger entry.
-//! 4. The fencing lane of a place has slots and a thread of its own, and is served first by the other threads: jobs of the
-//!    plain lane, however long, do not hold it up. Nor does it begin their reads.
+//!    class may hold in one place, and a job that loads more takes several, all of them at most: so what hangs holds no more
+//!    of the pool of its class than that, or one larger entry.
+//! 4. The priority class of a place has slots and a thread of its own, and is served first by the other threads: jobs of the
+//!    plain class, however long, do not hold it up. Nor does it begin their reads.
 //! 5. `stop` runs what was accepted, then joins the threads.
 
+use crate::read_class::{PerClass, ReadClass};
 use bindery_io::Clock;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -28,18 +29,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Jobs queued or running for each thread, in each lane: enough that no thread idles while the next one comes, few enough
+/// Jobs queued or running for each thread, in each class: enough that no thread idles while the next one comes, few enough
 /// that connections wait in the order of arrival for a slot, and not behind the jobs of one of them.
 const SLOTS_PER_THREAD: usize = 4;
-
-/// Which queue a job waits in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lane {
-    /// Fencing, recovery and high priority.
-    High,
-    /// Everything else.
-    Plain,
-}
 
 /// Jobs of a place share threads, because they may have to wait for the same disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,15 +42,6 @@ impl Place {
     pub fn index(self) -> usize {
         self.0
     }
-}
-
-/// Bytes of the pools from which jobs have what they load into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolBytes {
-    /// Of the plain lane.
-    pub plain: u64,
-    /// Of the fencing lane.
-    pub high: u64,
 }
 
 /// The pools of all places; see the module.
@@ -75,13 +58,13 @@ impl IoPools {
     pub fn start(
         directories: usize,
         threads: usize,
-        bytes: PoolBytes,
+        bytes: PerClass<u64>,
         clock: Arc<dyn Clock>,
     ) -> std::io::Result<IoPools> {
         let directories = directories.max(1);
         let threads = threads.div_ceil(directories).max(1);
         let share = |bytes: u64| bytes / (directories as u64 + 1);
-        let shares = PoolBytes { plain: share(bytes.plain), high: share(bytes.high) };
+        let shares = PerClass { plain: share(bytes.plain), priority: share(bytes.priority) };
         let mut pools = Vec::with_capacity(directories + 1);
         for index in 0..directories {
             pools.push(IoPool::start(&format!("disk-read-{index}"), threads, shares, &clock)?);
@@ -111,24 +94,24 @@ impl IoPools {
         self.pools.len()
     }
 
-    /// Waits for room in a lane, for a job that holds `bytes`. Cancel safe: the place in line is given up.
-    pub async fn slot(&self, place: Place, lane: Lane, bytes: u64) -> Slot {
-        let slots = self.pools[place.0].slots(lane);
+    /// Waits for room in a class, for a job that holds `bytes`. Cancel safe: the place in line is given up.
+    pub async fn slot(&self, place: Place, class: ReadClass, bytes: u64) -> Slot {
+        let slots = &self.pools[place.0].slots[class];
         let count = slots.count(bytes);
         let permit = slots.free.clone().acquire_many_owned(count).await;
-        Slot { place, lane, permit: permit.expect("the semaphores are never closed") }
+        Slot { place, class, permit: permit.expect("the semaphores are never closed") }
     }
 
-    /// Room in a lane for a job that holds `bytes`, if there is some and nobody waits for it.
-    pub fn try_slot(&self, place: Place, lane: Lane, bytes: u64) -> Option<Slot> {
-        let slots = self.pools[place.0].slots(lane);
+    /// Room in a class for a job that holds `bytes`, if there is some and no job waits for it.
+    pub fn try_slot(&self, place: Place, class: ReadClass, bytes: u64) -> Option<Slot> {
+        let slots = &self.pools[place.0].slots[class];
         let permit = slots.free.clone().try_acquire_many_owned(slots.count(bytes)).ok()?;
-        Some(Slot { place, lane, permit })
+        Some(Slot { place, class, permit })
     }
 
     /// Makes a slot one for a job that holds `bytes`. None when that takes more room than there is now.
     pub fn fit(&self, mut slot: Slot, bytes: u64) -> Option<Slot> {
-        let slots = self.pools[slot.place.0].slots(slot.lane);
+        let slots = &self.pools[slot.place.0].slots[slot.class];
         let (has, needs) = (slot.permit.num_permits(), slots.count(bytes) as usize);
         if needs < has {
             drop(slot.permit.split(has - needs));
@@ -158,14 +141,14 @@ impl IoPools {
     {
         let ahead = ahead.map(|ahead| Box::new(ahead) as Step);
         let job = Job { ahead, run: Box::new(job), permit: slot.permit };
-        self.pools[slot.place.0].shared.push(slot.lane, job);
+        self.pools[slot.place.0].shared.push(slot.class, job);
     }
 
     /// Jobs waiting everywhere.
     pub fn queued(&self) -> usize {
         let queued = |pool: &IoPool| {
             let queues = pool.shared.queues.lock();
-            queues.high.len() + queues.plain.len()
+            queues.jobs.iter().map(VecDeque::len).sum::<usize>()
         };
         self.pools.iter().map(queued).sum()
     }
@@ -175,7 +158,7 @@ impl IoPools {
         for pool in &self.pools {
             pool.shared.queues.lock().is_stopping = true;
             pool.shared.of_any.notify_all();
-            pool.shared.of_high.notify_all();
+            pool.shared.of_priority.notify_all();
         }
         for thread in self.pools.iter().flat_map(|pool| std::mem::take(&mut *pool.threads.lock())) {
             if thread.join().is_err() {
@@ -196,8 +179,7 @@ struct Job {
 
 #[derive(Default)]
 struct Queues {
-    high: VecDeque<Job>,
-    plain: VecDeque<Job>,
+    jobs: PerClass<VecDeque<Job>>,
     is_stopping: bool,
 }
 
@@ -206,8 +188,8 @@ struct Shared {
     queues: Mutex<Queues>,
     /// Wakes a thread that takes any job.
     of_any: Condvar,
-    /// Wakes the one that takes jobs of the fencing lane only.
-    of_high: Condvar,
+    /// Wakes the one that takes jobs of the priority class only.
+    of_priority: Condvar,
     /// Threads that have a job.
     busy: AtomicUsize,
     /// When a job ended last, or one began while no other ran.
@@ -217,12 +199,11 @@ struct Shared {
 /// The threads of one place.
 struct IoPool {
     shared: Arc<Shared>,
-    high_slots: Slots,
-    plain_slots: Slots,
+    slots: PerClass<Slots>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// The room of a lane in one place.
+/// The room of a class in one place.
 struct Slots {
     free: Arc<Semaphore>,
     /// How many there are.
@@ -247,7 +228,7 @@ impl Slots {
 /// Room for one job.
 pub struct Slot {
     place: Place,
-    lane: Lane,
+    class: ReadClass,
     permit: OwnedSemaphorePermit,
 }
 
@@ -257,9 +238,9 @@ impl Slot {
         self.place
     }
 
-    /// True for the fencing lane.
-    pub fn is_high(&self) -> bool {
-        self.lane == Lane::High
+    /// The class of the reads that the job is for.
+    pub fn class(&self) -> ReadClass {
+        self.class
     }
 }
 
@@ -267,51 +248,43 @@ impl IoPool {
     fn start(
         name: &str,
         threads: usize,
-        shares: PoolBytes,
+        shares: PerClass<u64>,
         clock: &Arc<dyn Clock>,
     ) -> std::io::Result<IoPool> {
         let slots = SLOTS_PER_THREAD * threads;
         let pool = IoPool {
             shared: Arc::default(),
-            high_slots: Slots::new(slots, shares.high),
-            plain_slots: Slots::new(slots, shares.plain),
+            slots: PerClass {
+                plain: Slots::new(slots, shares.plain),
+                priority: Slots::new(slots, shares.priority),
+            },
             threads: Mutex::default(),
         };
         for index in 0..=threads {
-            let (shared, is_for_high) = (pool.shared.clone(), index == threads);
-            let name = if is_for_high { format!("{name}-fence") } else { format!("{name}-{index}") };
+            let (shared, is_for_priority) = (pool.shared.clone(), index == threads);
+            let name = if is_for_priority { format!("{name}-fence") } else { format!("{name}-{index}") };
             let builder = std::thread::Builder::new().name(name);
             let clock = clock.clone();
-            pool.threads.lock().push(builder.spawn(move || shared.work(is_for_high, &*clock))?);
+            pool.threads.lock().push(builder.spawn(move || shared.work(is_for_priority, &*clock))?);
         }
         Ok(pool)
-    }
-
-    fn slots(&self, lane: Lane) -> &Slots {
-        match lane {
-            Lane::High => &self.high_slots,
-            Lane::Plain => &self.plain_slots,
-        }
     }
 }
 
 impl Shared {
-    fn push(&self, lane: Lane, job: Job) {
+    fn push(&self, class: ReadClass, job: Job) {
         let mut queues = self.queues.lock();
-        match lane {
-            Lane::High => queues.high.push_back(job),
-            Lane::Plain => queues.plain.push_back(job),
-        }
+        queues.jobs[class].push_back(job);
         drop(queues);
         self.of_any.notify_one();
-        if lane == Lane::High {
-            self.of_high.notify_one();
+        if class.is_priority() {
+            self.of_priority.notify_one();
         }
     }
 
-    fn work(&self, is_for_high: bool, clock: &dyn Clock) {
+    fn work(&self, is_for_priority: bool, clock: &dyn Clock) {
         let mut begun = Vec::new();
-        while let Some(mut job) = self.next(is_for_high, &mut begun) {
+        while let Some(mut job) = self.next(is_for_priority, &mut begun) {
             if self.busy.load(Ordering::Acquire) == 0 {
                 self.alive_ns.store(clock.monotonic_ns(), Ordering::Release);
             }
@@ -327,21 +300,21 @@ impl Shared {
         }
     }
 
-    /// The next job, and in `begun` what the ones behind it in its lane are to read. `None` at the end.
-    fn next(&self, is_for_high: bool, begun: &mut Vec<Step>) -> Option<Job> {
+    /// The next job, and in `begun` what the ones behind it in its class are to read. `None` at the end.
+    fn next(&self, is_for_priority: bool, begun: &mut Vec<Step>) -> Option<Job> {
         let mut queues = self.queues.lock();
         loop {
-            let Queues { high, plain, is_stopping } = &mut *queues;
-            for lane in [Some(high), Some(plain).filter(|_| !is_for_high)].into_iter().flatten() {
-                if let Some(job) = lane.pop_front() {
-                    begun.extend(lane.iter_mut().filter_map(|behind| behind.ahead.take()));
+            let Queues { jobs: PerClass { priority, plain }, is_stopping } = &mut *queues;
+            for jobs in [Some(priority), Some(plain).filter(|_| !is_for_priority)].into_iter().flatten() {
+                if let Some(job) = jobs.pop_front() {
+                    begun.extend(jobs.iter_mut().filter_map(|behind| behind.ahead.take()));
                     return Some(job);
                 }
             }
             if *is_stopping {
                 return None;
             }
-            if is_for_high { &self.of_high } else { &self.of_any }.wait(&mut queues);
+            if is_for_priority { &self.of_priority } else { &self.of_any }.wait(&mut queues);
         }
     }
 }
@@ -356,7 +329,7 @@ mod tests {
     const SMALL: u64 = 1000;
 
     fn start(directories: usize, clock: Arc<dyn Clock>) -> IoPools {
-        IoPools::start(directories, 1, PoolBytes { plain: 1 << 20, high: 1 << 20 }, clock).unwrap()
+        IoPools::start(directories, 1, PerClass { plain: 1 << 20, priority: 1 << 20 }, clock).unwrap()
     }
 
     fn pools(directories: usize) -> IoPools {
@@ -364,10 +337,10 @@ mod tests {
     }
 
     /// Runs a job that waits for what is returned to be dropped.
-    async fn block(pools: &IoPools, place: Place, lane: Lane) -> SyncSender<()> {
+    async fn block(pools: &IoPools, place: Place, class: ReadClass) -> SyncSender<()> {
         let (release, gate) = sync_channel::<()>(0);
         let (began, begins) = sync_channel(1);
-        pools.run(pools.slot(place, lane, SMALL).await, NOTHING, move || {
+        pools.run(pools.slot(place, class, SMALL).await, NOTHING, move || {
             began.send(()).unwrap();
             let _ = gate.recv();
         });
@@ -379,13 +352,13 @@ mod tests {
     async fn the_fencing_lane_has_a_thread_and_slots_of_its_own() {
         let pools = pools(1);
         let place = pools.of_directory(0);
-        let gate = block(&pools, place, Lane::Plain).await;
+        let gate = block(&pools, place, ReadClass::Plain).await;
         for _ in 1..SLOTS_PER_THREAD {
-            pools.run(pools.slot(place, Lane::Plain, SMALL).await, NOTHING, || ());
+            pools.run(pools.slot(place, ReadClass::Plain, SMALL).await, NOTHING, || ());
         }
-        assert!(pools.try_slot(place, Lane::Plain, SMALL).is_none(), "all plain slots are taken");
+        assert!(pools.try_slot(place, ReadClass::Plain, SMALL).is_none(), "all plain slots are taken");
         let (done, is_done) = sync_channel(1);
-        let slot = pools.try_slot(place, Lane::High, SMALL).unwrap();
+        let slot = pools.try_slot(place, ReadClass::Priority, SMALL).unwrap();
         pools.run(slot, NOTHING, move || done.send(()).unwrap());
         is_done.recv_timeout(Duration::from_secs(30)).expect("invariant 4");
         drop(gate);
@@ -396,14 +369,15 @@ mod tests {
     async fn what_hangs_in_one_place_holds_up_no_other() {
         let pools = pools(2);
         let hung = pools.of_directory(0);
-        let gates = [block(&pools, hung, Lane::Plain).await, block(&pools, hung, Lane::High).await];
-        while let Some(slot) = pools.try_slot(hung, Lane::High, SMALL) {
+        let gates =
+            [block(&pools, hung, ReadClass::Plain).await, block(&pools, hung, ReadClass::Priority).await];
+        while let Some(slot) = pools.try_slot(hung, ReadClass::Priority, SMALL) {
             pools.run(slot, NOTHING, || ());
         }
         for place in [pools.of_directory(1), pools.of_none()] {
-            for lane in [Lane::Plain, Lane::High] {
+            for class in [ReadClass::Plain, ReadClass::Priority] {
                 let (done, is_done) = sync_channel(1);
-                let slot = pools.try_slot(place, lane, SMALL).unwrap();
+                let slot = pools.try_slot(place, class, SMALL).unwrap();
                 pools.run(slot, NOTHING, move || done.send(()).unwrap());
                 is_done.recv_timeout(Duration::from_secs(30)).expect("invariant 3");
             }
@@ -420,16 +394,16 @@ mod tests {
         let place = pools.of_directory(0);
         let part = SHARE / SLOTS_PER_THREAD as u64;
         for (bytes, most) in [(1, 4), (part, 4), (part + 1, 2), (3 * part, 1), (SHARE, 1), (1 << 20, 1)] {
-            for lane in [Lane::Plain, Lane::High] {
-                let slots: Vec<_> = std::iter::from_fn(|| pools.try_slot(place, lane, bytes)).collect();
+            for class in [ReadClass::Plain, ReadClass::Priority] {
+                let slots: Vec<_> = std::iter::from_fn(|| pools.try_slot(place, class, bytes)).collect();
                 assert_eq!(slots.len(), most, "of {bytes}");
             }
         }
-        let whole = pools.slot(place, Lane::Plain, SHARE).await;
-        assert!(pools.try_slot(place, Lane::Plain, 1).is_none());
-        assert!(pools.try_slot(pools.of_directory(1), Lane::Plain, SHARE).is_some(), "another disk's");
+        let whole = pools.slot(place, ReadClass::Plain, SHARE).await;
+        assert!(pools.try_slot(place, ReadClass::Plain, 1).is_none());
+        assert!(pools.try_slot(pools.of_directory(1), ReadClass::Plain, SHARE).is_some(), "another disk's");
         let one = pools.fit(whole, part).unwrap();
-        let other = pools.try_slot(place, Lane::Plain, 2 * part).unwrap();
+        let other = pools.try_slot(place, ReadClass::Plain, 2 * part).unwrap();
         let two = pools.fit(one, 2 * part).expect("there is one more");
         assert!(pools.fit(other, 3 * part).is_none(), "there is none, and what it had is free");
         assert!(pools.fit(two, SHARE).is_some());
@@ -457,12 +431,12 @@ mod tests {
         let (place, other) = (pools.of_directory(0), pools.of_directory(1));
         clock.0.store(1_000, Ordering::SeqCst);
         assert_eq!(pools.silent_for(place), Duration::ZERO, "it has nothing to do");
-        let gate = block(&pools, place, Lane::Plain).await;
+        let gate = block(&pools, place, ReadClass::Plain).await;
         clock.0.store(5_000, Ordering::SeqCst);
         assert_eq!(pools.silent_for(place), Duration::from_nanos(4_000));
         assert_eq!(pools.silent_for(other), Duration::ZERO);
         // One of its threads gets something done.
-        drop(block(&pools, place, Lane::High).await);
+        drop(block(&pools, place, ReadClass::Priority).await);
         while pools.silent_for(place) > Duration::ZERO {
             tokio::task::yield_now().await;
         }
@@ -474,23 +448,31 @@ mod tests {
     }
 
     /// With threads that are busy, and jobs that all wait for their own read, the reads are begun before the jobs, in
-    /// order, each once, and by jobs of their own lane only; a job alone reads by itself.
+    /// order, each once, and by jobs of their own class only; a job alone reads by itself.
     #[tokio::test]
     async fn reads_are_begun_for_what_is_queued() {
         let pools = pools(1);
         let place = pools.of_directory(0);
-        let gates = [block(&pools, place, Lane::High).await, block(&pools, place, Lane::High).await];
+        let gates = [
+            block(&pools, place, ReadClass::Priority).await,
+            block(&pools, place, ReadClass::Priority).await,
+        ];
         let (done, order) = sync_channel::<String>(20);
-        for (lane, name) in [(Lane::Plain, "a"), (Lane::Plain, "b"), (Lane::High, "c"), (Lane::High, "d")] {
+        for (class, name) in [
+            (ReadClass::Plain, "a"),
+            (ReadClass::Plain, "b"),
+            (ReadClass::Priority, "c"),
+            (ReadClass::Priority, "d"),
+        ] {
             let (begin, end) = (done.clone(), done.clone());
             pools.run(
-                pools.slot(place, lane, SMALL).await,
+                pools.slot(place, class, SMALL).await,
                 Some(move || begin.send(format!("begin {name}")).unwrap()),
                 move || end.send(name.to_owned()).unwrap(),
             );
         }
         drop(done);
-        // One of the two goes on, whichever lane it is for.
+        // One of the two goes on, whichever class it is for.
         let [first, second] = gates;
         drop(first);
         let seen: Vec<String> = order.iter().take(4).collect();
@@ -501,7 +483,7 @@ mod tests {
 
         let pools = self::pools(1);
         let (begin, begun) = sync_channel::<()>(1);
-        let slot = pools.slot(pools.of_none(), Lane::Plain, SMALL).await;
+        let slot = pools.slot(pools.of_none(), ReadClass::Plain, SMALL).await;
         pools.run(slot, Some(move || begin.send(()).unwrap()), || ());
         pools.stop();
         assert!(begun.recv().is_err(), "nobody waits behind it");

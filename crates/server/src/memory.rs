@@ -13,8 +13,8 @@
 
 use crate::admin::port::{PLACES, PLACES_BYTES};
 use crate::connection::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
-use crate::io_pool::PoolBytes;
 use crate::limits::Limits;
+use crate::read_class::PerClass;
 use crate::sockets::KernelBuffers;
 use bindery_flow::{BudgetGauge, BudgetWaits, ByteBudget};
 use std::fmt;
@@ -318,7 +318,7 @@ pub struct Pools {
     pub outbox: ByteBudget,
     /// Loaded entries.
     pub outbound: ByteBudget,
-    /// Loaded entries of the fencing lane.
+    /// Loaded entries of the priority class.
     pub outbound_priority: ByteBudget,
     /// Requests that wait.
     pub control: ByteBudget,
@@ -345,8 +345,8 @@ impl Pools {
     }
 
     /// The bytes that loads from disk have in all.
-    pub fn loads(&self) -> PoolBytes {
-        PoolBytes { plain: self.outbound.capacity(), high: self.outbound_priority.capacity() }
+    pub fn loads(&self) -> PerClass<u64> {
+        PerClass { plain: self.outbound.capacity(), priority: self.outbound_priority.capacity() }
     }
 
     fn all(&self) -> [&ByteBudget; 11] {

@@ -1,16 +1,16 @@
 //! What all connections of a bookie share.
 
 use crate::auth::Auth;
-use crate::connection::{BulkLine, Connection, Registry};
+use crate::connection::{Connection, Registry, SliceTurns};
 use crate::io_pool::IoPools;
 use crate::limits::Limits;
 use crate::log_limit::LogLimit;
 use crate::memory::Pools;
+use crate::metadata_check::ParkedAdds;
 use crate::metrics::Metrics;
 use crate::pressure::Pressure;
 use crate::tier::Tier;
 use crate::tls::Tls;
-use crate::words::WordDesk;
 use bindery_engine::Engine;
 use bindery_io::{Clock, Disk, Space};
 use parking_lot::Mutex;
@@ -38,13 +38,13 @@ pub struct Shared {
     /// Open connections.
     pub connections: Registry,
     /// Who has many reads in hand works in turns.
-    pub bulk: BulkLine,
+    pub bulk: SliceTurns,
     /// Read buffers waiting for reuse.
     pub buffers: BufferSlab,
     /// Where GET_BOOKIE_INFO looks.
     pub volumes: Volumes,
     /// Adds that wait for metadata.
-    pub words: WordDesk,
+    pub parked_adds: ParkedAdds,
     /// What is proved and believed over TLS, if that is spoken.
     pub tls: Option<Arc<Tls>>,
     /// Authenticates clients, if they have to log in.

@@ -213,6 +213,21 @@ pub enum DirectoryError {
 }
 
 impl DirectoryError {
+    /// True when files are damaged or missing, so that `bindery verify` has something to report.
+    pub fn is_damage(&self) -> bool {
+        let is_gone = |error: &DiskError| error.source.kind() == io::ErrorKind::NotFound;
+        match self {
+            DirectoryError::Disk(_) => false,
+            DirectoryError::Log(OpenLogError::Disk(error))
+            | DirectoryError::State(StateError::Disk(error)) => is_gone(error),
+            DirectoryError::Log(OpenLogError::Damaged(_))
+            | DirectoryError::State(StateError::Damaged(_) | StateError::Database { .. })
+            | DirectoryError::StateMissing { .. } => true,
+            DirectoryError::Log(OpenLogError::NewerFormat(_))
+            | DirectoryError::State(StateError::NewerFormat(_) | StateError::Latched { .. }) => false,
+        }
+    }
+
     /// True when a log that was to come into force, or a state table that lacked space before, could not be opened for want of
     /// a file descriptor: nothing came into force, and the same may work later.
     pub fn lacks_descriptor(&self) -> bool {

@@ -1,11 +1,13 @@
 //! The side that connects: which servers are trusted, and the certificate that is presented to them.
 
+use crate::file::trust;
 use crate::store::{StoreContents, StoreError, StoreFile};
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::ring;
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use std::sync::Arc;
 
 /// Files of a client.
@@ -61,21 +63,15 @@ impl ClientFiles {
     pub fn configure(&self, contents: &ClientContents) -> Result<ClientConfig, StoreError> {
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
-        for certificate in self.authorities.authorities(&contents.authorities)? {
-            roots.add(certificate).map_err(|error| {
-                self.authorities
-                    .unfit(format!("a certificate in it cannot be trusted: {error}. Remove or replace it"))
-            })?;
-        }
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-        let verifier = verifier.build().map_err(|error| self.authorities.unfit(error.to_string()))?;
+        let authorities = self.authorities.authorities(&contents.authorities)?;
+        trust(&mut roots, authorities).map_err(|error| self.authorities.unusable(error))?;
+        let verifier = verifier(roots, provider.clone(), self.verifies_names)
+            .map_err(|error| self.authorities.unfit(error.to_string()))?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("the library speaks its own versions");
-        let builder = match self.verifies_names {
-            true => builder.with_webpki_verifier(verifier),
-            false => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyName(verifier))),
-        };
+            .expect("the library speaks its own versions")
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
         match (&self.identity, &contents.identity) {
             (Some(file), Some(contents)) => {
                 let own = file.identity(contents)?;
@@ -88,47 +84,65 @@ impl ClientFiles {
     }
 }
 
-/// Checks all of a certificate but the name in it.
+/// Checks servers: that a certificate leads to one of `roots` and is valid now, and, if `verifies_names`, that it is for the server.
+///
+/// # Errors
+/// Without an authority.
+pub fn verifier(
+    roots: RootCertStore,
+    provider: Arc<CryptoProvider>,
+    verifies_names: bool,
+) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+    let roots = Arc::new(roots);
+    let whole = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone()).build()?;
+    Ok(match verifies_names {
+        true => whole,
+        false => Arc::new(AnyName { whole, roots, provider }),
+    })
+}
+
+/// As the library verifies, but for the name.
 #[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
+struct AnyName {
+    whole: Arc<WebPkiServerVerifier>,
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
 
 impl ServerCertVerifier for AnyName {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
+        _: &ServerName<'_>,
+        _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The library compares names last, when it has accepted all else.
-        match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            verified => verified,
-        }
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
         &self,
         message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        self.whole.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
         &self,
         message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        self.whole.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.whole.supported_verify_schemes()
     }
 }

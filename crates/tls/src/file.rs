@@ -1,7 +1,9 @@
-//! Certificates and keys in PEM files.
+//! Files of an operator: how those of certificates, keys and other secrets are read, and certificates and keys in PEM files.
 
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -22,23 +24,45 @@ pub enum FileError {
     Content(String),
 }
 
-/// Reads a file. Blocks. It may be a link, as orchestrators mount secrets.
+/// Reads a file of certificates or a key. Blocks.
 ///
 /// # Errors
 /// [`FileError::Read`] and [`FileError::TooLong`].
-#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
-    let mut bytes = Vec::new();
-    let file = std::fs::metadata(path).and_then(|metadata| match metadata.is_file() {
+    let bytes = open(path).and_then(|file| read_at_most(file, FILE_BYTES_MAX));
+    bytes.map_err(FileError::Read)?.ok_or(FileError::TooLong)
+}
+
+/// Opens a file of an operator's, of certificates or of other secrets. Blocks. It may be a link, as orchestrators mount secrets.
+///
+/// # Errors
+/// Those of the system, and one for what is no regular file.
+#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
+pub fn open(path: &Path) -> io::Result<File> {
+    match std::fs::metadata(path)?.is_file() {
+        true => File::open(path),
         // Opening a pipe would wait for a writer.
-        true => std::fs::File::open(path),
         false => Err(io::Error::other("not a regular file")),
-    });
-    match file.and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)) {
-        Err(error) => Err(FileError::Read(error)),
-        Ok(read) if read as u64 > FILE_BYTES_MAX => Err(FileError::TooLong),
-        Ok(_) => Ok(bytes),
     }
+}
+
+/// All of a file, unless it has more bytes than this. Blocks.
+///
+/// # Errors
+/// Those of the system.
+pub fn read_at_most(file: File, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    let read = file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    Ok((read as u64 <= bytes_max).then_some(bytes))
+}
+
+/// The text of such a file, unless it has more bytes than this. Blocks.
+///
+/// # Errors
+/// Those of [`open`] and of the system, and one for what is not UTF-8.
+pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<Option<String>> {
+    let text = read_at_most(open(path)?, bytes_max)?.map(String::from_utf8).transpose();
+    text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
 }
 
 /// The certificates in the contents of a file, at least one.
@@ -52,6 +76,21 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileErro
         Ok(_) => format!("no certificate in it. {}", pem_advice(pem)),
         Err(error) => format!("it cannot be read: {error}. {}", pem_advice(pem)),
     }))
+}
+
+/// Adds authorities to those that are trusted.
+///
+/// # Errors
+/// [`FileError::Content`] for one that the library cannot use.
+pub fn trust(roots: &mut RootCertStore, authorities: Vec<CertificateDer<'static>>) -> Result<(), FileError> {
+    for certificate in authorities {
+        roots.add(certificate).map_err(|error| {
+            FileError::Content(format!(
+                "a certificate in it cannot be trusted: {error}. Remove or replace it"
+            ))
+        })?;
+    }
+    Ok(())
 }
 
 /// The private key in the contents of a file: PKCS#8, PKCS#1 or SEC1, without a password. `path` is for the advice.

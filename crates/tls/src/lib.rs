@@ -18,4 +18,4 @@ pub mod file;
 mod names;
 pub mod store;
 
-pub use names::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
+pub use names::{CipherName, TlsVersion, UnknownCipher, UnknownVersion, provider, versions};

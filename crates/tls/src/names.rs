@@ -1,5 +1,6 @@
 //! Names of TLS versions and ciphers as `bk_server.conf` has them: those of the JDK, which are IANA's, and OpenSSL's.
 
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::{CipherSuite, SupportedProtocolVersion, version};
 use std::str::FromStr;
 
@@ -108,6 +109,24 @@ impl FromStr for CipherName {
         let found = NAMES.iter().find(|(iana, openssl, _)| text == *iana || text == *openssl);
         found.map(|(.., suite)| CipherName(*suite)).ok_or_else(|| UnknownCipher(text.to_owned()))
     }
+}
+
+/// What the library calls these versions; all that it speaks when there are none.
+pub fn versions(named: &[TlsVersion]) -> Vec<&'static SupportedProtocolVersion> {
+    match named.is_empty() {
+        true => vec![TlsVersion::V1_3.supported(), TlsVersion::V1_2.supported()],
+        false => named.iter().map(|version| version.supported()).collect(),
+    }
+}
+
+/// The library's implementation of ciphers, reduced to these unless there are none, in its own order.
+pub fn provider(named: &[CipherName]) -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    if !named.is_empty() {
+        let is_named = |suite| named.iter().any(|cipher| cipher.suite() == suite);
+        provider.cipher_suites.retain(|supported| is_named(supported.suite()));
+    }
+    provider
 }
 
 #[cfg(test)]

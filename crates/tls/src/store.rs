@@ -170,7 +170,7 @@ impl StoreFile {
         self.unusable(FileError::Content(why))
     }
 
-    fn unusable(&self, error: FileError) -> StoreError {
+    pub(crate) fn unusable(&self, error: FileError) -> StoreError {
         StoreError { setting: self.setting, path: self.path.clone(), error }
     }
 }

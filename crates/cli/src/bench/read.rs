@@ -68,7 +68,9 @@ async fn fill(made: &mut Made, args: &BenchReadArgs) -> Result<Vec<LedgerId>, Fa
     for writer in writers {
         ids.push(writer.id());
         writer.close().await.map_err(|error| match &error {
-            CloseError::Stopped(stopped) => Failure::with_code(stopped_code(stopped), error),
+            CloseError::Stopped(stopped) | CloseError::GivenBack(stopped) => {
+                Failure::with_code(stopped_code(stopped), error)
+            }
             _ => Failure::new(error),
         })?;
     }

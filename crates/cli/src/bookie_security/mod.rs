@@ -16,11 +16,11 @@
 pub mod args;
 pub mod keys;
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use bindery_client::{ClientBuilder, Credentials, Mechanism, Secret, TlsOptions};
 use bindery_sasl::jaas;
+use bindery_tls::file;
 
 /// A secret is a line.
 const SECRET_FILE_BYTES_MAX: u64 = 4096;
@@ -124,21 +124,10 @@ pub fn sections_of(path: &Path) -> Result<Vec<String>, String> {
 }
 
 /// The text of a small file. Blocks.
-#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
 fn read(path: &Path, bytes_max: u64) -> Result<String, String> {
     let shown = path.display();
-    let mut text = String::new();
-    let metadata = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
-    if !metadata.is_file() {
-        return Err(format!("{shown}: not a regular file"));
-    }
-    let file = std::fs::File::open(path).map_err(|error| format!("{shown}: {error}"))?;
-    let size =
-        file.take(bytes_max + 1).read_to_string(&mut text).map_err(|error| format!("{shown}: {error}"))?;
-    if size as u64 > bytes_max {
-        return Err(format!("{shown}: more than {bytes_max} bytes: check that it is the right file"));
-    }
-    Ok(text)
+    let text = file::read_text(path, bytes_max).map_err(|error| format!("{shown}: {error}"))?;
+    text.ok_or_else(|| format!("{shown}: more than {bytes_max} bytes: check that it is the right file"))
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub fn run(args: ShowArgs) -> Result<(), Failure> {
     let examined = super::examine(&mut bookie)?;
     if !examined.faults.is_empty() {
         let faults: Vec<String> = examined.faults.iter().map(ToString::to_string).collect();
-        return Err(Failure::usage(faults.join("\nbindery: ")));
+        return Err(Failure::usage_of(&faults));
     }
     let rows = rows(&bookie, &examined, all);
     let width = |of: fn(&Row) -> usize| rows.iter().map(of).max().unwrap_or(0);

@@ -6,7 +6,7 @@ use crate::logging;
 use crate::runtime;
 use bindery_client::{
     AppendOpenError, Client, ClientBuilder, ConnectError, CreateError, LedgerError, MetadataUri, OpenError,
-    Quorum, ReadError, RecoveryError, Stopped, WhyStopped,
+    Quorum, ReadError, RecoveryError, Stopped, WaitFor, WhyStopped,
 };
 use bindery_metadata::layout::IdError;
 use bindery_metadata::{OpenError as ClusterError, StoreError, UriError};
@@ -14,8 +14,10 @@ use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
 
-/// How long a person waits for a server that is not there.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a person waits for a metadata server that says nothing.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// For the requests that open a cluster, once there is a session.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Ending a session is a courtesy to the store: it ends by itself, too.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -54,7 +56,7 @@ where
     result
 }
 
-/// Connects to the metadata store, or says within a few seconds that it cannot be reached.
+/// Connects to the metadata store, or says why that cannot be: at once, unless servers say nothing.
 async fn connect(
     access: &AccessArgs,
     tune: impl FnOnce(ClientBuilder) -> ClientBuilder,
@@ -73,31 +75,46 @@ async fn connect(
         builder = builder.frame_limit(limit);
     }
     let patience = access.timeout.unwrap_or(CONNECT_TIMEOUT);
-    let unreachable = |why: &dyn Display| {
-        Failure::with_code(
-            exit::UNREACHABLE,
-            format!(
-                "cannot reach the metadata store {text}: {why}. bindery standalone starts a store and a bookie on this \
-                 machine; --metadata URI or BINDERY_METADATA names another cluster"
-            ),
-        )
-    };
-    match tokio::time::timeout(patience, builder.connect()).await {
+    builder = builder.metadata_wait(patience, WaitFor::Silent);
+    match tokio::time::timeout(patience + OPEN_TIMEOUT, builder.connect()).await {
         Ok(Ok(client)) => Ok(client),
         Ok(Err(ConnectError::Cluster(ClusterError::Store(error)))) if is_unreachable(&error) => {
-            Err(unreachable(&error))
+            Err(unreachable(text, &error))
         }
         Ok(Err(error @ (ConnectError::NoMetadata | ConnectError::Tls(_) | ConnectError::NeedsTls))) => {
             Err(Failure::usage(error))
         }
         Ok(Err(error)) => Err(Failure::new(format!("{text}: {error}"))),
-        Err(_) => Err(unreachable(&format_args!(
-            "{servers} did not answer as a ZooKeeper server within {patience:?}"
-        ))),
+        Err(_) => Err(unreachable_because(
+            text,
+            &format_args!("a server of {servers} opened a session, and then did not answer a request"),
+        )),
     }
 }
 
-fn is_unreachable(error: &StoreError) -> bool {
+/// Of a metadata store that a command does not reach.
+pub fn unreachable(uri: &str, error: &StoreError) -> Failure {
+    match error {
+        StoreError::Unreachable { faults, waited } if waited.is_zero() => unreachable_because(uri, faults),
+        StoreError::Unreachable { faults, waited } => {
+            unreachable_because(uri, &format_args!("{faults} (tried for {waited:?})"))
+        }
+        other => unreachable_because(uri, other),
+    }
+}
+
+fn unreachable_because(uri: &str, why: &dyn Display) -> Failure {
+    Failure::with_code(
+        exit::UNREACHABLE,
+        format!(
+            "cannot reach the metadata store {uri}: {why}. bindery standalone starts a store and a bookie on this machine; \
+             --metadata URI or BINDERY_METADATA names another cluster"
+        ),
+    )
+}
+
+/// Whether an error of the metadata store means that it cannot be reached.
+pub fn is_unreachable(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::ConnectionLoss

@@ -341,6 +341,13 @@ fn stopped_early(sent: &Sent, confirmed: Option<EntryId>, number: i32) -> Failur
 fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
     let confirmed = error.last_confirmed();
     let code = match error {
+        CloseError::GivenBack(stopped) => {
+            let Stopped { why, .. } = stopped;
+            let said = format!(
+                "ledger {ledger}: {why}. Nothing of this input is stored, and the ledger was left as it was: append again with what is missing"
+            );
+            return Failure::with_code(stopped_code(stopped), said);
+        }
         CloseError::Stopped(stopped) => stopped_code(stopped),
         _ => exit::LEDGER_ENDED,
     };

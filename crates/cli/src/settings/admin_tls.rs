@@ -3,7 +3,8 @@
 //! Nothing is read here but the settings: the files are loaded when the bookie starts.
 
 use super::places::absolute;
-use crate::config::values::Values;
+use crate::config::values::{Finding, Values};
+use crate::exit::{self, Failure};
 use bindery_server::tls::{TlsConfig, TlsSettings};
 use bindery_tls::store::{Password, PasswordSource};
 use std::path::Path;
@@ -56,10 +57,29 @@ pub(super) fn apply(file: &mut Values, has_port: bool) -> Option<TlsConfig> {
     })
 }
 
+/// TLS of an admin port that has no bookie, from a file of `--admin-config`. Others of its keys are a bookie's.
+///
+/// # Errors
+/// The file cannot be read, its keys are faulty, or it does not switch TLS on: a port that was to be encrypted is not opened in
+/// plain text.
+pub(crate) fn of_file(path: &Path) -> Result<TlsConfig, Failure> {
+    let shown = path.display();
+    let failed = |why: String| Failure::usage(format!("--admin-config {shown}: {why}"));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let mut file = Values::of(Some(&text));
+    let tls = apply(&mut file, true);
+    let faults: Vec<String> = file.faults.iter().map(Finding::to_string).collect();
+    if !faults.is_empty() {
+        return Err(failed(faults.join(exit::BETWEEN_FAULTS)));
+    }
+    tls.ok_or_else(|| {
+        failed("it has no httpServerTlsEnable=true, so the admin port would speak plain HTTP".to_owned())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::values::Finding;
 
     fn applied(text: &str) -> (Option<TlsConfig>, Vec<String>, Vec<String>) {
         let mut file = Values::of(Some(text));
@@ -98,5 +118,27 @@ mod tests {
             assert!(faults.len() == 1 && faults[0].contains(why), "{text}: {faults:?}");
         }
         assert_eq!(apply(&mut Values::of(Some(on)), false).map(|tls| tls.key), Some("/k".into()));
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
+    fn a_file_of_its_own_has_to_switch_tls_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.conf");
+        let of = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            of_file(&path)
+        };
+        let on = "httpServerTlsEnable=true\nhttpServerKeyStorePath=/k\njournalDirectories=/j\n";
+        assert_eq!(of(on).unwrap().key, Path::new("/k"));
+        for (text, why) in [
+            ("httpServerKeyStorePath=/k\n", "plain HTTP"),
+            ("httpServerTlsEnable=true\n", "needs httpServerKeyStorePath"),
+        ] {
+            let failure = of(text).unwrap_err();
+            assert!(failure.code == exit::USAGE && failure.to_string().contains(why), "{failure}");
+            assert!(failure.to_string().contains("admin.conf"), "{failure}");
+        }
+        assert!(of_file(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
     }
 }

@@ -6,9 +6,10 @@
 use super::places::absolute;
 use crate::args::MetadataArgs;
 use crate::config::values::{Finding, Values};
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
+use crate::ledger::access::CONNECT_TIMEOUT;
 use crate::output;
-use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions};
+use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions, WaitFor};
 use bindery_tls::store::{Password, PasswordSource, StoreFile};
 use std::path::{Path, PathBuf};
 
@@ -159,7 +160,12 @@ fn sasl(file: &mut Values, jaas_file: Option<&Path>) -> Option<SaslLogin> {
 impl MetadataArgs {
     /// How a command connects to the metadata store.
     pub fn options(&self) -> Result<ConnectOptions, Failure> {
-        let Some(path) = &self.metadata_config else { return Ok(ConnectOptions::default()) };
+        let of_command = ConnectOptions {
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            wait_for: WaitFor::Silent,
+            ..ConnectOptions::default()
+        };
+        let Some(path) = &self.metadata_config else { return Ok(of_command) };
         let shown = path.display();
         let text = std::fs::read_to_string(path)
             .map_err(|error| Failure::usage(format!("--metadata-config {shown}: {error}")))?;
@@ -171,10 +177,11 @@ impl MetadataArgs {
         // Others of its keys are a bookie's.
         let faults: Vec<String> = file.faults.iter().map(Finding::to_string).collect();
         match faults.is_empty() {
-            true => Ok(ConnectOptions { security, ..ConnectOptions::default() }),
-            false => {
-                Err(Failure::usage(format!("--metadata-config {shown}: {}", faults.join("\nbindery: "))))
-            }
+            true => Ok(ConnectOptions { security, ..of_command }),
+            false => Err(Failure::usage(format!(
+                "--metadata-config {shown}: {}",
+                faults.join(exit::BETWEEN_FAULTS)
+            ))),
         }
     }
 }

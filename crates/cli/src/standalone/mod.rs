@@ -33,8 +33,7 @@ pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
         LogFormat::Json => "info",
     };
     logging::start_at(args.log_format, level);
-    let plan =
-        plan::plan(&args, machine_bytes()).map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    let plan = plan::plan(&args, machine_bytes()).map_err(|faults| Failure::usage_of(&faults))?;
     let runtime = runtime::start()?;
     let result = runtime.block_on(serve(&args, plan));
     // A stop that ran out of time must not wait for the disk after all.

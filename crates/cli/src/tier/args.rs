@@ -109,6 +109,10 @@ pub struct TierRunArgs {
     /// this machine may change anything there
     #[arg(long, value_name = "FILE", requires = "admin")]
     pub admin_tokens: Option<PathBuf>,
+    /// A file that says how the admin port speaks TLS, and whether it asks for certificates: httpServerTlsEnable and the other
+    /// httpServer keys of a bk_server.conf. That of a bookie will do
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub admin_config: Option<PathBuf>,
     #[command(flatten)]
     pub tuning: TierTuning,
     #[command(flatten)]

@@ -51,7 +51,7 @@ fn with_flag(
     let runtime = runtime::single()?;
     runtime.block_on(async {
         let layout = bindery_metadata::connect(&uri, options).await;
-        let layout = layout.map_err(|error| open_failure(&error))?;
+        let layout = layout.map_err(|error| open_failure(&args.metadata, &error))?;
         let changed = change(layout.tier_pause()).await;
         // The session would end by itself.
         let _ = layout.store().close().await;

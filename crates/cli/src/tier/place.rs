@@ -22,7 +22,7 @@ pub async fn open_layout(metadata: &MetadataArgs) -> Result<Layout, Failure> {
     let uri: MetadataUri =
         metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
     let opened = bindery_metadata::connect(&uri, metadata.options()?).await;
-    opened.map_err(|error| open_failure(&error))
+    opened.map_err(|error| open_failure(&metadata.metadata, &error))
 }
 
 /// The INSTANCEID of a cluster.

@@ -5,7 +5,7 @@ use super::finding::{Finding, Kind};
 use crate::offline::{self, BookieDirs, COOKIE, CURRENT, LOCK, MARK, SESSION};
 use bindery_io::Disk;
 use bindery_metadata::Cookie;
-use bindery_server::known::{KNOWN_NAME, Known, KnownError};
+use bindery_server::maintenance::cluster_record::{CLUSTER_RECORD_NAME, ClusterRecord, KnownError};
 use bindery_storage::verify_dir::{FindingKind, Severity};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
@@ -133,9 +133,9 @@ fn mark(disk: &dyn Disk, dir: &Path, report: &mut dyn FnMut(Finding)) {
 
 /// What the bookie remembers of its cluster's metadata, in each ledger directory. One that joined later has none.
 fn known(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding)) {
-    let mut first: Option<(PathBuf, Known)> = None;
+    let mut first: Option<(PathBuf, ClusterRecord)> = None;
     for dir in &dirs.ledgers {
-        let path = dir.join(CURRENT).join(KNOWN_NAME);
+        let path = dir.join(CURRENT).join(CLUSTER_RECORD_NAME);
         let bytes = match offline::read_small(disk, &path) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => continue,
@@ -144,11 +144,11 @@ fn known(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding)) {
                 continue;
             }
         };
-        match (Known::parse(&bytes), &first) {
+        match (ClusterRecord::parse(&bytes), &first) {
             (Ok(known), None) => first = Some((path, known)),
             (Ok(known), Some((first_path, before))) if known != *before => {
                 let what = format!("it is not as in {}: what forbids more counts", first_path.display());
-                let text = |known: &Known| known.to_text().trim().replace('\n', ", ");
+                let text = |known: &ClusterRecord| known.to_text().trim().replace('\n', ", ");
                 report(
                     Finding::new(Severity::Note, Kind::Known, &path, what)
                         .expected(text(before), text(&known)),

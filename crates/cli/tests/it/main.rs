@@ -4,6 +4,7 @@
 
 mod command;
 mod config;
+mod errors;
 mod flow;
 mod frozen;
 mod ledger;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::server::{Place, bindery, free_port};
 
 /// Bookies are told of a rewritten object after 45 s.
-const PATIENCE: Duration = Duration::from_secs(150);
+pub const PATIENCE: Duration = Duration::from_secs(150);
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()

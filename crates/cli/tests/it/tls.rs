@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Output;
 
 use self::certificates::{Authority, Files, Use};
-use super::server::{Place, bindery};
-use super::tiering::until;
+use super::server::{Place, bindery, free_port};
+use super::tiering::{PATIENCE, Tierer, until};
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
@@ -90,6 +90,69 @@ fn commands_speak_tls_as_options_environment_and_profile_say() {
     // A password is no argument.
     assert_eq!(read(&["--user-password", "tiger"], &[]).status.code(), Some(2));
     drop(server);
+}
+
+#[test]
+fn the_admin_port_of_a_tierer_speaks_tls_and_asks_for_certificates() {
+    let (data, pki, bucket) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let authority = Authority::new("cluster");
+    let written = |name: &str, text: &str| {
+        let path = pki.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let both = |name: &str, issued: certificates::Issued| {
+        written(name, &format!("{}{}", issued.key, issued.certificate))
+    };
+    let key = both("admin.pem", authority.issue(Use::Bookie));
+    let operator = both("operator.pem", authority.issue_to(Use::Client, "0:admin"));
+    let authorities = written("authorities.pem", &authority.certificate);
+    let keys = format!(
+        "httpServerKeyStorePath={key}\nhttpServerTrustStorePath={authorities}\njournalDirectories=/j\n"
+    );
+    let config = written("bk_server.conf", &format!("httpServerTlsEnable=true\n{keys}"));
+
+    let place = Place::new(data.path(), 1);
+    let _server = place.start();
+    let (metadata, port) = (place.metadata(), free_port());
+    let (listen, url) = (format!("127.0.0.1:{port}"), format!("file://{}", bucket.path().display()));
+    let run = [
+        "tier",
+        "run",
+        "--metadata",
+        &metadata,
+        "--store",
+        &url,
+        "--memory-limit",
+        "64MiB",
+        "--admin",
+        &listen,
+    ];
+    let plain = written("plain.conf", &keys);
+    let refused = bindery(&[&run[..], &["--admin-config", &plain]].concat()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("plain.conf: it has no httpServerTlsEnable=true"), "{}", said(&refused));
+
+    let _tierer = Tierer::spawn(&[&run[..], &["--admin-config", &config]].concat());
+    let ask = |url: String, variables: &[(&str, &str)]| {
+        let status = ["tier", "status", "--json", "--admin", &url];
+        bindery(&status).envs(variables.iter().copied()).output().unwrap()
+    };
+    let (trust, own) = (("BINDERY_ADMIN_CA", &authorities[..]), ("BINDERY_ADMIN_CERT", &operator[..]));
+    let asked = || ask(format!("https://localhost:{port}"), &[trust, own]);
+    let begun = std::time::Instant::now();
+    while !asked().status.success() {
+        assert!(begun.elapsed() < PATIENCE, "{}", said(&asked()));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(said(&asked()).contains(&url));
+    for (url, variables) in
+        [(format!("https://localhost:{port}"), &[trust][..]), (format!("http://localhost:{port}"), &[])]
+    {
+        let refused = ask(url.clone(), variables);
+        assert!(!refused.status.success(), "{url}: {}", said(&refused));
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use bindery_io::{Disk, RealDisk, SeededRandom};
 use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, encode, fold_header};
 use bindery_journal::{Group, Journal, JournalConfig, Part};
 use bindery_metadata::Cookie;
-use bindery_server::known::Known;
+use bindery_server::maintenance::cluster_record::ClusterRecord;
 use bindery_storage::{DirectoryCommit, Generation, JournalMark, LedgerDirectory, LedgerRecord, Mark, Meta};
 use bindery_types::{BookieId, EntryId, LedgerId};
 use serde_json::Value;
@@ -336,7 +336,9 @@ fn rot_in_a_file_without_sync_is_reported_once() {
 #[test]
 fn what_is_known_of_metadata_is_the_bookies_and_damage_to_it_is_found() {
     let place = Place::bookie();
-    let known = |up_to: i64| Known { checked_up_to: LedgerId::new(up_to), ..Known::default() }.to_text();
+    let known = |up_to: i64| {
+        ClusterRecord { checked_up_to: LedgerId::new(up_to), ..ClusterRecord::default() }.to_text()
+    };
     let path = place.path("ledgers/current/KNOWN");
     std::fs::write(&path, known(4711)).unwrap();
     let (code, lines) = verify(&[place.0.path()]);

@@ -381,7 +381,7 @@ fn note(bulk: &Bulk, node: &Node, asked: &Asked) -> End {
     let errors = asked.answers.iter().filter_map(|answer| answer.as_ref().err());
     // One that is of all stands among the answers, too.
     for error in errors.clone() {
-        health.note(node, Outcome::from(error));
+        health.note(node, node.outcome_of(error));
     }
     if asked.answers.iter().any(Result::is_ok) {
         health.note(node, Outcome::Answered);

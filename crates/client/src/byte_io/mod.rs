@@ -65,7 +65,7 @@ impl From<AppendError> for io::Error {
 impl From<CloseError> for io::Error {
     fn from(error: CloseError) -> io::Error {
         let kind = match &error {
-            CloseError::Stopped(stopped) => kind_of(&stopped.why),
+            CloseError::Stopped(stopped) | CloseError::GivenBack(stopped) => kind_of(&stopped.why),
             CloseError::ClosedElsewhere { .. } => ErrorKind::BrokenPipe,
             CloseError::NotForced { .. } => ErrorKind::Other,
         };

@@ -16,6 +16,13 @@ pub(super) fn protocol(begin: &[u8]) -> Option<&'static str> {
     }
 }
 
+/// The likely meaning of a connection that ends without a byte.
+pub(super) const SILENCE: &str =
+    "a bookie that went away, or a port that is none of a bookie for its clients";
+
+/// The same of one whose first bytes are no answer.
+pub(super) const STRANGER: &str = ", as from a port that is none of a bookie for its clients";
+
 #[cfg(test)]
 mod tests {
     use super::*;

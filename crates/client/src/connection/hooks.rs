@@ -18,6 +18,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bindery_metadata::fault::connect_tcp as connect_tcp_to;
 use bindery_types::BookieId;
 use tokio::net::TcpStream;
 
@@ -64,7 +65,7 @@ pub trait Connector: Send + Sync + 'static {
 }
 
 pub(super) async fn connect_tcp(to: &BookieAddress) -> io::Result<TcpStream> {
-    TcpStream::connect((to.host.as_str(), to.port)).await
+    connect_tcp_to((to.host.as_str(), to.port)).await.map_err(io::Error::other)
 }
 
 /// Proves to bookies who this client is: the other side of a bookie's `bookieAuthProviderFactoryClass`. A bookie without a

@@ -239,12 +239,20 @@ impl Task {
         let (reason, after_write) = match end {
             End::Closing => return self.fail_all(|_| BookieError::Closed),
             End::Lost(reason) => {
-                let tls = self.hooks.tls.as_ref().filter(|_| !has_received);
-                let why = tls.map(|tls| BookieError::LostUnanswered(tls.silent_refusal()));
-                (reason, why.unwrap_or(BookieError::Lost))
+                let why = match &self.hooks.tls {
+                    _ if has_received => BookieError::Lost,
+                    Some(tls) => BookieError::LostUnanswered(tls.silent_refusal()),
+                    None => BookieError::LostUnanswered(foreign::SILENCE.to_owned()),
+                };
+                (reason, why)
             }
             End::Refused(reason) => (reason.clone(), BookieError::Unreachable(reason)),
-            End::Unexpected(reason) => (reason.clone(), BookieError::Unexpected(reason)),
+            End::Unexpected(mut reason) => {
+                if !has_received {
+                    reason.push_str(foreign::STRANGER);
+                }
+                (reason.clone(), BookieError::Unexpected(reason))
+            }
         };
         tracing::debug!(bookie_id = %self.lane.bookie, reason, "connection ended");
         let silence = match &after_write {

@@ -20,6 +20,7 @@ use super::load::{Load, Taken};
 use super::rejects::Rejects;
 use super::trial::Trial;
 use crate::placement::Distance;
+use crate::transport::BookieError;
 
 /// How long a request that timed out goes on counting as under way.
 pub(crate) const HOLD: Duration = Duration::from_secs(10);
@@ -98,10 +99,25 @@ pub struct Node {
     rejected_at: AtomicU64,
     /// A [`Distance`].
     distance: AtomicU8,
+    /// Why it last did not do what was asked.
+    last_error: Mutex<Option<String>>,
     pub(crate) counts: Counts,
 }
 
 impl Node {
+    /// What an error of its requests means, which is kept for those who watch.
+    pub(crate) fn outcome_of(&self, error: &BookieError) -> Outcome {
+        let outcome = Outcome::from(error);
+        if matches!(outcome, Outcome::Failed | Outcome::Unreachable) {
+            *self.last_error.lock() = Some(error.to_string());
+        }
+        outcome
+    }
+
+    pub(super) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
+    }
+
     pub(super) fn new(bookie: BookieId) -> Node {
         Node {
             bookie,
@@ -115,6 +131,7 @@ impl Node {
             rejects: Rejects::default(),
             rejected_at: AtomicU64::new(0),
             distance: AtomicU8::new(Distance::Far as u8),
+            last_error: Mutex::default(),
             counts: Counts::default(),
         }
     }

@@ -88,7 +88,7 @@ pub(crate) async fn ask(health: &Arc<NodeHealth>, transport: &Arc<dyn Transport>
             if answer.is_none() {
                 health.is_late(&node);
             }
-            let outcome = match outcome_of(answer.as_ref()) {
+            let outcome = match outcome_of(&node, answer.as_ref()) {
                 // Here "no such ledger" is what was asked for.
                 Outcome::Declined => Outcome::Answered,
                 other => other,
@@ -106,17 +106,17 @@ async fn ask_one(transport: &dyn Transport, node: &Node) -> Option<Result<(), Bo
     answer.ok().map(|answer| answer.map(drop))
 }
 
-fn outcome_of(answer: Option<&Result<(), BookieError>>) -> Outcome {
+fn outcome_of(node: &Node, answer: Option<&Result<(), BookieError>>) -> Outcome {
     match answer {
         Some(Ok(())) => Outcome::Answered,
-        Some(Err(error)) => Outcome::from(error),
+        Some(Err(error)) => node.outcome_of(error),
         None => Outcome::TimedOut,
     }
 }
 
 async fn probe(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, node: Arc<Node>) {
     let answer = ask_one(&*transport, &node).await;
-    let event = match outcome_of(answer.as_ref()) {
+    let event = match outcome_of(&node, answer.as_ref()) {
         // One that refuses answers, at least.
         Outcome::Answered | Outcome::Declined | Outcome::Rejected => Event::ProbeAnswered,
         Outcome::Failed | Outcome::Unreachable | Outcome::TimedOut => Event::ProbeFailed,

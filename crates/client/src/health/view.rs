@@ -70,6 +70,8 @@ pub struct BookieHealth {
     pub hedges_sent: u64,
     /// Hedges sent to it that were answered first.
     pub hedges_won: u64,
+    /// Why it last could not be reached, or failed; `None` if it never did.
+    pub last_error: Option<String>,
 }
 
 impl BookieHealth {
@@ -96,6 +98,7 @@ impl BookieHealth {
             probes_failed: 0,
             hedges_sent: 0,
             hedges_won: 0,
+            last_error: None,
         }
     }
 }
@@ -181,6 +184,7 @@ impl NodeHealth {
                     probes_failed: counts.probes_failed.load(Ordering::Relaxed),
                     hedges_sent: counts.hedges_sent.load(Ordering::Relaxed),
                     hedges_won: counts.hedges_won.load(Ordering::Relaxed),
+                    last_error: node.last_error(),
                 }
             })
             .collect();

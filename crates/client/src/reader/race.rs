@@ -146,7 +146,8 @@ impl ReaderState {
                 let node = &replicas.nodes.ensemble(first)[position];
                 let pending = node.begin();
                 let result = sent.await;
-                let outcome = result.as_ref().map_or_else(Outcome::from, |_| Outcome::Answered);
+                let outcome =
+                    result.as_ref().map_or_else(|error| node.outcome_of(error), |_| Outcome::Answered);
                 health.finished(pending, node, operation, started.elapsed(), outcome);
                 result
             });

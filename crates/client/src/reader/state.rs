@@ -322,8 +322,9 @@ impl ReaderState {
                 Ok(outcome) => outcome,
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             };
-            let outcome = result.as_ref().map_or_else(Outcome::from, |_| Outcome::Answered);
-            self.shared.health.note(&replicas.nodes.last_ensemble()[position], outcome);
+            let node = &replicas.nodes.last_ensemble()[position];
+            let outcome = result.as_ref().map_or_else(|error| node.outcome_of(error), |_| Outcome::Answered);
+            self.shared.health.note(node, outcome);
             let (answer, found) = self.judge_lac(result);
             answers[position] = Some(answer);
             lac = lac.max(found);

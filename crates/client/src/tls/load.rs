@@ -4,14 +4,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bindery_tls::TlsVersion;
+use bindery_tls::client::verifier;
 use bindery_tls::file::{self, FileError};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use bindery_tls::{provider, versions};
+use rustls::client::Resumption;
+use rustls::{ClientConfig, RootCertStore};
 
 use super::TlsOptions;
 
@@ -105,21 +102,14 @@ fn unusable(what: &'static str, path: &Path, error: &FileError) -> TlsError {
 
 /// Checks the contents of the files and builds the configuration. Without files of authorities it reads the system's, which blocks.
 pub(super) fn load(options: &TlsOptions, contents: &Contents) -> Result<Arc<ClientConfig>, TlsError> {
-    let mut provider = ring::default_provider();
-    if !options.ciphers.is_empty() {
-        let is_wanted = |suite| options.ciphers.iter().any(|cipher| cipher.suite() == suite);
-        provider.cipher_suites.retain(|supported| is_wanted(supported.suite()));
-    }
-    let provider = Arc::new(provider);
-    let versions: Vec<_> = match options.versions.is_empty() {
-        true => vec![TlsVersion::V1_3.supported(), TlsVersion::V1_2.supported()],
-        false => options.versions.iter().map(|version| version.supported()).collect(),
-    };
-    let roots = Arc::new(roots(options, contents)?);
+    let provider = Arc::new(provider(&options.ciphers));
+    let roots = roots(options, contents)?;
     let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&versions)
+        .with_protocol_versions(&versions(&options.versions))
         .map_err(|error| TlsError::Settings(error.to_string()))?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(verifier(options, roots, provider)?);
+    let verifier = verifier(roots, provider, !options.skips_name_check)
+        .map_err(|error| TlsError::Settings(error.to_string()))?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = match (&options.identity, &contents.identity) {
         (Some(files), Some((certificates, key))) => {
             let unusable_file = |what, path| move |error: FileError| unusable(what, path, &error);
@@ -152,73 +142,9 @@ fn roots(options: &TlsOptions, contents: &Contents) -> Result<RootCertStore, Tls
         }
     }
     for (path, pem) in options.authorities.iter().zip(&contents.authorities) {
-        for certificate in file::certificates(pem).map_err(|error| unusable(AUTHORITIES, path, &error))? {
-            roots.add(certificate).map_err(|error| TlsError::File {
-                what: AUTHORITIES,
-                path: path.clone(),
-                why: format!("a certificate in it cannot be trusted: {error}. Remove or replace it"),
-            })?;
-        }
+        file::certificates(pem)
+            .and_then(|certificates| file::trust(&mut roots, certificates))
+            .map_err(|error| unusable(AUTHORITIES, path, &error))?;
     }
     Ok(roots)
-}
-
-fn verifier(
-    options: &TlsOptions,
-    roots: Arc<RootCertStore>,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
-    let whole = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
-        .build()
-        .map_err(|error| TlsError::Settings(error.to_string()))?;
-    Ok(match options.skips_name_check {
-        false => whole,
-        true => Arc::new(AnyName { whole, roots, provider }),
-    })
-}
-
-/// As the library verifies, but for the name.
-#[derive(Debug)]
-struct AnyName {
-    whole: Arc<WebPkiServerVerifier>,
-    roots: Arc<RootCertStore>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.whole.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.whole.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.whole.supported_verify_schemes()
-    }
 }

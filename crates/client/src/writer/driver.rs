@@ -15,8 +15,9 @@ use bindery_types::{BookieId, EntryId};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::Inner;
 use super::core::{FILL_INTERVAL, Step, WriterCore};
+use super::{Inner, TakenOver};
+use crate::handover::Handover;
 use crate::placement::{Placement, Wanted};
 use crate::retry::Retry;
 use crate::slow::WATCH;
@@ -125,8 +126,6 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
     let ledgers = inner.shared.layout.ledgers();
     let patience = inner.shared.limits.metadata_patience;
     let mut retry = Retry::new(patience);
-    // Before members that failed are tried again.
-    let mut pause = None;
     loop {
         let step = inner.state.lock().core.next_step();
         let failure = match step {
@@ -149,9 +148,9 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
                             };
                         }
                         let read_only = candidates.read_only.len();
-                        pause = inner.pause_for_bookies();
+                        let may_wait = inner.has_patience();
                         inner.change(&sink, |core, _| {
-                            core.may_wait(pause.is_some());
+                            core.may_wait(may_wait);
                             core.placed(&chosen, read_only, &alive);
                         });
                         None
@@ -160,9 +159,7 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
                 }
             }
             Some(Step::Wait) => {
-                let pause = pause.take().or_else(|| inner.pause_for_bookies()).unwrap_or_default();
-                inner.say_that_it_waits();
-                sleep(pause).await;
+                sleep(inner.begin_wait()).await;
                 inner.change(&sink, WriterCore::waited);
                 None
             }
@@ -243,6 +240,30 @@ async fn answering(inner: &Arc<Inner>, bookies: impl Iterator<Item = BookieId>) 
         }
     }
     alive
+}
+
+/// Leaves a ledger to the next writer as this one took it, when bookies refused all that they were sent: nothing of it is stored, so
+/// the next writer may go on at the same entry. False when that is not known, or could not be written.
+pub(super) async fn give_back(inner: &Inner) -> bool {
+    let Some(claim) = &inner.claim else { return false };
+    let refused = async {
+        while !inner.is_all_refused() {
+            inner.heard.notified().await;
+        }
+    };
+    if timeout(inner.shared.limits.request_timeout, refused).await.is_err() {
+        return false;
+    }
+    let TakenOver { next, length_bytes, .. } = claim.start;
+    let mut metadata = claim.metadata.clone();
+    // What is marked, the next writer looks up.
+    Handover::Idle { next, length_bytes, is_whole: false }.set(&mut metadata);
+    // Refused when anything else became of it since.
+    let written = inner.shared.layout.ledgers().update(inner.id, &metadata, claim.version).await;
+    if let Err(error) = &written {
+        tracing::debug!(ledger_id = %inner.id, %error, "the ledger is not given back");
+    }
+    written.is_ok()
 }
 
 /// Writes an explicit LAC (protocol reference, section 3.3), as well as it goes: the next entry says it again. Each task

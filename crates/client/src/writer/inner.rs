@@ -7,6 +7,7 @@ use std::time::Duration;
 use bindery_flow::Permit;
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, MasterKey, Quorum};
+use bindery_wire::ErrorCode;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
@@ -21,7 +22,7 @@ use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{AppendError, Stopped, WhyStopped};
 use crate::retry::Retry;
 use crate::slow::{Share, Verdict};
-use crate::transport::{AddAnswer, AddRequest, AddSink, AddTag};
+use crate::transport::{AddAnswer, AddRequest, AddSink, AddTag, BookieError};
 use crate::window::Send;
 
 pub(super) type Waiter = oneshot::Sender<Result<(), Stopped>>;
@@ -46,8 +47,23 @@ pub(super) struct State {
     pub(super) is_keeping: bool,
     pub(super) is_closing: bool,
     patience: Patience,
+    tally: Tally,
     /// The driver knows that the LAC is to be announced.
     is_announcing: bool,
+}
+
+/// A ledger as this writer took it.
+pub(super) struct Claim {
+    pub(super) metadata: LedgerMetadata,
+    pub(super) version: Version,
+    pub(super) start: TakenOver,
+}
+
+/// How bookies answered what they were sent. What was withdrawn counts as sent: it is not known to have stayed here.
+#[derive(Default)]
+struct Tally {
+    sent: u64,
+    unauthorized: u64,
 }
 
 /// Of the one message about waiting for bookies, so that a command can show it alone.
@@ -56,14 +72,13 @@ const PATIENCE_TARGET: &str = "bindery_client::patience";
 /// How much longer a writer without an ack quorum waits for bookies.
 struct Patience {
     retry: Retry,
-    /// The LAC when the time began.
+    /// The LAC that it is for.
     confirmed: Option<EntryId>,
-    is_said: bool,
 }
 
 impl Patience {
     fn new(shared: &Shared, confirmed: Option<EntryId>) -> Patience {
-        Patience { retry: Retry::new(shared.limits.bookie_patience), confirmed, is_said: false }
+        Patience { retry: Retry::new(shared.limits.bookie_patience), confirmed }
     }
 }
 
@@ -77,6 +92,8 @@ pub(crate) struct Inner {
     /// Which entries fit the budget and a frame.
     pub(super) payload_bytes_max: u64,
     codec: EntryCodec,
+    /// Of a ledger that is handed over.
+    pub(super) claim: Option<Claim>,
     pub(super) state: Mutex<State>,
     /// Invariant 6.
     pub(super) gate: Gate,
@@ -85,6 +102,8 @@ pub(crate) struct Inner {
     pub(super) stop_driver: Notify,
     /// No copy is on its way any more, as the writer ends.
     pub(super) settled: Notify,
+    /// Bookies answered after the writer had stopped.
+    pub(super) heard: Notify,
 }
 
 /// What became known under the lock and is told behind it.
@@ -108,6 +127,7 @@ impl Inner {
     ) -> Inner {
         let quorum = metadata.quorum;
         let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
+        let claim = taken_over.map(|start| Claim { metadata: metadata.clone(), version, start });
         let confirmed = taken_over.and_then(|start| EntryId::new(start.next.get() - 1));
         let core = WriterCore::new(Start {
             ledger: id,
@@ -136,6 +156,7 @@ impl Inner {
             is_keeping: false,
             is_closing: false,
             patience: Patience::new(&shared, confirmed),
+            tally: Tally::default(),
             is_announcing: false,
         };
         Inner {
@@ -146,12 +167,14 @@ impl Inner {
             is_deferred,
             payload_bytes_max: stored_bytes_max.saturating_sub(OVERHEAD_SIZE_BYTES_MAX as u64),
             codec,
+            claim,
             state: Mutex::new(state),
             gate: Gate::default(),
             progress: watch::Sender::new(Progress { confirmed, acknowledged: confirmed, failure: None }),
             wake_driver: Notify::new(),
             stop_driver: Notify::new(),
             settled: Notify::new(),
+            heard: Notify::new(),
         }
     }
 
@@ -232,6 +255,7 @@ impl Inner {
         let mut sends = std::mem::take(&mut state.sends);
         for Send { position, entry, body, tag } in sends.drain(..) {
             let request = self.request(entry, body, self.is_deferred, tag);
+            state.tally.sent += 1;
             self.shared.transport.add(&state.core.ensemble()[position], request, sink);
         }
         state.sends = sends;
@@ -242,6 +266,7 @@ impl Inner {
     fn fill(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
         for Fill { bookie, entry, body, tag } in state.core.take_fills() {
             let request = self.request(entry, body, false, tag);
+            state.tally.sent += 1;
             self.shared.transport.add(&bookie, request, sink);
         }
     }
@@ -280,24 +305,28 @@ impl Inner {
         state.is_watching && !was_watching
     }
 
-    /// The pause before bookies are tried again that the ack quorum needs; nothing when the patience with them is over. Each
-    /// confirmed entry renews it.
-    pub(super) fn pause_for_bookies(&self) -> Option<Duration> {
+    /// Whether to wait for bookies that the ack quorum needs. Each confirmed entry renews the patience with them.
+    pub(super) fn has_patience(&self) -> bool {
         let state = &mut *self.state.lock();
         let confirmed = state.core.confirmed();
         if state.patience.confirmed != confirmed {
             state.patience = Patience::new(&self.shared, confirmed);
         }
-        state.patience.retry.next_pause()
+        !state.patience.retry.is_over()
     }
 
-    /// Says once, for each time that it comes to it, that this writer waits for bookies.
-    pub(super) fn say_that_it_waits(&self) {
-        if !std::mem::replace(&mut self.state.lock().patience.is_said, true) {
+    /// How long to wait before they are tried again. The first time of each patience is logged.
+    pub(super) fn begin_wait(&self) -> Duration {
+        let (is_first, pause) = {
+            let retry = &mut self.state.lock().patience.retry;
+            (!retry.has_begun(), retry.next_pause())
+        };
+        if is_first {
             let patience = self.shared.limits.bookie_patience;
             tracing::warn!(target: PATIENCE_TARGET, ledger_id = %self.id,
                 "too few bookies can be written to: waiting up to {patience:?} for them to come back");
         }
+        pause
     }
 
     /// Changes the core, then does what follows from it.
@@ -388,6 +417,13 @@ impl Inner {
         }
     }
 
+    /// Whether each bookie refused all that it was sent, as unauthorized: it stores nothing of that. Only of a writer that stopped, which
+    /// sends nothing more.
+    pub(super) fn is_all_refused(&self) -> bool {
+        let state = self.state.lock();
+        state.core.stopped().is_some() && state.is_closing && state.tally.sent == state.tally.unauthorized
+    }
+
     /// The writer is dropped: what is under way is counted, and not acted upon.
     pub(super) fn abandon(&self, sink: &Arc<dyn AddSink>) {
         let mut let_go = LetGo::default();
@@ -420,7 +456,12 @@ impl AddSink for Inner {
         let news = {
             let state = &mut *self.state.lock();
             for answer in answers {
+                let is_refused = answer.result == Err(BookieError::Refused(ErrorCode::Unauthorized));
+                state.tally.unauthorized += u64::from(is_refused);
                 state.core.on_answer(answer.entry, answer.tag, answer.connection, &answer.result);
+            }
+            if state.core.stopped().is_some() {
+                self.heard.notify_one();
             }
             self.settle(state, &sink)
         };

@@ -19,6 +19,7 @@
 //! 5. An entry's bytes count once, until each of its replicas answered, or was given up and its queue emptied of them.
 //!    Who splits them from the permit of the ledger drops what it split, so they go back exactly once (IC17).
 //! 6. A ledger that waits for an ensemble change takes nothing that leaves others less than half of the budget (`gate`).
+//! 7. A writer that stopped gives its ledger back only when every add that it sent was answered, and as unauthorized.
 //!
 //! # Limits     bytes in flight: the client's `memory_limit`, from the call to the last answer of a replica; held up by
 //! one bookie, over all ledgers: `slow_replica_bytes_max` (IC17); kept for bookies that lack it: a quarter of the limit
@@ -271,6 +272,9 @@ impl LedgerWriter {
 
     /// Drains, announces the last entry, and leaves the ledger open for the next
     /// [`open_for_append`](crate::Client::open_for_append).
+    ///
+    /// # Errors
+    /// [`CloseError::GivenBack`] when bookies took nothing from this writer for want of rights, and the ledger is free again.
     pub async fn hand_over(mut self) -> Result<Option<EntryId>, CloseError> {
         // While it is idle its metadata says where it ends, so readers miss nothing if this fails.
         let inner = self.inner.clone();
@@ -278,7 +282,15 @@ impl LedgerWriter {
         if self.drain().await.is_ok() && !inner.is_deferred {
             driver::announce_now(&inner).await;
         }
-        self.finish(WriterCore::begin_hand_over).await
+        match self.finish(WriterCore::begin_hand_over).await {
+            Err(CloseError::Stopped(stopped)) if matches!(stopped.why, WhyStopped::Unauthorized { .. }) => {
+                Err(match driver::give_back(&inner).await {
+                    true => CloseError::GivenBack(stopped),
+                    false => CloseError::Stopped(stopped),
+                })
+            }
+            outcome => outcome,
+        }
     }
 
     /// Tries once more to give bookies what they lack, and waits for copies that are on their way.

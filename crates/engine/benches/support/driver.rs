@@ -1,7 +1,7 @@
 //! A load driver in process: producers with a window of outstanding adds each, as clients have, and no network.
 
 use super::Histogram;
-use bindery_engine::{Add, AddDone, AddSink, Engine, GroupTimes, Origin, Turn};
+use bindery_engine::{Add, AddDone, AddSink, AdmissionGrant, Engine, GroupTimes, Origin};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -265,7 +265,7 @@ fn produce(
             let (mut taken, mut turn) = (0, None);
             while taken < adds.len() {
                 taken += match turn.take() {
-                    Some(turn) => engine.add_batch_in_turn(shard, &adds[taken..], turn),
+                    Some(turn) => engine.add_batch_with(shard, &adds[taken..], turn),
                     None => engine.add_batch(shard, &adds[taken..]),
                 };
                 if taken < adds.len() {
@@ -282,8 +282,14 @@ fn produce(
 }
 
 /// As a connection does: in line, woken when it is its turn.
-fn wait_for_room(engine: &Engine, sink: &Arc<Sink>, index: usize, shard: usize, left: &[Add<'_>]) -> Turn {
-    let told: Arc<Mutex<Option<Turn>>> = Arc::default();
+fn wait_for_room(
+    engine: &Engine,
+    sink: &Arc<Sink>,
+    index: usize,
+    shard: usize,
+    left: &[Add<'_>],
+) -> AdmissionGrant {
+    let told: Arc<Mutex<Option<AdmissionGrant>>> = Arc::default();
     let (waker, place) = (sink.clone(), told.clone());
     engine.when_room(
         shard,

@@ -3,7 +3,7 @@
 //! # Data flow
 //! ```text
 //! replayed caches of one journal -> flush -> files released
-//!                                    '- no space -> journal held, ticket waits as one of a running bookie (`placement`)
+//!                                    '- no space -> journal held, ticket waits as one of a running bookie (`flush_routing`)
 //! ```
 //!
 //! # Invariants

@@ -63,9 +63,9 @@ impl Shard {
         }
     }
 
-    /// Before a batch: with a turn it may place what that is worth, without one what is neither formed nor reserved.
-    pub(crate) fn admit(&mut self, turn: Option<usize>, reserved: usize) {
-        self.admitted = match turn {
+    /// Before a batch: with a grant it may place as much as that is worth, without one what is neither formed nor reserved.
+    pub(crate) fn admit(&mut self, grant: Option<usize>, reserved: usize) {
+        self.admitted = match grant {
             Some(cost) => self.formed() + cost,
             None => self.offered().saturating_sub(reserved),
         };

@@ -11,7 +11,7 @@
 //!    The latter puts it into limbo, because the copies that came before the removal are gone (BookKeeper #4668).
 
 use super::Shard;
-use crate::api::{Refusal, Waiter, Word};
+use crate::api::{MetadataVerdict, Refusal, Waiter};
 use crate::ledger::LedgerState;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
@@ -53,31 +53,31 @@ impl Shard {
     }
 
     /// Takes the word that an add of the ledger waited for. `Ok`: offer the add again.
-    pub(crate) fn on_word(
+    pub(crate) fn on_verdict(
         &mut self,
         ledger: LedgerId,
         key: MasterKey,
         is_recovery: bool,
-        word: Word,
+        word: MetadataVerdict,
     ) -> Result<(), Refusal> {
         let state = self.ledgers.get(&ledger);
         let is_removed = state.is_some_and(|state| state.is_removed());
         let is_fenced = state.is_some_and(|state| state.fence.is_some());
         match word {
-            Word::Silent => Err(Refusal::Unknown),
+            MetadataVerdict::Silent => Err(Refusal::Unknown),
             // Nothing asked for it any more; the add meets the checks again.
             _ if is_recovery && !is_removed => Ok(()),
-            Word::Absent => Err(Refusal::Fenced),
+            MetadataVerdict::Absent => Err(Refusal::Fenced),
             _ if is_recovery => self.revive_into_limbo(ledger, key),
             _ if is_fenced => Err(Refusal::Fenced),
-            Word::Ended => Err(Refusal::Fenced),
+            MetadataVerdict::Ended => Err(Refusal::Fenced),
             // Its writer went on without this bookie; fenced would end the writer.
-            Word::OpenElsewhere => Err(Refusal::Unknown),
-            Word::OpenHere if is_removed => match self.revive(ledger, key, Box::new(|_| {})) {
+            MetadataVerdict::OpenElsewhere => Err(Refusal::Unknown),
+            MetadataVerdict::OpenHere if is_removed => match self.revive(ledger, key, Box::new(|_| {})) {
                 Some((_, Err(refusal))) => Err(refusal),
                 Some((_, Ok(()))) | None => Ok(()),
             },
-            Word::OpenHere => {
+            MetadataVerdict::OpenHere => {
                 self.vouched.insert(ledger);
                 Ok(())
             }

@@ -1,7 +1,7 @@
 //! Removal: a ledger goes, is remembered for late writers, comes back or is forgotten. Shard invariant 7.
 
 use super::Shard;
-use crate::api::{Changes, Refusal, Standing, Waiter};
+use crate::api::{Changes, LedgerPresence, Refusal, Waiter};
 use crate::ledger::LedgerState;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
@@ -119,11 +119,11 @@ impl Shard {
         None
     }
 
-    pub(crate) fn standing(&self, ledger: LedgerId) -> Standing {
+    pub(crate) fn presence(&self, ledger: LedgerId) -> LedgerPresence {
         match self.ledgers.get(&ledger) {
-            None => Standing::Unknown,
-            Some(state) if state.is_removed() => Standing::Removed,
-            Some(_) => Standing::Known,
+            None => LedgerPresence::Unknown,
+            Some(state) if state.is_removed() => LedgerPresence::Removed,
+            Some(_) => LedgerPresence::Known,
         }
     }
 

@@ -541,7 +541,7 @@ impl Flushing {
     /// Looks at some removed ledgers, of one shard when any are forgotten; returns how many were.
     fn forget_on(&mut self, forgetting: &mut Forgetting) -> Result<usize, FlushError> {
         // A failed directory could bring what the others forget back at the next start.
-        if self.engine.is_failed() || self.placement.has_any_failed() {
+        if self.engine.is_failed() || self.routing.has_any_failed() {
             forgetting.shard = self.engine.shards.len();
             return Ok(0);
         }

@@ -101,7 +101,7 @@ impl Plan {
         threshold: f64,
         in_work: &[LogRef],
     ) -> Plan {
-        let healthy = |(index, _): &(usize, _)| !flushing.placement.has_failed(*index);
+        let healthy = |(index, _): &(usize, _)| !flushing.routing.has_failed(*index);
         let views = flushing.engine.views.iter().enumerate().filter(healthy);
         let all =
             views.flat_map(|(index, view)| view.logs().into_iter().map(move |log| (index, log.log_id())));

@@ -5,8 +5,8 @@ use super::job::{Cause, Job, JobError};
 use super::tiers::{self, Candidate};
 use super::{LogRef, Planned, SPACE_LOOK_NS, as_ns};
 use crate::config::SpaceConfig;
+use crate::flush_routing::StorageFault;
 use crate::machine::{FlushError, Flushing};
-use crate::placement::StorageFault;
 use crate::stats::Counters;
 use bindery_io::canary::Canary;
 use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, IndexUse, LogId};
@@ -37,7 +37,7 @@ impl Flushing {
         }
         let Some(mut job) = self.space.take_job() else { return Ok(()) };
         let directory = job.directory();
-        if self.placement.has_failed(directory) {
+        if self.routing.has_failed(directory) {
             job.give_up(&self.directories[directory]);
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Flushing {
         self.space.merge_not_before_ns.resize(count, 0);
         for step in 0..count {
             let index = (self.space.next_merge + step) % count;
-            if self.placement.has_failed(index) || now < self.space.merge_not_before_ns[index] {
+            if self.routing.has_failed(index) || now < self.space.merge_not_before_ns[index] {
                 continue;
             }
             let logs = self.engine.views[index].logs();
@@ -206,7 +206,7 @@ impl Flushing {
 
     fn begin_job(&mut self, now: u64, planned: &Planned) {
         let index = planned.directory;
-        if self.placement.has_failed(index) {
+        if self.routing.has_failed(index) {
             return;
         }
         let (view, in_work) = (&self.engine.views[index], self.space.in_work());

@@ -14,8 +14,8 @@
 
 use super::job::Job;
 use crate::engine::Engine;
+use crate::flush_routing::StorageFault;
 use crate::machine::Flushing;
-use crate::placement::StorageFault;
 use bindery_io::Shortage;
 
 /// What the ends of an output and the pages of its commit take: a few blocks, and the paths to a few records in trees that

@@ -498,7 +498,11 @@ fn a_flush_that_is_overrun_holds_back_ordinary_adds_only() {
     let ticket = tickets.pop().unwrap();
     let mark = m.flushing.flush(ticket).unwrap();
     m.journals[0].on_flushed(mark);
-    assert_eq!(add(&m.engine, 1, entry + 1, 100, false), 0, "nobody passes who waits (line invariant 1)");
+    assert_eq!(
+        add(&m.engine, 1, entry + 1, 100, false),
+        0,
+        "nobody passes who waits (admission_queue invariant 1)"
+    );
     let f = m.journals[0].cut().unwrap();
     let w = m.journals[0].write(&f);
     m.journals[0].finish(f, w).deliver(&sink);

@@ -531,7 +531,7 @@ fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
 
     bookie.engine.set_read_only(true);
     let turn = room.recv_timeout(HANG).expect("there will be no room");
-    assert_eq!(bookie.engine.add_batch_in_turn(shard, &[late], turn), 1);
+    assert_eq!(bookie.engine.add_batch_with(shard, &[late], turn), 1);
     // Behind it one of an entry that is being written, one of an entry that waits to be, and one of neither.
     for (ledger, entry) in [(1, 0), (1, 1), (2, 0)] {
         assert!(offer(&bookie.engine, ledger, entry, 100));

@@ -85,7 +85,7 @@ fn add(bookie: &Bookie, ledger: i64, entry: i64, body: &[u8]) {
         let shard = bookie.engine.shard_of(id);
         bookie.engine.when_room(shard, &[add], Box::new(move |turn| sender.send(turn).unwrap()));
         let turn = room.recv_timeout(Duration::from_secs(20)).expect("room is made");
-        if bookie.engine.add_batch_in_turn(shard, &[add], turn) == 1 {
+        if bookie.engine.add_batch_with(shard, &[add], turn) == 1 {
             break;
         }
     }

@@ -71,7 +71,8 @@ pub enum OpenError {
 pub enum InitOutcome {
     /// The cluster was created.
     Created,
-    /// An initialisation that stopped half-way was completed, an earlier one or this one when its connection was lost.
+    /// Missing nodes were made: an initialisation had stopped half-way, an earlier one or this one when its connection was lost; or
+    /// somebody had deleted the nodes below which bookies register.
     Completed,
     /// A cluster with the same layout was there; nothing was changed.
     AlreadyInitialised,
@@ -264,10 +265,14 @@ async fn try_init_cluster(
     store.sync("/").await?;
     if let Some(bytes) = stored_layout(store, root).await? {
         let stored = LedgerLayout::parse(&bytes)?;
-        return match stored == layout {
-            true => Ok(if created { InitOutcome::Created } else { InitOutcome::AlreadyInitialised }),
-            false => Err(InitError::OtherLayout { wanted: layout, stored }),
-        };
+        if stored != layout {
+            return Err(InitError::OtherLayout { wanted: layout, stored });
+        }
+        return Ok(match mend_registration(store, root).await? {
+            _ if created => InitOutcome::Created,
+            true => InitOutcome::Completed,
+            false => InitOutcome::AlreadyInitialised,
+        });
     }
     if store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_some() {
         return Err(InitError::Importing { root: root.into() });
@@ -289,6 +294,19 @@ async fn try_init_cluster(
         }
         Err(other) => Err(other.into()),
     }
+}
+
+/// Makes the nodes below which bookies register, where somebody deleted them. True when one was missing.
+async fn mend_registration(store: &dyn MetadataStore, root: &str) -> Result<bool, StoreError> {
+    let mut was_missing = false;
+    for name in ["/available", "/available/readonly"] {
+        match store.create(&format!("{root}{name}"), Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) => was_missing = true,
+            Err(StoreError::NodeExists { .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(was_missing)
 }
 
 /// The text of a random (version 4) UUID, as Java's `UUID.randomUUID()` prints it.
@@ -344,6 +362,13 @@ mod tests {
         store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
         assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Completed));
         store.create("/else", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        for missing in [&["/available/readonly"][..], &["/available/readonly", "/available"]] {
+            for name in missing {
+                store.delete(&format!("/a/ledgers{name}"), None).await.unwrap();
+            }
+            assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Completed), "{missing:?}");
+            assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::AlreadyInitialised));
+        }
         let foreign = init_cluster(&store, "/else", LedgerLayout::Hierarchical, [1; 16]).await;
         assert!(matches!(foreign, Err(InitError::ForeignRoot { .. })), "{foreign:?}");
     }

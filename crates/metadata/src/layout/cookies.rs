@@ -52,7 +52,10 @@ pub enum CookiesError {
         bookie_id: BookieId,
     },
     /// It cannot be read.
-    #[error("the cookie of bookie {bookie_id} in the metadata store cannot be used: {error}")]
+    #[error(
+        "the cookie of bookie {bookie_id} in the metadata store cannot be used: {error} (see it with: bindery cluster cookie show {bookie_id}). \
+         If the bookie's data is gone, or it never had any, remove it: bindery cluster cookie delete {bookie_id}"
+    )]
     Malformed {
         /// The id.
         bookie_id: BookieId,
@@ -82,17 +85,22 @@ impl Cookies {
         }
     }
 
+    /// The version and the bytes of a bookie's cookie, whatever they are; `None` when it has none.
+    pub async fn raw(&self, id: &BookieId) -> Result<Option<(Version, Bytes)>, CookiesError> {
+        match self.store.get(&self.path(id)).await {
+            Ok(node) => Ok(Some((node.stat.version, node.data))),
+            Err(StoreError::NoNode { .. }) => Ok(None),
+            Err(other) => Err(CookiesError::Store(other)),
+        }
+    }
+
     /// The cookie of a bookie, `None` when it has none.
     pub async fn get(&self, id: &BookieId) -> Result<Option<StoredCookie>, CookiesError> {
-        let node = match self.store.get(&self.path(id)).await {
-            Ok(node) => node,
-            Err(StoreError::NoNode { .. }) => return Ok(None),
-            Err(other) => return Err(CookiesError::Store(other)),
-        };
+        let Some((version, data)) = self.raw(id).await? else { return Ok(None) };
         let malformed = |error| CookiesError::Malformed { bookie_id: id.clone(), error };
-        let cookie = Cookie::parse(&node.data).map_err(malformed)?;
-        let text = String::from_utf8_lossy(&node.data).into_owned();
-        Ok(Some(StoredCookie { cookie, version: node.stat.version, text }))
+        let cookie = Cookie::parse(&data).map_err(malformed)?;
+        let text = String::from_utf8_lossy(&data).into_owned();
+        Ok(Some(StoredCookie { cookie, version, text }))
     }
 
     /// Creates a bookie's first cookie.

@@ -82,10 +82,10 @@ pub enum RegistrationError {
         /// The id.
         bookie_id: BookieId,
     },
-    /// The cluster's nodes are missing.
+    /// The node below which bookies register is missing. A start looks at others of the cluster's nodes before.
     #[error(
-        "{root} in the metadata store is not an initialised BookKeeper cluster: correct the root at the end of the metadata URI, or, \
-         for a new cluster, run bindery cluster init with this --metadata URI"
+        "{root}/available is missing in the metadata store, where bookies register: somebody deleted it. bindery cluster init with this \
+         --metadata URI makes it again, and changes nothing else; then start this bookie again"
     )]
     NotInitialised {
         /// The ledgers root.

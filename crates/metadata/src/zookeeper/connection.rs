@@ -1,22 +1,28 @@
 //! A connection to a ZooKeeper server: TCP or TLS, taken apart into frames, up to the answer that opens the session.
 
 use super::files::Files;
+use super::probe::{self, Port, Spoken};
 use super::sasl::{self, Login, MissingSection};
 use super::security::{SaslLogin, Security};
-use super::tls::{Refused, Tls};
+use super::tls::Tls;
 use super::wire;
+use crate::fault::{self, Fault};
 use crate::store::StoreError;
 use bindery_sasl::Credentials;
 use bytes::{Bytes, BytesMut};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tracing::warn;
 
 /// Most that is set aside for a reply before its bytes arrive.
 const READ_RESERVE_MAX: usize = 256 << 10;
+
+/// When a port has taken a connection and said nothing for so long, a [look](probe) at it begins beside the wait.
+const SILENCE_LOOKED_INTO_AFTER: Duration = Duration::from_millis(200);
 
 /// Plain TCP, or TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -79,9 +85,65 @@ impl Way {
     fn refused(&self, error: io::Error) -> Refused {
         match &self.tls {
             Some(tls) => tls.refused(&error),
-            None => Refused::Failed(error.to_string()),
+            None if is_end(&error) => Refused::closed(),
+            None => Refused::failed(error.to_string()),
         }
     }
+}
+
+/// Why there is no connection on which a session may be opened.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// That is wrong with the server.
+    Fault(Fault),
+    /// The server refuses the user or the password, or does not know the password itself.
+    AuthFailed(String),
+}
+
+impl Refused {
+    /// The server may be fine at another moment.
+    pub(super) fn failed(why: String) -> Refused {
+        Refused::Fault(Fault::Other(why))
+    }
+
+    /// Somebody has to change a certificate or a setting.
+    pub(super) fn untrusted(why: String) -> Refused {
+        Refused::Fault(Fault::Untrusted(why))
+    }
+
+    fn closed() -> Refused {
+        // Servers do that while they are not serving, when a client has too many connections, or when their state is older than
+        // one that we have seen.
+        Refused::Fault(Fault::Closed(
+            "it closes connections without an answer: look at its log if it is a ZooKeeper server, or give the port of one for its \
+             clients (clientPort; with TLS, secureClientPort and zkTlsEnable=true)"
+                .to_owned(),
+        ))
+    }
+}
+
+/// The fault of a port that does not answer, where a [look](probe) at it finds one.
+async fn explanation(server: &str, has_tls: bool) -> Option<Refused> {
+    let fault = match probe::look(server).await {
+        Port::ZooKeeper { has_tls: false, .. } if has_tls => Fault::WrongProtocol(
+            "it speaks ZooKeeper's protocol without TLS: give the server's secure client port (secureClientPort), or set \
+             zkTlsEnable=false"
+                .to_owned(),
+        ),
+        Port::ZooKeeper { is_serving: false, .. } => Fault::NotServing,
+        Port::Bookie => Fault::WrongProtocol(
+            "it is a bookie: give the port of a ZooKeeper server for its clients (clientPort)".to_owned(),
+        ),
+        Port::Other(spoken) if !(has_tls && spoken == Spoken::Tls) => spoken.fault(),
+        Port::Other(_) | Port::ZooKeeper { is_serving: true, .. } | Port::Unknown => return None,
+    };
+    Some(Refused::Fault(fault))
+}
+
+/// Whether the other side ended the connection.
+pub(super) fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 /// A connection on which a session may be opened.
@@ -104,7 +166,10 @@ pub(super) fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, StoreEr
     let Some(prefix) = buffer.first_chunk::<4>() else { return Ok(None) };
     let size = u32::from_be_bytes(*prefix) as usize;
     if size > wire::FRAME_SIZE_BYTES_MAX {
-        return Err(StoreError::Protocol(format!("a reply of {size} bytes (is this a ZooKeeper server?)")));
+        return Err(StoreError::Protocol(format!(
+            "a reply of {size} bytes, and the limit is {}",
+            wire::FRAME_SIZE_BYTES_MAX
+        )));
     }
     if buffer.len() < 4 + size {
         // At most what the limit allows, and only once the length is known to be within it.
@@ -117,26 +182,66 @@ pub(super) fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, StoreEr
 }
 
 impl Connection {
-    /// Opens a connection, exchanges the first messages and logs in. Cancelling it closes the socket.
+    /// Opens a connection, exchanges the first messages and logs in; `is_connected` becomes true when the server accepted it.
+    /// With `explains`, a [look](probe) at a port that does not answer gives the fault. Cancelling it closes the socket.
     pub(super) async fn open(
-        server: String,
-        way: Arc<Way>,
+        server: &str,
+        way: &Way,
         request: BytesMut,
+        is_connected: &AtomicBool,
+        explains: bool,
+    ) -> Result<(Connection, wire::ConnectResponse), Refused> {
+        if !explains {
+            return Connection::begin(server, way, request, is_connected).await;
+        }
+        let has_tls = way.tls.is_some();
+        let beginning = Connection::begin(server, way, request, is_connected);
+        tokio::pin!(beginning);
+        let begun = match timeout(SILENCE_LOOKED_INTO_AFTER, &mut beginning).await {
+            Ok(begun) => begun,
+            Err(_) => {
+                let looking = async {
+                    match is_connected.load(Ordering::Relaxed) {
+                        true => explanation(server, has_tls).await,
+                        false => None,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    begun = &mut beginning => begun,
+                    Some(refused) = looking => Err(refused),
+                }
+            }
+        };
+        match begun {
+            Err(refused @ Refused::Fault(Fault::Closed(_))) => {
+                Err(explanation(server, has_tls).await.unwrap_or(refused))
+            }
+            begun => begun,
+        }
+    }
+
+    async fn begin(
+        server: &str,
+        way: &Way,
+        request: BytesMut,
+        is_connected: &AtomicBool,
     ) -> Result<(Connection, wire::ConnectResponse), Refused> {
         let credentials = way.credentials().await?;
-        let socket = TcpStream::connect(&server).await.map_err(|error| Refused::Failed(error.to_string()))?;
-        socket.set_nodelay(true).map_err(|error| Refused::Failed(error.to_string()))?;
+        let socket = fault::connect_tcp(server).await.map_err(Refused::Fault)?;
+        is_connected.store(true, Ordering::Relaxed);
+        socket.set_nodelay(true).map_err(|error| Refused::failed(error.to_string()))?;
         let stream: Box<dyn Stream> = match &way.tls {
-            Some(tls) => Box::new(tls.clone().connect(&server, socket).await?),
+            Some(tls) => Box::new(tls.clone().connect(server, socket).await?),
             None => Box::new(socket),
         };
         let (reader, mut writer) = tokio::io::split(stream);
         send(&mut writer, &request).await.map_err(|error| way.refused(error))?;
         let mut connection = Connection { reader, writer, buffer: BytesMut::with_capacity(4096) };
-        let frame = connection.next_frame(&way).await?;
-        let response = wire::ConnectResponse::parse(frame).map_err(refused_reply)?;
+        let frame = connection.next_frame(way).await?;
+        let response = wire::ConnectResponse::parse(frame).map_err(not_zookeeper)?;
         if let Some(credentials) = credentials.filter(|_| response.is_open()) {
-            connection.log_in(&way, Login::begin(credentials)?).await?;
+            connection.log_in(way, Login::begin(credentials)?).await?;
             way.has_logged_in.store(true, Ordering::Relaxed);
         }
         Ok((connection, response))
@@ -153,7 +258,7 @@ impl Connection {
             let mut reply = self.next_frame(way).await?;
             let header = wire::ReplyHeader::parse(&mut reply).map_err(refused_reply)?;
             if header.xid != xid {
-                return Err(Refused::Failed(format!("reply {} while that to the login was due", header.xid)));
+                return Err(Refused::failed(format!("reply {} while that to the login was due", header.xid)));
             }
             match wire::error_of(header.error, "") {
                 _ if header.error == wire::OK => {}
@@ -162,7 +267,7 @@ impl Connection {
                         "it does not accept the user or the password".to_owned(),
                     ));
                 }
-                other => return Err(Refused::Failed(other.to_string())),
+                other => return Err(Refused::failed(other.to_string())),
             }
             let message = wire::get_buffer(&mut reply).map_err(refused_reply)?;
             match login.step(&message)? {
@@ -176,12 +281,14 @@ impl Connection {
     /// Waits for a frame, before any request is in flight.
     async fn next_frame(&mut self, way: &Way) -> Result<Bytes, Refused> {
         loop {
-            if let Some(frame) = take_frame(&mut self.buffer).map_err(refused_reply)? {
+            if let Some(spoken) = probe::spoken(&self.buffer) {
+                return Err(Refused::Fault(spoken.fault()));
+            }
+            if let Some(frame) = take_frame(&mut self.buffer).map_err(not_zookeeper)? {
                 return Ok(frame);
             }
             match self.reader.read_buf(&mut self.buffer).await {
-                // Servers do that while they are not serving, or when their state is behind what we have seen.
-                Ok(0) => return Err(Refused::Failed("closed by the server before it answered".into())),
+                Ok(0) => return Err(Refused::closed()),
                 Ok(_) => {}
                 Err(error) => return Err(way.refused(error)),
             }
@@ -190,5 +297,16 @@ impl Connection {
 }
 
 fn refused_reply(error: impl Into<StoreError>) -> Refused {
-    Refused::Failed(error.into().to_string())
+    Refused::failed(error.into().to_string())
+}
+
+/// Of the first bytes of a server.
+fn not_zookeeper(error: impl Into<StoreError>) -> Refused {
+    let why = match error.into() {
+        StoreError::Protocol(why) => why,
+        other => other.to_string(),
+    };
+    Refused::Fault(Fault::WrongProtocol(format!(
+        "it does not answer as a ZooKeeper server does ({why}): give the port of one for its clients (clientPort)"
+    )))
 }

@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. One look at a time: on a file system that hangs, attempts at a connection hold up one thread, however many are given up.
 
-use super::tls::Refused;
+use super::connection::Refused;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -25,7 +25,7 @@ impl Files {
         look: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refused> {
         let turn = self.0.clone().try_acquire_owned().map_err(|_| {
-            Refused::Failed(
+            Refused::failed(
                 "the files of TLS or SASL for it are still being read: look at the file system they are on"
                     .to_owned(),
             )
@@ -35,13 +35,14 @@ impl Files {
             drop(turn);
             found
         });
-        looking.await.map_err(|error| Refused::Failed(error.to_string()))
+        looking.await.map_err(|error| Refused::failed(error.to_string()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::Fault;
     use std::sync::mpsc;
 
     /// Invariant 1.
@@ -64,7 +65,7 @@ mod tests {
         hung.abort();
         assert!(hung.await.unwrap_err().is_cancelled());
         assert!(
-            matches!(files.look(|| ()).await, Err(Refused::Failed(why)) if why.contains("still being read"))
+            matches!(files.look(|| ()).await, Err(Refused::Fault(Fault::Other(why))) if why.contains("still being read"))
         );
         release.send(()).unwrap();
         drop(files.0.acquire().await.unwrap());

@@ -5,13 +5,14 @@
 //! of waiting for its own dead session (see [`connect`]). No second reactor and no unbounded queue come with it either.
 //!
 //! # Parts
-//! `wire` bytes · `connection` the socket, up to the first answer · `session` the task that owns it · `tls` streams of TLS · `sasl` the login ·
+//! `wire` bytes · `connection` the socket, up to the first answer · `probe` what a silent port is · `session` the task that owns it · `tls` streams of TLS · `sasl` the login ·
 //! `files` looks at the files of both · [`Security`] what is protected, and how
 //!
 //! # Not here   ZooKeeper's own digest scheme (`addAuthInfo`), Kerberos, watches that survive a reconnect (they fire `Lost` instead)
 
 mod connection;
 mod files;
+mod probe;
 mod sasl;
 mod security;
 mod session;
@@ -21,6 +22,7 @@ mod wire;
 pub use self::security::{SaslLogin, Security};
 pub use bindery_tls::client::ClientFiles as TlsOptions;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +32,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::security::Access;
-use self::session::{Identity, REQUESTS_QUEUED_MAX, Request, Session, Shared, WatchKind};
+use self::session::{First, Identity, REQUESTS_QUEUED_MAX, Request, Session, Shared, WatchKind};
+use crate::fault::WaitFor;
 use crate::store::{
     CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError, StoreFuture,
     VALUE_SIZE_BYTES_MAX, Version, Watch,
@@ -50,6 +53,10 @@ pub struct ZooKeeperOptions {
     pub resume: Option<SessionCredentials>,
     /// TLS, SASL, and who may use new nodes.
     pub security: Security,
+    /// How long [`connect`] tries for a first session, in place of the session timeout.
+    pub connect_timeout: Option<Duration>,
+    /// Which servers it waits for meanwhile.
+    pub wait_for: WaitFor,
 }
 
 impl Default for ZooKeeperOptions {
@@ -58,6 +65,8 @@ impl Default for ZooKeeperOptions {
             session_timeout: SESSION_TIMEOUT_DEFAULT,
             resume: None,
             security: Security::default(),
+            connect_timeout: None,
+            wait_for: WaitFor::default(),
         }
     }
 }
@@ -74,42 +83,49 @@ pub struct ZooKeeperStore {
 }
 
 /// Opens a session (or resumes one) with the first of `servers` that answers. They are tried in random order, so that the clients
-/// of an ensemble are spread over it.
+/// of an ensemble are spread over it. A fault that is waited out is logged once, as soon as it is known.
 ///
 /// # Errors
-/// [`StoreError::Unreachable`] when no server opened a session within the session timeout; [`StoreError::Untrusted`] as soon as
-/// all of them were found not to be trusted, or not to trust us; [`StoreError::AuthFailed`] when one refuses the credentials.
+/// [`StoreError::Unreachable`] when no server opened a session in time, or as soon as none is worth waiting for ([`WaitFor`]);
+/// [`StoreError::Untrusted`] as soon as all of them were found not to be trusted, or not to trust us; [`StoreError::AuthFailed`]
+/// when one refuses the credentials.
 pub async fn connect(servers: &[String], options: ZooKeeperOptions) -> Result<ZooKeeperStore, StoreError> {
-    let wait = options.session_timeout;
+    let wait = options.connect_timeout.unwrap_or(options.session_timeout);
     let (sender, mut state) = watch::channel(SessionState::Connecting);
-    let identity = Identity { credentials: options.resume, timeout: wait };
+    let identity = Identity { credentials: options.resume, timeout: options.session_timeout };
     let shared = Arc::new(Shared {
         state: sender,
         identity: parking_lot::Mutex::new(identity),
-        refusal: parking_lot::Mutex::new(None),
+        faults: parking_lot::Mutex::new(BTreeMap::new()),
     });
     let (requests, queue) = mpsc::channel(REQUESTS_QUEUED_MAX);
     let access = options.security.access();
-    let session = Session::new(servers.to_vec(), wait, options.security, shared.clone(), queue);
+    let first = First { wait_for: options.wait_for, begun: Instant::now(), timeout: wait };
+    let session = Session::new(
+        servers.to_vec(),
+        options.session_timeout,
+        first,
+        options.security,
+        shared.clone(),
+        queue,
+    );
     let task = tokio::spawn(session.run());
     let store = ZooKeeperStore { requests, shared, state: state.clone(), access, task };
     let connected = state.wait_for(|state| {
         matches!(state, SessionState::Connected(_) | SessionState::AuthFailed | SessionState::Closed)
     });
-    match tokio::time::timeout(wait, connected).await {
+    let waited = match tokio::time::timeout(wait, connected).await {
         Ok(Ok(state)) if *state == SessionState::AuthFailed => return Err(StoreError::AuthFailed),
-        Ok(Ok(state)) if *state == SessionState::Closed => {
-            let why = store.shared.refusal.lock().take();
-            return Err(why.map_or(StoreError::Closed, |why| StoreError::Untrusted { why }));
-        }
-        Ok(Ok(_)) => {}
+        Ok(Ok(state)) if *state == SessionState::Closed => Duration::ZERO,
+        Ok(Ok(_)) => return Ok(store),
         Ok(Err(_)) => return Err(StoreError::Closed),
-        Err(_) => {
-            let why = store.shared.refusal.lock().take();
-            return Err(StoreError::Unreachable { servers: servers.join(", "), waited: wait, why });
-        }
+        Err(_) => wait,
+    };
+    let faults = store.shared.faults(servers);
+    match waited.is_zero() && faults.are_all_untrusted() {
+        true => Err(StoreError::Untrusted { why: faults.to_string() }),
+        false => Err(StoreError::Unreachable { waited, faults }),
     }
-    Ok(store)
 }
 
 impl Drop for ZooKeeperStore {

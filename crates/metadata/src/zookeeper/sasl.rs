@@ -12,12 +12,13 @@
 //!
 //! # Limits     a JAAS file: that of `bindery_sasl::jaas`; a password file: [`PASSWORD_BYTES_MAX`]
 
+use super::connection::Refused;
 use super::security::SaslLogin;
-use super::tls::Refused;
 use bindery_sasl::digest_md5::{Client, Nonce, Step, ZOOKEEPER_HOST, ZOOKEEPER_SERVICE};
 use bindery_sasl::{Credentials, Secret, jaas};
+use bindery_tls::file;
 use rustls::crypto::ring;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 /// A longer file holds no password.
@@ -42,7 +43,7 @@ pub(super) fn credentials(
     match login {
         SaslLogin::User { name, password_file } => {
             let file = password_file.display();
-            let bad = |why: &str| Refused::Untrusted(format!("zkSaslPasswordPath={file}: {why}"));
+            let bad = |why: &str| Refused::untrusted(format!("zkSaslPasswordPath={file}: {why}"));
             let text = read(password_file, PASSWORD_BYTES_MAX).map_err(|error| bad(&error.to_string()))?;
             match text.lines().next().map(str::trim_end).filter(|password| !password.is_empty()) {
                 Some(password) => Ok(Some(Credentials::new(name.clone(), Secret::new(password)))),
@@ -51,7 +52,7 @@ pub(super) fn credentials(
         }
         SaslLogin::Jaas { file, section, is_needed } => {
             let shown = file.display();
-            let bad = |why: String| Refused::Untrusted(format!("JAAS file {shown}: {why}"));
+            let bad = |why: String| Refused::untrusted(format!("JAAS file {shown}: {why}"));
             let text = read(file, jaas::FILE_BYTES_MAX).map_err(|error| bad(error.to_string()))?;
             let parsed = jaas::Configuration::parse(&text).map_err(|error| bad(error.to_string()))?;
             let Some(found) = parsed.section(section) else {
@@ -79,19 +80,9 @@ pub(super) fn credentials(
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
 fn read(path: &Path, bytes_max: usize) -> io::Result<String> {
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() {
-        // Opening a pipe would wait for a writer.
-        return Err(io::Error::other("not a regular file"));
-    }
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(bytes_max as u64 + 1).read_to_string(&mut text)?;
-    match text.len() <= bytes_max {
-        true => Ok(text),
-        false => Err(io::Error::other(format!("it has more than {bytes_max} bytes"))),
-    }
+    let text = file::read_text(path, bytes_max as u64)?;
+    text.ok_or_else(|| io::Error::other(format!("it has more than {bytes_max} bytes")))
 }
 
 /// The exchange on one connection.
@@ -105,7 +96,7 @@ impl Login {
         let provider = ring::default_provider();
         let mut bits = [0; 64];
         let filled = provider.secure_random.fill(&mut bits);
-        filled.map_err(|_| Refused::Failed("the system gives no random bits".to_owned()))?;
+        filled.map_err(|_| Refused::failed("the system gives no random bits".to_owned()))?;
         let mut words =
             bits.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("chunks of 8")));
         let nonce = Nonce::draw(|| words.next().expect("a nonce takes less than 64 bytes"));
@@ -134,10 +125,11 @@ impl Login {
 #[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
 mod tests {
     use super::*;
+    use crate::fault::Fault;
 
     fn said(login: &SaslLogin) -> String {
         match credentials(login, MissingSection::MayBe) {
-            Err(Refused::Untrusted(why)) => why,
+            Err(Refused::Fault(Fault::Untrusted(why))) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -167,7 +159,7 @@ mod tests {
             [(MissingSection::AfterLogin, "logged in before"), (MissingSection::OfOwner, "zkEnableSecurity")]
         {
             match credentials(&jaas("Nobody", false), missing) {
-                Err(Refused::Untrusted(said)) => assert!(said.contains(why), "{said}"),
+                Err(Refused::Fault(Fault::Untrusted(said))) => assert!(said.contains(why), "{said}"),
                 other => panic!("{other:?}"),
             }
         }

@@ -15,8 +15,8 @@
 //! 5. Servers are tried in an order that was drawn at the start. One that does not answer has a share of the session timeout, TLS
 //!    included, and then it is the next one's turn.
 //! 6. With SASL, each connection logs in before anything else is sent on it. A server that refuses that ends the session for good.
-//! 7. A session that was never open ends when no server of a round is trusted, or trusts us: nobody but an operator can change
-//!    that. One that was open goes on, as certificates may be renewed under it.
+//! 7. A session that was never open ends when no server of a round is worth waiting for ([`WaitFor`]). One that was open goes on:
+//!    servers return, and certificates may be renewed under it.
 //! 8. A server counts as heard by whole frames only: one that sends a byte now and then is a silent one. The timeout that it grants is
 //!    used within bounds ([`agreed_timeout`]), so that it can neither make us ping without a pause nor wait for hours.
 //!
@@ -25,6 +25,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -33,10 +34,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
-use super::connection::{Connection, Way, Writer, send, take_frame};
+use super::connection::{Connection, Refused, Way, Writer, send, take_frame};
 use super::security::Security;
-use super::tls::Refused;
 use super::wire;
+use crate::fault::{Fault, ServerFaults, WaitFor};
 use crate::store::{SessionCredentials, SessionId, SessionState, StoreError, Watch, WatchEvent};
 
 /// Requests waiting to be written; more wait in their callers.
@@ -48,6 +49,8 @@ const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A replica that accepts and stays silent must not use up the session timeout alone.
 const CONNECT_WAIT_MIN: Duration = Duration::from_millis(500);
+/// Silence of a server is logged after this, for operators, and the wait goes on.
+const SILENCE_SAID_AFTER: Duration = Duration::from_millis(900);
 /// A session timeout below it would keep us busy with pings.
 const SESSION_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// Servers may grant more only to a process that asks for at least half of what they grant.
@@ -87,8 +90,27 @@ struct InFlight {
 pub(super) struct Shared {
     pub state: watch::Sender<SessionState>,
     pub identity: parking_lot::Mutex<Identity>,
-    /// Why the last attempt at a connection failed.
-    pub refusal: parking_lot::Mutex<Option<String>>,
+    /// Why the last attempt at each server failed; empty while there is a connection.
+    pub faults: parking_lot::Mutex<BTreeMap<String, Fault>>,
+}
+
+impl Shared {
+    /// What is wrong with each of `servers`.
+    pub(super) fn faults(&self, servers: &[String]) -> ServerFaults {
+        let faults = self.faults.lock();
+        let fault = |server: &String| faults.get(server).cloned().unwrap_or(Fault::NotTried);
+        ServerFaults(servers.iter().map(|server| (server.clone(), fault(server))).collect())
+    }
+}
+
+/// Limits that hold until the first session is open.
+pub(super) struct First {
+    /// The servers to wait for.
+    pub wait_for: WaitFor,
+    /// Since then.
+    pub begun: Instant,
+    /// For so long.
+    pub timeout: Duration,
 }
 
 /// The current session's credentials and agreed timeout.
@@ -103,6 +125,7 @@ pub(super) struct Session {
     way: Arc<Way>,
     /// Asked for at each new session; the server may grant another.
     timeout_wanted: Duration,
+    first: First,
     shared: Arc<Shared>,
     requests: mpsc::Receiver<Request>,
     /// Requests taken from the queue while there was no connection; at most `REQUESTS_QUEUED_MAX`.
@@ -113,6 +136,7 @@ pub(super) struct Session {
     watches_sweep_at: usize,
     /// What was last logged for operators about each server since the last connection.
     warned_of: BTreeMap<String, String>,
+    has_said_waiting: bool,
 }
 
 /// How a connection, or the attempt at one, ended.
@@ -146,6 +170,7 @@ impl Session {
     pub(super) fn new(
         servers: Vec<String>,
         timeout_wanted: Duration,
+        first: First,
         security: Security,
         shared: Arc<Shared>,
         requests: mpsc::Receiver<Request>,
@@ -155,6 +180,7 @@ impl Session {
             servers: shuffled(servers),
             way: Arc::new(Way::new(security)),
             timeout_wanted,
+            first,
             shared,
             requests,
             waiting: VecDeque::new(),
@@ -163,6 +189,7 @@ impl Session {
             watches: BTreeMap::new(),
             watches_sweep_at: WATCHES_SWEEP_MIN,
             warned_of: BTreeMap::new(),
+            has_said_waiting: false,
         }
     }
 
@@ -177,7 +204,8 @@ impl Session {
             match end {
                 End::Lost(why) => {
                     if let Some(id) = id {
-                        info!(session = %id, %why, "lost the connection to the metadata store");
+                        let server = self.servers.first().map(String::as_str);
+                        info!(server, session = %id, %why, "lost the connection to the metadata store");
                         self.publish(SessionState::Suspended(id));
                     }
                     // Another server may fare better; and a server that accepts and closes at once is not hammered.
@@ -238,46 +266,53 @@ impl Session {
     async fn connect(&mut self) -> Result<Connection, End> {
         let mut pause = RETRY_PAUSE_MIN;
         loop {
-            let mut is_untrusted = true;
             for server in self.servers.clone() {
                 let (frame, agreed) = self.connect_request();
                 let share = u32::try_from(self.servers.len() + 1).unwrap_or(u32::MAX);
+                let agreed = if self.is_first() { agreed.min(self.first.timeout) } else { agreed };
                 let wait = (agreed / share).max(CONNECT_WAIT_MIN);
-                let handshake = Connection::open(server.clone(), self.way.clone(), frame);
+                let way = self.way.clone();
+                let is_connected = AtomicBool::new(false);
+                // Says what is known when the time is over during this attempt.
+                self.shared.faults.lock().entry(server.clone()).or_insert(Fault::Silent(wait));
+                let opening = Connection::open(&server, &way, frame, &is_connected, self.is_first());
+                let handshake = timeout(wait, opening);
                 tokio::pin!(handshake);
+                let said_at = self.first.begun + SILENCE_SAID_AFTER;
                 // Dropping the handshake drops its socket; the server keeps a session it may have opened until that
                 // session times out, which harms nobody.
-                let answer = tokio::select! {
-                    answer = timeout(wait, &mut handshake) => answer,
-                    end = self.collect_requests(None) => return Err(end),
+                let answer = loop {
+                    let is_quiet = self.is_quiet();
+                    tokio::select! {
+                        answer = &mut handshake => break answer,
+                        end = self.collect_requests(None) => return Err(end),
+                        () = sleep_until(said_at), if is_quiet => {
+                            let fault = silence(&is_connected, SILENCE_SAID_AFTER);
+                            self.shared.faults.lock().insert(server.clone(), fault);
+                            self.say_waiting();
+                        }
+                    }
                 };
-                match answer {
+                let fault = match answer {
                     Ok(Ok((connection, response))) => {
                         self.adopt(response)?;
                         info!(server, session = %self.session_id().map(|id| id.to_string()).unwrap_or_default(),
                             "connected to the metadata store");
-                        *self.shared.refusal.lock() = None;
+                        self.shared.faults.lock().clear();
                         self.warned_of.clear();
                         return Ok(connection);
                     }
-                    Ok(Err(Refused::Untrusted(why))) => self.refused(&server, why, true),
+                    Ok(Err(Refused::Fault(fault))) => fault,
                     Ok(Err(Refused::AuthFailed(why))) => {
-                        self.refused(&server, why, true);
+                        self.refused(&server, Fault::Untrusted(why));
                         return Err(End::AuthFailed);
                     }
-                    Ok(Err(Refused::Failed(why))) => {
-                        is_untrusted = false;
-                        self.refused(&server, why, false);
-                    }
-                    Err(_) => {
-                        is_untrusted = false;
-                        self.refused(&server, format!("no answer within {wait:?}"), false);
-                    }
-                }
+                    Err(_) => silence(&is_connected, wait),
+                };
+                self.refused(&server, fault);
             }
-            // Invariant 7.
-            if is_untrusted && *self.shared.state.borrow() == SessionState::Connecting {
-                return Err(End::Closed);
+            if self.is_first() {
+                self.after_first_round()?;
             }
             match self.collect_requests(Some(Instant::now() + pause)).await {
                 End::Lost(_) => {}
@@ -287,16 +322,47 @@ impl Session {
         }
     }
 
+    /// Whether no session was open yet.
+    fn is_first(&self) -> bool {
+        *self.shared.state.borrow() == SessionState::Connecting
+    }
+
+    /// Whether a wait for a first session is to be said, and was not yet.
+    fn is_quiet(&self) -> bool {
+        self.first.wait_for == WaitFor::Down && self.is_first() && !self.has_said_waiting
+    }
+
+    fn say_waiting(&mut self) {
+        let faults = self.shared.faults.lock();
+        let faults = ServerFaults(faults.iter().map(|(at, fault)| (at.clone(), fault.clone())).collect());
+        let left = (self.first.begun + self.first.timeout).saturating_duration_since(Instant::now());
+        warn!(%faults, "no metadata server can be reached yet: trying for another {:.0} s", left.as_secs_f64());
+        self.has_said_waiting = true;
+    }
+
+    /// Invariant 7.
+    fn after_first_round(&mut self) -> Result<(), End> {
+        let faults = self.shared.faults(&self.servers);
+        if !faults.0.iter().any(|(_, fault)| fault.is_waited_for(self.first.wait_for)) {
+            return Err(End::Closed);
+        }
+        if self.is_quiet() {
+            self.say_waiting();
+        }
+        Ok(())
+    }
+
     /// Notes why a server gives no session, and logs what an operator must know when it is new.
-    fn refused(&mut self, server: &str, why: String, is_for_operators: bool) {
-        let why = format!("{server}: {why}");
+    fn refused(&mut self, server: &str, fault: Fault) {
+        let why = format!("{server}: {fault}");
+        let is_for_operators = matches!(fault, Fault::Untrusted(_));
         let is_new =
             is_for_operators && self.warned_of.insert(server.to_owned(), why.clone()).as_ref() != Some(&why);
         match is_new {
             true => warn!(why, "no secure connection to this metadata server"),
             false => debug!(why, "no session with this metadata server"),
         }
-        *self.shared.refusal.lock() = Some(why);
+        self.shared.faults.lock().insert(server.to_owned(), fault);
     }
 
     /// The connect request for the current session, or for a new one, and the timeout it counts on.
@@ -362,14 +428,14 @@ impl Session {
             return;
         }
         let waited = self.shared.identity.lock().timeout;
-        let why = self.shared.refusal.lock().clone();
+        let faults = self.shared.faults(&self.servers);
         for request in std::mem::take(&mut self.waiting) {
             if request.deadline > now {
                 self.waiting.push_back(request);
                 continue;
             }
-            let servers = self.servers.join(", ");
-            let _ = request.reply.send(Err(StoreError::Unreachable { servers, waited, why: why.clone() }));
+            let faults = faults.clone();
+            let _ = request.reply.send(Err(StoreError::Unreachable { waited, faults }));
         }
     }
 
@@ -525,6 +591,10 @@ fn agreed_timeout(wanted: Duration, granted_ms: i32) -> Duration {
 /// A failed read arms nothing, except that "no such node" is what an existence watch waits on.
 fn leaves_watch(opcode: i32, error: i32) -> bool {
     error == wire::OK || (opcode == wire::OP_EXISTS && error == wire::ERR_NO_NODE)
+}
+
+fn silence(is_connected: &AtomicBool, waited: Duration) -> Fault {
+    if is_connected.load(Ordering::Relaxed) { Fault::Mute(waited) } else { Fault::Silent(waited) }
 }
 
 async fn write(writer: &mut Writer, frame: &[u8], wait: Duration) -> Result<(), End> {

@@ -10,7 +10,9 @@
 //!    before in use, with a warning; without any there is no connection.
 //! 2. Sessions of TLS are not resumed, so no connection outlives a change of the authorities.
 
+use super::connection::{Refused, is_end};
 use super::files::Files;
+use crate::fault::Fault;
 use bindery_tls::client::{ClientContents, ClientFiles};
 use bindery_tls::store::StoreError;
 use parking_lot::Mutex;
@@ -33,17 +35,6 @@ pub(super) struct Tls {
     files: Files,
 }
 
-/// Why there is no stream.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// The server may be fine at another moment.
-    Failed(String),
-    /// Somebody has to change a certificate or a setting.
-    Untrusted(String),
-    /// The server refuses the user or the password, or does not know the password itself.
-    AuthFailed(String),
-}
-
 impl Tls {
     pub(super) fn new(options: ClientFiles, files: Files) -> Tls {
         Tls { options, loaded: Mutex::new(None), warned_of: Mutex::new(None), files }
@@ -58,10 +49,10 @@ impl Tls {
         let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Refused::Untrusted(format!("{host:?} is no name that a certificate can have")))?;
+            .map_err(|_| Refused::untrusted(format!("{host:?} is no name that a certificate can have")))?;
         let loading = self.clone();
         let config = self.files.look(move || loading.config()).await?;
-        let config = config.map_err(|error| Refused::Untrusted(error.to_string()))?;
+        let config = config.map_err(|error| Refused::untrusted(error.to_string()))?;
         let connecting = TlsConnector::from(config).connect(name, socket);
         connecting.await.map_err(|error| self.refused(&error))
     }
@@ -102,30 +93,35 @@ impl Tls {
     /// What an error of a stream means. A server of TLS 1.3 refuses our certificate after the handshake only.
     pub(super) fn refused(&self, error: &io::Error) -> Refused {
         let Some(cause) = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>()) else {
-            return Refused::Failed(format!("{error}; is this the server's secure client port?"));
+            return match is_end(error) {
+                true => Refused::Fault(Fault::Closed(
+                    "it closed the connection during the TLS handshake: is this the server's secure client port?".to_owned(),
+                )),
+                false => Refused::failed(error.to_string()),
+            };
         };
         let authorities = &self.options.authorities;
         match cause {
             Error::InvalidCertificate(
                 // The second is of an authority with the name of one that is trusted.
                 CertificateError::UnknownIssuer | CertificateError::BadSignature,
-            ) => Refused::Untrusted(format!(
+            ) => Refused::untrusted(format!(
                 "none of the authorities in {}={} has signed its certificate",
                 authorities.setting,
                 authorities.path.display()
             )),
             Error::InvalidCertificate(
                 error @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
-            ) => Refused::Untrusted(format!(
+            ) => Refused::untrusted(format!(
                 "its certificate is for another name ({error}): use that name in the URI, or set \
                  zkTlsHostnameVerification=false"
             )),
             Error::InvalidCertificate(error) => {
-                Refused::Untrusted(format!("its certificate is not accepted: {error}"))
+                Refused::untrusted(format!("its certificate is not accepted: {error}"))
             }
-            Error::InvalidMessage(_) => Refused::Failed(format!(
-                "it does not speak TLS ({cause}): give the server's secure client port, or set zkTlsEnable=false"
-            )),
+            Error::InvalidMessage(_) => Refused::Fault(Fault::WrongProtocol(format!(
+                "it does not speak TLS ({cause}): give the server's secure client port (secureClientPort), or set zkTlsEnable=false"
+            ))),
             Error::AlertReceived(
                 alert @ (AlertDescription::CertificateRequired
                 | AlertDescription::BadCertificate
@@ -136,7 +132,7 @@ impl Tls {
                 | AlertDescription::UnsupportedCertificate
                 | AlertDescription::AccessDenied
                 | AlertDescription::HandshakeFailure),
-            ) => Refused::Untrusted(match &self.options.identity {
+            ) => Refused::untrusted(match &self.options.identity {
                 None => format!(
                     "it refuses a client without a certificate ({alert:?}): give one in zkTlsKeyStore"
                 ),
@@ -146,7 +142,7 @@ impl Tls {
                     identity.path.display()
                 ),
             }),
-            other => Refused::Failed(format!("TLS: {other}")),
+            other => Refused::failed(format!("TLS: {other}")),
         }
     }
 }

@@ -9,4 +9,5 @@ mod memory;
 mod registration;
 mod transfer;
 mod zookeeper;
+mod zookeeper_faults;
 mod zookeeper_secured;

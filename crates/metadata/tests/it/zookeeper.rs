@@ -19,7 +19,7 @@ use bindery_metadata::{
     OpenError, RegistrationEvent, RegistrationMode,
 };
 use bindery_types::{BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, Quorum, Segment};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
@@ -308,28 +308,4 @@ async fn a_cut_connection_fires_watches_and_comes_back_under_the_same_session() 
         }
     };
     assert!(matches!(outcome, Err(StoreError::Unreachable { .. })), "{outcome:?}");
-}
-
-/// A port that is no ZooKeeper: one that says nothing, one that talks HTTP, one that announces a huge frame.
-#[tokio::test]
-async fn a_port_that_is_no_zookeeper_is_given_up_with_its_name() {
-    for answer in [&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\xff\xff\xff", b"\0\0\0\x02ab"] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let server = tokio::spawn(async move {
-            let mut held = Vec::new();
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let mut request = [0; 64];
-                let _ = stream.read(&mut request).await;
-                let _ = stream.write_all(answer).await;
-                held.push(stream);
-            }
-        });
-        let options =
-            ZooKeeperOptions { session_timeout: Duration::from_secs(1), ..ZooKeeperOptions::default() };
-        let outcome = zookeeper::connect(std::slice::from_ref(&address), options).await;
-        let error = outcome.err().expect("no session").to_string();
-        assert!(error.contains(&address), "{error}");
-        server.abort();
-    }
 }

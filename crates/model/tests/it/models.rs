@@ -45,8 +45,8 @@ fn a_closed_outbox_gives_everything_back() {
 
 /// Line invariants 2 and 3.
 #[test]
-fn everybody_in_line_gets_a_turn() {
-    check(TRIES, sound::lines::everybody_gets_a_turn);
+fn every_add_that_waits_gets_a_grant() {
+    check(TRIES, sound::admission::every_add_gets_a_grant);
 }
 
 /// A test for each planted bug: some scenario of its subject finds it, and says what is named.
@@ -73,8 +73,8 @@ finds! {
     a_closed_outbox_keeps_its_lease: outboxes::a_close_gives_everything_back => "leases came back";
     a_writer_leaves_without_a_word: outboxes::everything_leaves_in_order => "deadlock";
     a_window_opens_untold: outboxes::everything_leaves_in_order => "deadlock";
-    a_signal_is_raised_beside_the_lock: lines::everybody_gets_a_turn => "deadlock";
-    an_unused_turn_wakes_nobody: lines::everybody_gets_a_turn => "deadlock";
-    a_turn_is_not_given_back: lines::everybody_gets_a_turn => "deadlock";
-    the_line_is_a_stack: lines::everybody_gets_a_turn => "in the order of the line";
+    a_signal_is_raised_beside_the_lock: admission::every_add_gets_a_grant => "deadlock";
+    an_unused_grant_wakes_no_thread: admission::every_add_gets_a_grant => "deadlock";
+    a_grant_is_not_returned: admission::every_add_gets_a_grant => "deadlock";
+    the_queue_is_a_stack: admission::every_add_gets_a_grant => "in the order of arrival";
 }

@@ -23,6 +23,8 @@ use super::cluster::{Cluster, append, entry, payload, read, writer};
 use super::faulty::{Faults, Faulty};
 
 const MIB: u64 = 1 << 20;
+/// Nothing takes so long that does not hang.
+const HANG: Duration = Duration::from_secs(60);
 
 /// A local directory, and a tierer's settings in small.
 pub struct Tier {
@@ -151,7 +153,7 @@ pub async fn until(handle: &TiererHandle, what: &str, is_it: impl Fn(&TierReport
         if is_it(&report) {
             return report;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: {report:#?}");
+        assert!(began.elapsed() < HANG, "{what}: {report:#?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -380,7 +382,7 @@ async fn a_pause_holds_for_all_tierers_and_somebody_who_asks_is_not_made_to_wait
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_hangs_delays_a_stop_by_no_more_than_its_patience() {
+async fn a_stop_does_not_wait_for_a_store_that_hangs() {
     let cluster = Cluster::start(3, 3).await;
     let client = cluster.client().await;
     let tier = Tier::new();
@@ -390,9 +392,8 @@ async fn a_store_that_hangs_delays_a_stop_by_no_more_than_its_patience() {
     let ids = sealed(&client, 2, 10).await;
     until(&tierer.handle(), "it has seen them", |report| report.ledgers_watched == 2).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let began = Instant::now();
-    tierer.stop().await;
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    // The store never answers: a stop that waited for it would not end.
+    tokio::time::timeout(HANG, tierer.stop()).await.expect("a stop ends without the store");
     tier.faults.hangs.store(false, Ordering::Relaxed);
     let tierer = tier.start(&cluster, &client, self::config()).await;
     until(&tierer.handle(), "another one does it", |report| report.ledgers_done == 2).await;

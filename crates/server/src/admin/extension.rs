@@ -5,6 +5,8 @@ use super::access::Access;
 use super::port;
 use crate::latch::Latch;
 use crate::metrics::Exposition;
+use crate::tls::{Tls, TlsConfig, TlsError};
+use crate::turns::Turns;
 use axum::Router;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{Method, StatusCode, Uri, header};
@@ -56,10 +58,25 @@ const ANSWERS_BYTES: u64 = 4 << 20;
 /// Time that peers have for a request and its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves an extension on a port of its own what `access` allows, with `/heartbeat` and `/metrics`, until `stop`.
+/// Loads what the port of an extension speaks TLS with.
+///
+/// # Errors
+/// The files cannot be used as they are configured.
+pub async fn open_tls(config: TlsConfig) -> Result<Arc<Tls>, TlsError> {
+    // Its handshakes have a turn of their own.
+    let opening = tokio::task::spawn_blocking(move || Tls::open(config, Turns::new(1)));
+    match opening.await {
+        Ok(opened) => opened.map(Arc::new),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Serves an extension on a port of its own what `access` allows, with `/heartbeat` and `/metrics`, until `stop`. With `tls` nothing is
+/// served over plain HTTP.
 pub async fn serve_extension(
     listener: TcpListener,
     access: Access,
+    tls: Option<Arc<Tls>>,
     extension: Arc<dyn AdminExtension>,
     stop: Arc<Latch>,
 ) {
@@ -68,7 +85,7 @@ pub async fn serve_extension(
         .route("/metrics", any(metrics))
         .route("/api/v1/tier/{name}", any(alone))
         .with_state(extension);
-    let serving = port::Serving { router, access, tls: None };
+    let serving = port::Serving { router, access, tls };
     port::serve(listener, serving, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
 }
 

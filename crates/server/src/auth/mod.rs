@@ -291,7 +291,7 @@ impl Auth {
     }
 
     /// Takes the next message of a client at `address`. `exchange` is the connection's, `None` before its first message. Cancel
-    /// safe: what is computed meanwhile is dropped with its turn.
+    /// safe: a computation that was begun runs to its end, and its result is dropped with its turn.
     pub(crate) async fn step(
         &self,
         exchange: &mut Option<Exchange>,

@@ -19,9 +19,9 @@ use super::rights::Roles;
 use super::verifier::Verifier;
 use super::{AuthError, JaasConfig};
 use bindery_sasl::jaas;
+use bindery_tls::file;
 use regex::Regex;
 use std::collections::HashMap;
-use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,17 +69,10 @@ impl Contents {
     }
 }
 
-// They may be links, as orchestrators mount secrets.
-#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
 fn read(key: &'static str, path: &Path, is_private: bool) -> Result<String, AuthError> {
     let content = |why: String| AuthError::Content { key, path: path.to_owned(), why };
     let failed = |source| AuthError::Read { key, path: path.to_owned(), source };
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        // Opening a pipe would wait for a writer.
-        return Err(failed(io::Error::other("not a regular file")));
-    }
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = file::open(path).map_err(failed)?;
     // Of what was opened.
     let mode = file.metadata().map_err(failed)?.mode();
     if is_private && mode & OF_OTHERS != 0 {
@@ -89,11 +82,8 @@ fn read(key: &'static str, path: &Path, is_private: bool) -> Result<String, Auth
             path.display()
         )));
     }
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(content(format!("it has more than {FILE_BYTES_MAX} bytes")));
-    }
+    let bytes = file::read_at_most(file, FILE_BYTES_MAX).map_err(failed)?;
+    let bytes = bytes.ok_or_else(|| content(format!("it has more than {FILE_BYTES_MAX} bytes")))?;
     String::from_utf8(bytes).map_err(|_| content("it is not text in UTF-8".to_owned()))
 }
 

@@ -38,8 +38,12 @@ pub enum StartError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// The cluster cannot be opened.
-    #[error("{0}")]
-    Metadata(#[from] OpenError),
+    #[error("{source}{}", metadata_advice(.source))]
+    Metadata {
+        /// Why.
+        #[from]
+        source: OpenError,
+    },
     /// The metadata store failed.
     #[error("metadata: {0}")]
     Store(#[from] StoreError),
@@ -61,6 +65,14 @@ pub enum StartError {
     /// The engine cannot be opened.
     #[error(transparent)]
     Engine(#[from] Box<bindery_engine::OpenError>),
+    /// Files of a ledger directory are damaged or missing.
+    #[error("{error}. Nothing was changed. For all that is damaged, and what to do about it, run: {verify}")]
+    Damaged {
+        /// The first that was found.
+        error: Box<bindery_engine::OpenError>,
+        /// The command that looks at everything.
+        verify: String,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -76,6 +88,15 @@ pub enum StartError {
     /// Stopped while starting.
     #[error("stopped while starting")]
     Stopped,
+}
+
+fn metadata_advice(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Store(StoreError::Unreachable { .. }) => {
+            ". Start the metadata store, or correct its address (--metadata, metadataServiceUri), and start again"
+        }
+        _ => "",
+    }
 }
 
 fn port_advice(source: &io::Error, option: &str) -> String {

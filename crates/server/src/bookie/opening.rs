@@ -4,8 +4,8 @@
 use super::{Components, Metadata, StartError};
 use crate::config::{BookieConfig, Identity};
 use crate::data_dirs::{self, DataDirError, DataDirs};
-use crate::integrity;
-use crate::known::Known;
+use crate::maintenance::cluster_record::ClusterRecord;
+use crate::maintenance::integrity;
 use crate::memory::MemoryPlan;
 use crate::tier::TierConfig;
 use bindery_engine::{EngineConfig, Machine};
@@ -13,7 +13,7 @@ use bindery_io::Disk;
 use bindery_metadata::{ConnectOptions, Cookie, Layout, Membership, StartKind, Version};
 use bindery_types::BookieId;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +92,9 @@ impl Opening<'_> {
                 open(EngineConfig { limbo_up_to, checked_up_to, accepts_journal_damage: true, ..config })
                     .await?
             }
+            Err(error) if error.is_directory_damage() => {
+                return Err(StartError::Damaged { error, verify: verify_command(self.config) });
+            }
             opened => opened?,
         };
         if let Some(damage) = &machine.replayed.first_damage {
@@ -126,14 +129,14 @@ impl Opening<'_> {
         Ok(of_dirs.into_iter().map(|(_, volume)| volume).collect())
     }
 
-    async fn known(&self) -> Result<Known, DataDirError> {
+    async fn known(&self) -> Result<ClusterRecord, DataDirError> {
         let dirs = self.dirs.clone();
         blocking(move || dirs.known()).await
     }
 
     /// Notes, durably, that every ledger that metadata has now may have lost entries here, and that nobody's writer is
     /// believed without asking (IB28).
-    async fn enter_limbo(&self, layout: &Layout) -> Result<Known, StartError> {
+    async fn enter_limbo(&self, layout: &Layout) -> Result<ClusterRecord, StartError> {
         layout.store().sync(layout.root()).await?;
         let mut highest = None;
         let ledgers = layout.ledgers();
@@ -142,7 +145,7 @@ impl Opening<'_> {
             highest = highest.max(range.last().copied());
         }
         let before = self.known().await?;
-        let known = Known {
+        let known = ClusterRecord {
             checked_up_to: before.checked_up_to.max(highest),
             limbo_up_to: before.limbo_up_to.max(highest),
             ..before
@@ -179,6 +182,7 @@ impl Opening<'_> {
             session_timeout: self.config.session_timeout,
             resume,
             security: self.config.metadata_security.clone(),
+            ..ConnectOptions::default()
         };
         Ok(bindery_metadata::connect_as_bookie(uri, options).await?)
     }
@@ -245,6 +249,27 @@ impl Opening<'_> {
     }
 }
 
+/// `bindery verify` with all directories of a bookie, as a shell takes it.
+fn verify_command(config: &BookieConfig) -> String {
+    let parent_of = |dirs: &[PathBuf], name: &str| match dirs {
+        [dir] if dir.ends_with(name) => dir.parent().map(Path::to_owned),
+        _ => None,
+    };
+    let home = parent_of(&config.journal_dirs, "journal");
+    let dirs = match home.filter(|home| parent_of(&config.ledger_dirs, "ledgers").as_ref() == Some(home)) {
+        Some(home) => vec![home],
+        None => config.journal_dirs.iter().chain(&config.ledger_dirs).cloned().collect(),
+    };
+    let quoted = dirs.iter().map(|dir| {
+        let dir = dir.to_string_lossy();
+        match dir.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)) {
+            true => dir.into_owned(),
+            false => format!("'{}'", dir.replace('\'', r"'\''")),
+        }
+    });
+    ["bindery verify".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
+}
+
 /// What the middle of the start leads to.
 pub(super) struct Opened {
     pub(super) identity: Identity,
@@ -253,7 +278,7 @@ pub(super) struct Opened {
     pub(super) instance_id: String,
     pub(super) membership: Membership,
     pub(super) machine: Machine,
-    pub(super) known: Known,
+    pub(super) known: ClusterRecord,
 }
 
 /// Marks the ledgers that metadata says may have been here, in place of the cover over all of them.
@@ -336,4 +361,25 @@ pub(super) async fn open_dirs(
 fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "localhost".to_owned(), |name| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verify_is_named_with_all_directories() {
+        let of = |journals: &[&str], ledgers: &[&str]| {
+            let paths = |dirs: &[&str]| dirs.iter().map(PathBuf::from).collect();
+            let config = BookieConfig {
+                journal_dirs: paths(journals),
+                ledger_dirs: paths(ledgers),
+                ..BookieConfig::default()
+            };
+            verify_command(&config)
+        };
+        assert_eq!(of(&["/d/journal"], &["/d/ledgers"]), "bindery verify /d");
+        assert_eq!(of(&["/d/journal"], &["/e/ledgers"]), "bindery verify /d/journal /e/ledgers");
+        assert_eq!(of(&["/j 1"], &["/l1", "/it's"]), r"bindery verify '/j 1' /l1 '/it'\''s'");
+    }
 }

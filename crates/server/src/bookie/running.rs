@@ -41,6 +41,7 @@ impl Bookie {
                     Some(RegistrationEvent::Lost) => {
                         gone_at = Some(Instant::now() + self.session_timeout);
                         tracing::warn!(
+                            servers = self.metadata_servers,
                             "lost the connection to the metadata store, reconnecting: adds and reads go on, and this bookie stays \
                              registered for the session timeout of {:?}",
                             self.session_timeout
@@ -135,12 +136,12 @@ impl Bookie {
             registrar,
             engine,
             stop_serving,
-            stop_words,
+            stop_metadata_checks,
             serving,
             garbage,
             trim,
             file_watches,
-            words,
+            metadata_checker,
             watch,
             stop_admin,
             admin,
@@ -152,7 +153,7 @@ impl Bookie {
             if serving.await.is_err() {
                 tracing::error!("the listener panicked");
             }
-            stop_words.set();
+            stop_metadata_checks.set();
             registrar.stop(UNREGISTER_MAX).await;
             shared.metrics.server_status.set(-1);
             if garbage.await.is_err() {
@@ -168,7 +169,7 @@ impl Bookie {
                     tracing::error!("a task that looks at files of TLS or of users panicked");
                 }
             }
-            if words.await.is_err() {
+            if metadata_checker.await.is_err() {
                 tracing::error!("the reader of metadata for adds panicked");
             }
             // It may be waiting for a disk that does not answer; it holds nothing that a stop needs.

@@ -10,7 +10,7 @@
 //!    add is in the outbox.
 //! 2. A flush that leaves nothing behind, and follows one that left nothing, costs one load and no clock.
 
-use super::outbox::{Flush, Outbox};
+use crate::connection::output::outbox::{Flush, Outbox};
 use crate::metrics::Stages;
 use crate::pressure::Pressure;
 use crate::slow_log::{Slow, SlowKind};
@@ -361,8 +361,8 @@ pub struct ActivityView {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outbox::Sink;
     use super::*;
+    use crate::connection::output::outbox::Sink;
     use bindery_flow::ByteBudget;
     use std::io::{self, IoSlice};
     use tokio::sync::Notify;

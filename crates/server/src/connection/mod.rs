@@ -12,52 +12,42 @@
 //! 2. One response per request, to the connection it came from, none after close (IB22): waiters know a connection by
 //!    number and generation only.
 //! 3. Adds of a ledger on a connection reach their shard in the order in which they were received.
-//!    Those that wait for a word of metadata ([`crate::words`]) come behind later ones of other keys.
+//!    Those that are parked until metadata is checked ([`crate::metadata_check`]) come behind later ones of other keys.
 //! 4. Closing gives everything back: permits, promises, parked polls.
 
 mod activity;
-mod batches;
-mod bulk;
-mod claim;
-mod completion;
-mod cover;
-mod disk_line;
-mod door;
-mod load;
-mod long_poll;
-mod operations;
-mod outbox;
-mod peer_time;
-mod read_queue;
-mod reader;
+mod connection_limits;
+mod ingest;
+mod output;
+mod reads;
 mod registry;
 mod request;
-mod sender;
-mod stall;
+mod slice_turns;
 mod transport;
 
 pub use activity::{Class, Wait};
-pub use bulk::BulkLine;
-pub use completion::Completion;
-pub use door::Door;
+pub use connection_limits::ConnectionLimits;
+pub use output::completion::Completion;
+pub use output::stall::{StallRules, StalledClose};
 pub use registry::Registry;
-pub use stall::{StallRules, StalledClose};
+pub use slice_turns::SliceTurns;
 pub(crate) use transport::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 
 use crate::auth::{Identity, Rights};
 use crate::flow_view::ConnectionFlow;
 use crate::io_pool::Place;
 use crate::latch::Latch;
+use crate::read_class::{PerClass, ReadClass};
 use crate::shared::Shared;
 use crate::tier::Arrival;
 use activity::Activity;
 use bindery_engine::Refusal;
 use bindery_wire::ErrorCode;
-use long_poll::LongPolls;
-use outbox::{Flush, Outbox};
+use output::outbox::{Flush, Outbox};
+use output::peer_time::PeerTime;
 use parking_lot::Mutex;
-use peer_time::PeerTime;
-use read_queue::{Pushed, ReadQueue};
+use reads::long_poll::LongPolls;
+use reads::queue::{Pushed, ReadQueue};
 use request::{ReadKind, ReadRequest};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -78,7 +68,7 @@ pub struct Connection {
     polls: Mutex<LongPolls>,
     next_seq: AtomicU64,
     /// Loads on the I/O pools, by place: plain, fencing and high priority.
-    loads_in_flight: Box<[[AtomicUsize; 2]]>,
+    loads_in_flight: Box<[PerClass<AtomicUsize>]>,
     /// Bytes loaded before the peer takes those before them.
     ahead_max: usize,
     /// Why this side closed it, when that was found outside of its tasks.
@@ -201,8 +191,8 @@ impl Connection {
         shared.connections.door().add_silent(connection.arrived_ns, connection.id);
         shared.metrics.connections.add(1);
         shared.metrics.connections_accepted.add(1);
-        let sender = tokio::spawn(sender::run(shared.clone(), connection.clone()));
-        let reason = reader::run(&shared, &connection).await;
+        let sender = tokio::spawn(output::sender::run(shared.clone(), connection.clone()));
+        let reason = ingest::run(&shared, &connection).await;
         connection.close();
         // The sender ends as soon as it sees the closed latch.
         let sender_reason = sender.await.unwrap_or(CloseReason::Ours);
@@ -276,9 +266,9 @@ impl Connection {
         }
     }
 
-    /// Its loads under way in a place and a lane.
-    fn loads_in_flight(&self, place: Place, is_high: bool) -> &AtomicUsize {
-        &self.loads_in_flight[place.index()][usize::from(is_high)]
+    /// Its loads under way in a place and a class.
+    fn loads_in_flight(&self, place: Place, class: ReadClass) -> &AtomicUsize {
+        &self.loads_in_flight[place.index()][class]
     }
 
     /// True while it is not read because of the reads, or the answers, that it has in hand.
@@ -288,7 +278,7 @@ impl Connection {
 
     /// True when it has so many reads in hand that it decodes more by turns ([`bulk`]).
     fn is_bulk(&self) -> bool {
-        self.reads.lock().in_hand() >= bulk::DECODE_READS
+        self.reads.lock().in_hand() >= slice_turns::DECODE_READS
     }
 
     /// Ends both tasks and drops what is queued.
@@ -487,7 +477,7 @@ impl Connection {
         self.push_read(shared, request);
     }
 
-    /// Brings a parked read back to its lane.
+    /// Brings a parked read back to its class.
     fn unpark(&self, seq: u64, outcome: Result<(), Refusal>) {
         if self.reads.lock().unpark(seq, outcome) {
             self.wake_sender.notify_one();

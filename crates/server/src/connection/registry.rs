@@ -1,8 +1,8 @@
 //! Open connections by number. A number is a slot and a generation, so that the answer to a request of a closed
 //! connection never reaches the one that took its slot.
 
-use super::Connection;
-use super::door::Door;
+use crate::connection::Connection;
+use crate::connection::connection_limits::ConnectionLimits;
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ struct Slots {
 #[derive(Default)]
 pub struct Registry {
     slots: RwLock<Slots>,
-    door: Door,
+    door: ConnectionLimits,
 }
 
 impl Registry {
     /// Who may come in.
-    pub fn door(&self) -> &Door {
+    pub fn door(&self) -> &ConnectionLimits {
         &self.door
     }
 

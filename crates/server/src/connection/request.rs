@@ -10,7 +10,8 @@
 //! Origin.txn   v3: the client's txnId
 //! ```
 
-use super::long_poll::PollRead;
+use crate::connection::reads::long_poll::PollRead;
+use crate::read_class::ReadClass;
 use crate::tier::{Failure, Waiting};
 use bindery_engine::{Origin, Refusal};
 use bindery_tiering::fetch::Fetched;
@@ -132,8 +133,8 @@ pub struct ReadRequest {
     pub promised: usize,
     /// The ledger is being fenced; the answer waits until that is durable, whatever it says (section 4.3).
     pub is_fence: bool,
-    /// Goes in the fencing lane.
-    pub is_high: bool,
+    /// Which pools and queues it uses.
+    pub class: ReadClass,
     /// Bytes of the entry, once known; 0 before.
     pub size_hint: usize,
     /// How the last wait ended: the fence, or an entry becoming durable.
@@ -171,7 +172,7 @@ impl ReadRequest {
     /// True when it may come to be too old. Fencing and what is of high priority may not: a recovery that is put off comes
     /// again and takes as long.
     pub fn has_maximum_age(&self) -> bool {
-        !self.is_high && !self.is_fence
+        !self.class.is_priority() && !self.is_fence
     }
 
     /// True when both are plain reads of an entry each, `next` of the one behind this one's, and `next` has not waited
@@ -181,7 +182,7 @@ impl ReadRequest {
             matches!(request.kind, ReadKind::Entry)
                 && request.entry >= 0
                 && !request.is_fence
-                && !request.is_high
+                && !request.class.is_priority()
                 && request.wait_outcome.is_none()
                 && request.tier.is_none()
         };
@@ -250,7 +251,7 @@ impl ReadRequest {
             waits_since_ns: 0,
             promised: 28,
             is_fence: false,
-            is_high: false,
+            class: ReadClass::Plain,
             size_hint: 0,
             wait_outcome: None,
             tier: None,

@@ -2,7 +2,7 @@
 //!
 //! # Data flow
 //! ```text
-//! Disk::space ---------> usage::UsageCore ---------> Standing -> engine (refuses, accepts)
+//! Disk::space ---------> usage::UsageCore ---------> ReadOnlyReasons -> engine (refuses, accepts)
 //! journal pulses ------> slow_journal::SlowJournalCore -/  \--> registrar (available, readonly)
 //! engine's status ---------------------------------------/
 //! space, verdict ------> reserve: held, given up, taken back -> engine (what recoveries may add, what flushes leave free)
@@ -14,17 +14,17 @@
 //! # Limits
 //! One measurement at a time. A disk that does not answer it leaves the last verdict in force.
 
+pub mod read_only;
 pub mod reserve;
 pub mod slow_journal;
-pub mod standing;
 pub mod usage;
 
+pub use read_only::{Cause, ReadOnlyReasons};
 pub use slow_journal::SlowLimits;
-pub use standing::{Cause, Standing};
 pub use usage::DiskLimits;
 
-use crate::garbage::{GarbageDesk, GarbageRequest};
 use crate::latch::Latch;
+use crate::maintenance::garbage::{GarbageDesk, GarbageRequest};
 use crate::metrics::Exposition;
 use bindery_engine::{Engine, WantedCollection};
 use bindery_io::{Clock, Disk, Space};
@@ -80,7 +80,7 @@ impl DiskDesk {
     }
 
     /// Writes the gauges of volumes and of reasons to be read-only.
-    pub fn expose(&self, standing: &Standing, out: &mut Exposition) {
+    pub fn expose(&self, standing: &ReadOnlyReasons, out: &mut Exposition) {
         let volumes = self.volumes();
         let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let names: Vec<String> = volumes.iter().map(|volume| volume.dir.display().to_string()).collect();
@@ -267,7 +267,7 @@ impl DiskWatch {
     }
 
     /// Measures once and acts on it.
-    pub async fn check(&self, engine: &Arc<Engine>, standing: &Standing, garbage: &GarbageDesk) {
+    pub async fn check(&self, engine: &Arc<Engine>, standing: &ReadOnlyReasons, garbage: &GarbageDesk) {
         let is_short = tell_what_waits(engine, standing);
         let may_take_adds = standing.takes_adds() && !is_short;
         let (gauges, leaves) = (self.gauges.clone(), engine.clone());
@@ -302,7 +302,7 @@ impl DiskWatch {
         engine: Arc<Engine>,
         garbage: Arc<GarbageDesk>,
         clock: Arc<dyn Clock>,
-        standing: Arc<Standing>,
+        standing: Arc<ReadOnlyReasons>,
         stop: Arc<Latch>,
     ) {
         let mut slow = SlowJournalCore::new(self.slow);
@@ -345,7 +345,7 @@ impl DiskWatch {
 }
 
 /// True when something waits for space. Waiting for a descriptor is no reason to give up a reserve.
-fn tell_what_waits(engine: &Engine, standing: &Standing) -> bool {
+fn tell_what_waits(engine: &Engine, standing: &ReadOnlyReasons) -> bool {
     let status = engine.status();
     let is_short = status.waits_for_space.is_some();
     standing.set(Cause::NoSpace, status.waits_for_space);
@@ -380,7 +380,15 @@ impl Gauges {
                 match reserve.tend(&*self.disk, now, is_short, takes_adds) {
                     Ok(reserve::Step::Keep) => {}
                     Ok(step) => {
-                        tracing::info!(dir = %dir.display(), ?step, bytes = reserve.size(), "reserve");
+                        let said = match step {
+                            reserve::Step::GiveUp => {
+                                "the reserve of this volume is given up, so that flushes and deletions find room"
+                            }
+                            reserve::Step::Refill | reserve::Step::Keep => {
+                                "the reserve of this volume is held again"
+                            }
+                        };
+                        tracing::info!(dir = %dir.display(), bytes = reserve.size(), "{said}");
                         space = self.disk.space(dir).ok();
                     }
                     Err(error) => tracing::warn!(dir = %dir.display(), %error, "cannot tend the reserve"),

@@ -1,10 +1,11 @@
 //! Loading: from files to the configuration of the TLS library.
 
 use super::validity;
-use super::{TlsConfig, TlsSettings, TlsVersion};
+use super::{TlsConfig, TlsSettings};
 use bindery_tls::file::{self, FILE_BYTES_MAX, FileError};
 use bindery_tls::store::{Identity, StoreContents, StoreError, StoreFile};
-use rustls::crypto::{CryptoProvider, ring};
+use bindery_tls::{provider, versions};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -151,13 +152,9 @@ pub(super) fn load(config: &TlsConfig, contents: &Contents) -> Result<Loaded, Tl
     }
     let expires_s = certificates.iter().filter_map(|certificate| validity::expires_s(certificate)).min();
 
-    let provider = Arc::new(provider(config));
-    let versions: Vec<_> = match config.versions.is_empty() {
-        true => vec![TlsVersion::V1_3.supported(), TlsVersion::V1_2.supported()],
-        false => config.versions.iter().map(|version| version.supported()).collect(),
-    };
+    let provider = Arc::new(provider(&config.ciphers));
     let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&versions)
+        .with_protocol_versions(&versions(&config.versions))
         .map_err(|error| TlsError::Settings(error.to_string()))?;
     let builder = match (authorities_store(config), &contents.client_authorities) {
         (Some(store), Some(contents)) => {
@@ -187,16 +184,9 @@ pub(super) fn client_verifier(
     chain_bytes: usize,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let key = config.settings.client_authorities;
-    let failed = |why: String| {
-        let path = config.client_authorities.clone().unwrap_or_default();
-        TlsError::Content { key, path, why }
-    };
+    let path = config.client_authorities.as_deref().unwrap_or(Path::new(""));
     let mut roots = RootCertStore::empty();
-    for certificate in authorities {
-        roots.add(certificate).map_err(|error| {
-            failed(format!("a certificate in it cannot be trusted: {error}. Remove or replace it"))
-        })?;
-    }
+    file::trust(&mut roots, authorities).map_err(|error| unusable(key, path, error))?;
     let name_bytes: usize = roots.subjects().iter().map(|name| name.as_ref().len() + 4).sum();
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     // Only a hint: without it a client offers what it has.
@@ -208,15 +198,5 @@ pub(super) fn client_verifier(
         true => verifier.allow_unauthenticated(),
         false => verifier,
     };
-    verifier.build().map_err(|error| failed(error.to_string()))
-}
-
-/// The built-in implementation of ciphers, reduced to the configured ones, in the library's order.
-fn provider(config: &TlsConfig) -> CryptoProvider {
-    let mut provider = ring::default_provider();
-    if !config.ciphers.is_empty() {
-        let is_wanted = |suite| config.ciphers.iter().any(|cipher| cipher.suite() == suite);
-        provider.cipher_suites.retain(|supported| is_wanted(supported.suite()));
-    }
-    provider
+    verifier.build().map_err(|error| unusable(key, path, FileError::Content(error.to_string())))
 }

@@ -8,7 +8,7 @@ use crate::common::whole::{Running, cluster, config_that_flushes, id, metadata, 
 use bindery_io::{Disk, RealDisk};
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
-use bindery_server::surplus::SurplusConfig;
+use bindery_server::maintenance::surplus::SurplusConfig;
 use bindery_types::{BookieId, EntryId, LedgerState};
 use bindery_wire::{ErrorCode, v2};
 use std::path::Path;
@@ -157,7 +157,7 @@ async fn an_add_that_waits_for_metadata_is_answered_by_a_stop() {
         exchange(&mut socket, v2::Request::Add(v2::Add::new(v2::Flags::NONE, KEY, &late).unwrap())).await
     };
     let stop = async {
-        while bookie.metric("bindery_words_adds").await == 0 {
+        while bookie.metric("bindery_parked_adds").await == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         bookie.stop.set();
@@ -246,7 +246,7 @@ async fn a_ledger_created_again_under_its_id_is_taken_when_metadata_says_so() {
     assert_eq!(bookie.read(1, 0).await, ErrorCode::NoLedger);
     assert_eq!((bookie.add(1, 1).await, bookie.recover(1, 1).await), (ErrorCode::Fenced, ErrorCode::Fenced));
     // What was said of it a moment ago is kept for a second.
-    tokio::time::sleep(bindery_server::words::WORD_KEPT).await;
+    tokio::time::sleep(bindery_server::metadata_check::VERDICT_TTL).await;
     bookie.put(1, "bookie-0", LedgerState::Open).await;
     assert_eq!(bookie.add(1, 1).await, ErrorCode::Ok);
     assert_eq!((bookie.read(1, 1).await, bookie.read(1, 0).await), (ErrorCode::Ok, ErrorCode::NoEntry));

@@ -1,4 +1,4 @@
-//! Logins beside TLS (S4): what they hold while they wait, and what does not cross from plain text into TLS.
+//! Logins beside TLS (S4): the memory they hold while they wait, and the line between plain text and TLS.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -10,7 +10,7 @@ use bindery_metadata::RegistrationMode;
 use bindery_metadata::memory::MemoryCluster;
 use bindery_server::bookie::Ended;
 use bindery_server::config::BookieConfig;
-use bindery_server::disks::{Cause, DiskLimits, Standing};
+use bindery_server::disks::{Cause, DiskLimits, ReadOnlyReasons};
 use bindery_server::limits::Limits;
 use bindery_types::LedgerState;
 use bindery_wire::v3::{self, Operation, proto};
@@ -154,7 +154,7 @@ async fn a_full_bookie_lets_its_ledgers_be_closed() {
     for entry in 0..3 {
         assert_eq!(running.add_as(recovery, 1, entry).await, ErrorCode::Ok, "its copy is on disk");
     }
-    assert_eq!(running.metric("bindery_words_adds").await, 3, "they were compared");
+    assert_eq!(running.metric("bindery_parked_adds").await, 3, "they were compared");
     assert_eq!(left().await, 4096, "half of the reserve");
 
     // As Java sends it in v3.
@@ -309,7 +309,7 @@ async fn without_read_only_mode_a_full_bookie_stops() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn adds_of_connected_clients_are_served_without_descriptors() {
     let bookie = wire::start(Limits::default()).await;
-    let standing = Standing::new(bookie.shared.engine.clone());
+    let standing = ReadOnlyReasons::new(bookie.shared.engine.clone());
     let mut client = wire::Client::new(&bookie).await;
     let mut add = async |entry| {
         client.send(&add_frame(1, entry, 100, v2::Flags::NONE, KEY)).await;

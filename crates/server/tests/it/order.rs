@@ -1,5 +1,5 @@
 //! Who waits for whom on one connection when adds find no room: only adds of one ledger keep their order, and answers of
-//! v2 that have one key (protocol reference, section 1.7). A test that holds a [`Turn`] worth all the room of a shard
+//! v2 that have one key (protocol reference, section 1.7). A test that holds a [`AdmissionGrant`] worth all the room of a shard
 //! makes ordinary adds wait; a disk whose journal stands still keeps what was placed from being answered.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,12 +10,12 @@ use crate::common::frames::{
 };
 use crate::common::whole::{cluster, metadata, open};
 use crate::common::wire::{Bookie, Client, start, start_on, start_with};
-use bindery_engine::{Add, Origin, Turn, Word};
+use bindery_engine::{Add, AdmissionGrant, MetadataVerdict, Origin};
 use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk};
 use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
-use bindery_server::words::WordReader;
+use bindery_server::metadata_check::MetadataChecker;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerState};
 use bindery_wire::entry::ExplicitLac;
 use bindery_wire::v3::{Operation, proto};
@@ -115,7 +115,7 @@ fn add_of<'a>(id: i64, entry: i64, is_recovery: bool, body: &'a [u8]) -> Add<'a>
 }
 
 /// Stands in the line of the shard of a ledger for more room than there is.
-fn wait_for_all_room(bookie: &Bookie, id: i64) -> oneshot::Receiver<Turn> {
+fn wait_for_all_room(bookie: &Bookie, id: i64) -> oneshot::Receiver<AdmissionGrant> {
     let body = body(id, 0, -1, 1 << 20);
     let adds = vec![add_of(id, 0, false, &body); 64];
     let (told, turn) = oneshot::channel();
@@ -125,7 +125,7 @@ fn wait_for_all_room(bookie: &Bookie, id: i64) -> oneshot::Receiver<Turn> {
 }
 
 /// All room of the shard of a ledger: until it is dropped, ordinary adds of that shard wait.
-async fn all_room(bookie: &Bookie, id: i64) -> Turn {
+async fn all_room(bookie: &Bookie, id: i64) -> AdmissionGrant {
     tokio::time::timeout(PATIENCE, wait_for_all_room(bookie, id)).await.unwrap().unwrap()
 }
 
@@ -261,9 +261,9 @@ async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     marked.await.unwrap().unwrap();
     let mut client = Client::new(&bookie).await;
     client.send(&add(1, 0, ORDINARY)).await;
-    let held = || bookie.shared.words.held();
+    let held = || bookie.shared.parked_adds.held();
     until(|| held() == 1).await;
-    engine.on_word(ledger(1), KEY, false, Word::OpenHere).unwrap();
+    engine.on_verdict(ledger(1), KEY, false, MetadataVerdict::OpenHere).unwrap();
     // Of another key; then all memory is taken.
     client.send(&add_frame(1, 0, 100, ORDINARY, OTHER_KEY)).await;
     until(|| held() == 2).await;
@@ -278,7 +278,7 @@ async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     layout.ledgers().create(ledger(1), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
     let bookie_id = BookieId::new("bookie-0").unwrap();
     let stop = Arc::new(Latch::default());
-    let reader = WordReader { shared: bookie.shared.clone(), layout, bookie_id };
+    let reader = MetadataChecker { shared: bookie.shared.clone(), layout, bookie_id };
     let reading = tokio::spawn(reader.run(stop.clone()));
     for code in [ErrorCode::Ok, ErrorCode::Unauthorized, ErrorCode::TooManyRequests] {
         assert_eq!(client.next_v2().await, OwnedV2::Add(code, 1, 0));

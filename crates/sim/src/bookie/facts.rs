@@ -74,7 +74,7 @@ impl Facts {
                 ids.map(body).collect()
             });
             LedgerFacts {
-                standing: format!("{:?}", engine.standing(ledger)),
+                standing: format!("{:?}", engine.presence(ledger)),
                 is_fenced: engine.is_fenced(ledger),
                 lac: engine.last_add_confirmed(ledger),
                 explicit_lac: engine.explicit_lac(ledger).map(|body| body.map(|body| hash(&body))),

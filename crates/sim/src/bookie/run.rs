@@ -5,11 +5,11 @@ mod at_rest;
 mod coverage;
 mod damage;
 mod metadata;
+mod parked_adds;
 mod removals;
 mod requests;
 mod restarts;
 mod tier;
-mod words;
 
 use super::facts::Facts;
 use super::ghost::{Check, Ghost, SentUpdate};
@@ -24,6 +24,7 @@ use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 pub use coverage::{MARKS, Mark};
 use metadata::Stores;
+use parked_adds::{Comeback, Held};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,7 +33,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 pub(super) use tier::tier_facts;
-use words::{Comeback, Held};
 
 const KEY: MasterKey = MasterKey::new([0x11; 20]);
 const WRONG_KEY: MasterKey = MasterKey::new([0x22; 20]);

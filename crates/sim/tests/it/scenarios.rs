@@ -8,8 +8,8 @@ mod journals;
 mod unsynced;
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, FlushError, FreezeTicket, GroupTimes, Lookup, Machine,
-    OpenError, Origin, Refusal, SpaceConfig, Standing, Waiter, WantedCollection, Word,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, FlushError, FreezeTicket, GroupTimes, LedgerPresence,
+    Lookup, Machine, MetadataVerdict, OpenError, Origin, Refusal, SpaceConfig, Waiter, WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
@@ -369,8 +369,8 @@ impl Bookie {
         files.into_iter().map(|file| file.name).filter(|name| name.ends_with(".elog")).collect()
     }
 
-    fn standing(&self, id: i64) -> Standing {
-        self.machine.engine.standing(ledger(id))
+    fn presence(&self, id: i64) -> LedgerPresence {
+        self.machine.engine.presence(ledger(id))
     }
 }
 
@@ -390,7 +390,7 @@ fn r20_bk_4462_a_ledger_fenced_and_removed_stays_refused() {
     bookie.results();
     for round in 0..4 {
         assert_eq!(bookie.read(1, EntryRef::At(entry(0))), Err(Refusal::NoLedger), "round {round}");
-        assert_eq!(bookie.standing(1), Standing::Removed, "round {round}");
+        assert_eq!(bookie.presence(1), LedgerPresence::Removed, "round {round}");
         bookie.add(1, 1, 10, false);
         bookie.add(1, 2, 10, true);
         let fenced = bookie.fence(1, KEY);
@@ -430,9 +430,9 @@ fn r20_a_fence_on_a_removed_ledger_is_remembered() {
     bookie.flush();
     bookie.collect();
     bookie.collect();
-    assert_eq!((bookie.standing(1), bookie.standing(2)), (Standing::Unknown, Standing::Removed));
+    assert_eq!((bookie.presence(1), bookie.presence(2)), (LedgerPresence::Unknown, LedgerPresence::Removed));
     let mut bookie = bookie.power_cut();
-    assert_eq!((bookie.standing(1), bookie.standing(2)), (Standing::Unknown, Standing::Removed));
+    assert_eq!((bookie.presence(1), bookie.presence(2)), (LedgerPresence::Unknown, LedgerPresence::Removed));
     bookie.add(2, 1, 10, false);
     bookie.group();
     assert_eq!(bookie.results(), [(1, Err(Refusal::Fenced))]);
@@ -452,7 +452,7 @@ fn r6_bk_4840_an_explicit_lac_does_not_bring_a_ledger_back() {
     assert_eq!(*stored.lock(), Some(Err(Refusal::NoLedger)));
     bookie.group();
     let bookie = bookie.power_cut();
-    assert_eq!(bookie.standing(1), Standing::Removed);
+    assert_eq!(bookie.presence(1), LedgerPresence::Removed);
     assert_eq!(bookie.machine.engine.explicit_lac(ledger(1)), Err(Refusal::NoLedger));
 }
 
@@ -477,7 +477,7 @@ fn r22_bk_1757_a_flush_under_way_does_not_bring_a_ledger_back() {
     bookie.machine.journals[0].on_flushed(mark);
     assert_eq!(bookie.read(1, EntryRef::At(entry(0))), Err(Refusal::NoLedger));
     let mut bookie = bookie.power_cut();
-    assert_eq!(bookie.standing(1), Standing::Removed);
+    assert_eq!(bookie.presence(1), LedgerPresence::Removed);
     bookie.flush();
     bookie.collect();
     assert_eq!(bookie.read(2, EntryRef::At(entry(0))), Ok(body(2, 0, 10)));
@@ -694,7 +694,7 @@ fn a_removal_decided_before_the_ledger_was_created_again_is_dropped() {
     let seen = bookie.machine.engine.changes(ledger(1));
     assert!(bookie.machine.engine.remove_unchanged(ledger(1), seen, waiter(&removed)));
     bookie.group();
-    assert_eq!((*removed.lock(), bookie.standing(1)), (Some(Ok(())), Standing::Removed));
+    assert_eq!((*removed.lock(), bookie.presence(1)), (Some(Ok(())), LedgerPresence::Removed));
 }
 
 impl Bookie {
@@ -773,11 +773,14 @@ fn r12_bk_2612_empty_disks_deny_nothing_and_believe_no_writer() {
     bookie.group();
     assert_eq!(bookie.results(), [(1, Err(Refusal::Unknown)), (0, Ok(()))]);
     let engine = bookie.machine.engine.clone();
-    let word = |word| engine.on_word(ledger(3), KEY, false, word);
-    assert_eq!(word(Word::Silent), Err(Refusal::Unknown));
-    assert_eq!(word(Word::OpenElsewhere), Err(Refusal::Unknown));
-    assert_eq!((word(Word::Ended), word(Word::Absent)), (Err(Refusal::Fenced), Err(Refusal::Fenced)));
-    assert_eq!(word(Word::OpenHere), Ok(()));
+    let word = |word| engine.on_verdict(ledger(3), KEY, false, word);
+    assert_eq!(word(MetadataVerdict::Silent), Err(Refusal::Unknown));
+    assert_eq!(word(MetadataVerdict::OpenElsewhere), Err(Refusal::Unknown));
+    assert_eq!(
+        (word(MetadataVerdict::Ended), word(MetadataVerdict::Absent)),
+        (Err(Refusal::Fenced), Err(Refusal::Fenced))
+    );
+    assert_eq!(word(MetadataVerdict::OpenHere), Ok(()));
     bookie.add(3, 1, 10, false);
     bookie.group();
     assert_eq!(bookie.results(), [(1, Ok(()))]);
@@ -793,8 +796,8 @@ fn r12_bk_2612_empty_disks_deny_nothing_and_believe_no_writer() {
     let removed = bookie.remove(6);
     bookie.group();
     assert_eq!(*removed.lock(), Some(Ok(())));
-    assert_eq!(engine.on_word(ledger(6), KEY, true, Word::Absent), Err(Refusal::Fenced));
-    assert_eq!(engine.on_word(ledger(6), KEY, true, Word::Ended), Ok(()));
+    assert_eq!(engine.on_verdict(ledger(6), KEY, true, MetadataVerdict::Absent), Err(Refusal::Fenced));
+    assert_eq!(engine.on_verdict(ledger(6), KEY, true, MetadataVerdict::Ended), Ok(()));
     bookie.add(6, 1, 10, true);
     bookie.group();
     let bookie = bookie.power_cut();

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_engine::{
-    Add, AddDone, AddSink, Compared, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Reconciled,
-    Refusal, SpaceConfig, Standing, Tiered, TrimError, WantedCollection,
+    Add, AddDone, AddSink, Compared, EngineConfig, EntryRef, GroupTimes, LedgerPresence, Lookup, Machine,
+    Origin, Reconciled, Refusal, SpaceConfig, Tiered, TrimError, WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultPlan, SimDisk, SimDiskConfig};
@@ -482,7 +482,7 @@ fn a_removal_clears_register_trim_and_extents() {
     assert_eq!(bookie.reconcile(&[update(1, &[(0, 3, 2)])])[0].result, Err(Refusal::NoLedger));
     assert_eq!(bookie.machine.engine.trim(ledger(1), &seen, entry(3)), Err(TrimError::NotTiered));
     let mut bookie = bookie.power_cut();
-    assert_eq!(bookie.machine.engine.standing(ledger(1)), Standing::Removed);
+    assert_eq!(bookie.machine.engine.presence(ledger(1)), LedgerPresence::Removed);
     bookie.machine.engine.revive_ledger(ledger(1), KEY, Box::new(|outcome| assert_eq!(outcome, Ok(()))));
     bookie.group();
     assert_eq!(bookie.register(1), done(1, -1));

@@ -144,7 +144,7 @@ pub(super) const KEYS: &[Key] = &[
         "tlsHostnameVerificationEnabled",
         "false",
         "Clients compare the name in a bookie's certificate",
-        "the tierer of this bookie compares it unless this is false; nothing else in a bookie connects to bookies",
+        "the tierer, which is all that connects to bookies here, compares it unless this is false",
     )
     .shown(|view| view.text("tlsHostnameVerificationEnabled").unwrap_or_else(|| "true".to_owned())),
     applied(
@@ -171,7 +171,7 @@ pub(super) const KEYS: &[Key] = &[
     applied(
         "httpServerTrustStorePath",
         "",
-        "Store with the authorities of clients of the HTTP port, who then need a certificate: PEM, PKCS12 or JKS",
+        "Store with the authorities of clients of the HTTP port: PEM, PKCS12 or JKS. With it clients need a certificate",
     )
     .shown(|view| {
         admin_tls(view, |tls| {

@@ -43,8 +43,7 @@ fn read_only_bookies_are_counted_where_bookies_are_missing() {
     let place = ["--metadata", &metadata, "--data", data.to_str().unwrap(), "--listen", &listen];
     let bookie = cluster.spawn(&[&["bookie", "--read-only", "--allow-loopback"][..], &place].concat());
     eventually(|| cluster.run(&["bookie", "list"]).done().contains("read-only"));
-    let says =
-        ["2 needed, 1 available, 1 read-only", "readOnlyBecause", "disk is full", "bindery bookie list"];
+    let says = ["2 needed, 1 available, 1 read-only", "readOnlyBecause", "full disk", "bindery bookie list"];
     cluster.run(&["ledger", "create", "--ensemble", "2"]).failed(7, &says);
     drop(bookie);
 }

@@ -25,8 +25,8 @@
 //!    recognised (IC13, IC14; protocol reference, sections 7.3 and 7.8).
 //! 4. A segment begins at the LAC + 1, which does not move while a change is under way.
 //! 5. A member that failed or is slow and has no replacement is held: it gets nothing, the ledger goes on with its ack
-//!    quorum, and a replacement is looked for again and again. Below an ack quorum the writer stops instead; or, as
-//!    long as its driver has patience, sends to the members that failed again after a pause. Nothing is confirmed meanwhile.
+//!    quorum, and a replacement is looked for again and again. Below an ack quorum the writer stops instead. As long
+//!    as its driver has patience, it first retries the members that failed, with pauses; nothing is confirmed meanwhile.
 //! 6. Before entries that a slow bookie has not acknowledged are let go of, the ledger is marked as under-replicated
 //!    there; where the mark cannot be made they are held back, within the budget, until the bookie answers or fails.
 //!    For entries that a *failed* bookie has not acknowledged the writer does not wait: they are confirmed by an ack quorum or

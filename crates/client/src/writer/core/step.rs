@@ -84,7 +84,7 @@ pub(super) enum Phase {
     Placing,
     /// There are none, and the members left are no ack quorum: those that failed are tried again after a pause.
     Waiting,
-    /// Looking for replacements of slow and held members: nothing waits for it (core invariant 8).
+    /// Looking for replacements of slow and held members, which holds up nothing (core invariant 8).
     Seeking { is_retry: bool },
     /// The ledger is being marked as under-replicated.
     Marking(AfterMark),

@@ -10,6 +10,7 @@ use bindery_metadata::memory::{MemoryCluster, MemoryStore};
 use bindery_metadata::store::MetadataStore;
 use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode, layout};
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, Quorum};
+use bindery_wire::ErrorCode;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::task::yield_now;
@@ -17,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::ids;
 use crate::client::Client;
-use crate::error::{AppendError, TryAppendError, WhyStopped};
+use crate::error::{AppendError, AppendOpenError, CloseError, TryAppendError, WhyStopped};
 use crate::options::CreateOptions;
 use crate::transport::{
     AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, LacAnswer,
@@ -33,6 +34,8 @@ const PAYLOAD: [u8; 1000] = [7; 1000];
 struct Scripted {
     /// Their connections break, and they say nothing else.
     broken: Mutex<BTreeSet<BookieId>>,
+    /// They refuse this client.
+    unauthorized: Mutex<BTreeSet<BookieId>>,
     /// They say nothing at all.
     silent: Mutex<BTreeSet<BookieId>>,
     /// What was withdrawn from.
@@ -45,9 +48,12 @@ impl Transport for Scripted {
         if self.silent.lock().contains(bookie) {
             return;
         }
-        let result = match self.broken.lock().contains(bookie) {
-            true => Err(BookieError::Lost),
-            false => Ok(()),
+        let result = if self.broken.lock().contains(bookie) {
+            Err(BookieError::Lost)
+        } else if self.unauthorized.lock().contains(bookie) {
+            Err(BookieError::Refused(ErrorCode::Unauthorized))
+        } else {
+            Ok(())
         };
         let (bookie, sink) = (bookie.clone(), sink.clone());
         tokio::spawn(async move {
@@ -117,6 +123,38 @@ impl Setup {
 
 fn first_bookie(writer: &LedgerWriter) -> BookieId {
     writer.inner.state.lock().core.ensemble()[0].clone()
+}
+
+/// Invariant 7 of the writer.
+#[tokio::test(start_paused = true)]
+async fn a_ledger_is_given_back_when_every_bookie_refused_all_as_unauthorized_and_never_else() {
+    let setup = Setup::new("a b c", MEMORY_LIMIT).await;
+    let options = CreateOptions::new(Quorum::new(3, 3, 2).unwrap());
+    let id = setup.client.create_handed_over(options).await.unwrap();
+    let append = async |entries: usize| {
+        let writer = setup.client.open_for_append(id, b"").await.unwrap();
+        for _ in 0..entries {
+            // Those behind a refusal are not taken.
+            let _ = writer.enqueue(&PAYLOAD).await;
+        }
+        writer.hand_over().await
+    };
+    assert_eq!(append(1).await.unwrap(), EntryId::new(0));
+    *setup.bookies.unauthorized.lock() = ids("a b c").into_iter().collect();
+    for entries in [1, 5] {
+        let refused = append(entries).await;
+        assert!(matches!(&refused, Err(CloseError::GivenBack(_))), "{entries}: {refused:?}");
+    }
+    setup.bookies.unauthorized.lock().clear();
+    assert_eq!(append(2).await.unwrap(), EntryId::new(2), "it goes on where it was");
+
+    // One of them may have stored it, or does not say.
+    *setup.bookies.unauthorized.lock() = ids("a b").into_iter().collect();
+    let refused = append(1).await;
+    assert!(matches!(&refused, Err(CloseError::Stopped(_))), "{refused:?}");
+    setup.bookies.unauthorized.lock().clear();
+    let busy = setup.client.open_for_append(id, b"").await;
+    assert!(matches!(busy, Err(AppendOpenError::Busy(_))), "{busy:?}");
 }
 
 /// Invariant 2 of the writer.
@@ -266,6 +304,30 @@ async fn a_writer_waits_for_its_bookies_as_long_as_it_has_patience() {
     assert_eq!(stopped.last_confirmed, confirmed);
     let waited = since.elapsed();
     assert!(waited >= Duration::from_secs(30) && waited < Duration::from_secs(40), "{waited:?}");
+}
+
+/// Invariant 5 of the core: time in which nobody waited for bookies takes nothing from the patience with them.
+#[tokio::test(start_paused = true)]
+async fn a_bookie_that_was_replaced_long_ago_uses_up_no_patience() {
+    let setup = Setup::with_patience("a b c d", MEMORY_LIMIT, Duration::from_secs(30)).await;
+    let writer = setup.writer(3, 3, 2).await;
+    let last = writer.inner.state.lock().core.ensemble()[2].clone();
+    setup.bookies.broken.lock().insert(last.clone());
+    // Confirmed by the others before the last one fails.
+    writer.append(&PAYLOAD).await.unwrap();
+    let is_replaced = || !writer.inner.state.lock().core.ensemble().contains(&last);
+    while !is_replaced() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_secs(60)).await;
+    setup.bookies.broken.lock().extend(ids("a b c d"));
+    let restart = async {
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(writer.progress().borrow().failure, None);
+        setup.bookies.broken.lock().clear();
+    };
+    let (appended, ()) = tokio::join!(writer.append(&PAYLOAD), restart);
+    appended.unwrap();
 }
 
 /// Invariant 9 of the core.

@@ -255,7 +255,10 @@ async fn answers_that_make_no_sense_are_errors_that_say_why() {
         let mut line = setup.peer.accept().await;
         next_request(&mut line).await;
     });
-    assert_eq!(asked, Err(setup.failed(BookieError::Lost)));
+    let Err(ReconcileError::Bookie { error: BookieError::LostUnanswered(why), .. }) = asked else {
+        panic!("{asked:?}")
+    };
+    assert!(why.contains("none of a bookie for its clients"), "{why}");
 }
 
 /// Reconcile invariants 1 and 2.

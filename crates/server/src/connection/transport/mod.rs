@@ -23,7 +23,7 @@ pub(super) use inlet::Inlet;
 pub(super) use tls::Processed;
 pub(crate) use tls::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 
-use super::outbox::Sink;
+use crate::connection::output::outbox::Sink;
 use crate::metrics::Batching;
 use crate::sockets;
 use rustls::ServerConnection;

@@ -5,7 +5,7 @@ use super::frames::{OwnedV2, framed, framed_v3};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
 use bindery_io::{Clock, Disk, RealDisk, SystemClock, SystemRandom, net};
 use bindery_server::auth::Auth;
-use bindery_server::connection::{BulkLine, Completion, Registry};
+use bindery_server::connection::{Completion, Registry, SliceTurns};
 use bindery_server::io_pool::IoPools;
 use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
@@ -189,7 +189,7 @@ async fn start_whole(
     let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
     let pools = Pools::new(&plan);
     let shared = Arc::new(Shared {
-        words: bindery_server::words::WordDesk::default(),
+        parked_adds: bindery_server::metadata_check::ParkedAdds::default(),
         tier,
         tls,
         auth,
@@ -202,7 +202,7 @@ async fn start_whole(
         metrics: Metrics::new(),
         pressure: Arc::default(),
         connections: Registry::default(),
-        bulk: BulkLine::new(1),
+        bulk: SliceTurns::new(1),
         buffers: BufferSlab::new(limits.read_buffer_bytes),
         volumes: Volumes::new(disk.clone(), vec![dir.path().to_owned()]),
         limits,

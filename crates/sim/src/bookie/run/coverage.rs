@@ -1,7 +1,7 @@
 //! Rare states by name, counted as they come up: a swarm that never meets one says nothing about it.
 
 use super::Sim;
-use bindery_engine::Standing;
+use bindery_engine::LedgerPresence;
 use bindery_io::Disk;
 use std::path::Path;
 
@@ -131,7 +131,7 @@ impl Sim {
     /// A removed ledger that nobody fenced was forgotten.
     pub(super) fn note_forgotten(&mut self) {
         let forgotten = |ledger| {
-            self.ghost.is_removed(ledger) && self.machine().engine.standing(ledger) == Standing::Unknown
+            self.ghost.is_removed(ledger) && self.machine().engine.presence(ledger) == LedgerPresence::Unknown
         };
         if self.ghost.ledgers().into_iter().any(forgotten) {
             self.hit("ledger.forgotten");

@@ -5,7 +5,7 @@
 
 use super::{Op, Sim};
 use crate::bookie::ghost::Check;
-use bindery_engine::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook, Standing};
+use bindery_engine::{Doubt, Evidence, GarbageLimits, GarbageRound, LedgerPresence, Listed, SecondLook};
 use bindery_types::LedgerId;
 use std::collections::BTreeSet;
 
@@ -135,7 +135,7 @@ impl Sim {
     pub(super) fn remove_condemned(&mut self) -> Check {
         let engine = self.machine().engine.clone();
         for (ledger, changes, submission) in std::mem::take(&mut self.condemned) {
-            if engine.standing(ledger) != Standing::Known {
+            if engine.presence(ledger) != LedgerPresence::Known {
                 continue;
             }
             let was_acked_since = self.ghost.acked(ledger).iter().any(|(_, sent)| *sent > submission);

@@ -2,7 +2,7 @@
 
 use super::{KEY, Op, Sim};
 use crate::bookie::ghost::Check;
-use bindery_engine::{Machine, Refusal, Standing, WantedCollection};
+use bindery_engine::{LedgerPresence, Machine, Refusal, WantedCollection};
 use bindery_io::Disk;
 use bindery_types::LedgerId;
 
@@ -13,13 +13,13 @@ impl Sim {
         if !self.ghost.is_removed(ledger) {
             return Ok(());
         }
-        match self.machine().engine.standing(ledger) {
-            Standing::Removed => Ok(()),
-            Standing::Known => Err(format!("IB17: removed ledger {ledger} exists again")),
-            Standing::Unknown if self.ghost.is_fence_answered(ledger) => {
+        match self.machine().engine.presence(ledger) {
+            LedgerPresence::Removed => Ok(()),
+            LedgerPresence::Known => Err(format!("IB17: removed ledger {ledger} exists again")),
+            LedgerPresence::Unknown if self.ghost.is_fence_answered(ledger) => {
                 Err(format!("IB5: that removed ledger {ledger} was fenced is forgotten"))
             }
-            Standing::Unknown => {
+            LedgerPresence::Unknown => {
                 self.ghost.begin_life(ledger);
                 Ok(())
             }
@@ -37,12 +37,12 @@ impl Sim {
             }
             let ledger = gone[self.random.below(gone.len() as u64) as usize];
             self.meet(ledger)?;
-            if engine.standing(ledger) == Standing::Removed && engine.status().failed.is_none() {
+            if engine.presence(ledger) == LedgerPresence::Removed && engine.status().failed.is_none() {
                 self.ghost.begin_life(ledger);
                 let op = self.op(Op::Revive { ledger });
                 engine.revive_ledger(ledger, KEY, self.inbox.waiter(op));
                 self.spoken.insert(ledger);
-                if engine.standing(ledger) == Standing::Removed {
+                if engine.presence(ledger) == LedgerPresence::Removed {
                     // No room for the record.
                     self.ghost.on_remove_submitted(ledger);
                 }
@@ -51,7 +51,7 @@ impl Sim {
         }
         let ledger = self.some_ledger();
         self.meet(ledger)?;
-        if engine.standing(ledger) == Standing::Unknown {
+        if engine.presence(ledger) == LedgerPresence::Unknown {
             return Ok(());
         }
         let life = self.ghost.on_remove_submitted(ledger);
@@ -75,12 +75,16 @@ impl Sim {
                 if !self.ghost.is_removed(ledger) || !self.ghost.is_sync || !self.random.chance(0.3) {
                     return Ok(());
                 }
-                self.check_image(|_, image| match image.engine.standing(ledger) {
-                    Standing::Removed | Standing::Unknown => Ok(()),
-                    Standing::Known => Err(format!("IB17: removed ledger {ledger} is in the durable image")),
+                self.check_image(|_, image| match image.engine.presence(ledger) {
+                    LedgerPresence::Removed | LedgerPresence::Unknown => Ok(()),
+                    LedgerPresence::Known => {
+                        Err(format!("IB17: removed ledger {ledger} is in the durable image"))
+                    }
                 })
             }
-            Err(Refusal::TooManyRequests) if self.machine().engine.standing(ledger) == Standing::Known => {
+            Err(Refusal::TooManyRequests)
+                if self.machine().engine.presence(ledger) == LedgerPresence::Known =>
+            {
                 self.ghost.on_remove_refused(ledger);
                 Ok(())
             }

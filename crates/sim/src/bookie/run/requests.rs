@@ -2,7 +2,7 @@
 
 use super::{Held, KEY, Op, Sim, WRONG_KEY, Writable};
 use crate::bookie::ghost::Check;
-use bindery_engine::{Add, Origin, Poll, Refusal, Standing};
+use bindery_engine::{Add, LedgerPresence, Origin, Poll, Refusal};
 use bindery_types::{EntryId, LedgerId};
 
 impl Sim {
@@ -68,7 +68,7 @@ impl Sim {
         // A refusal is decided now and answered with the next group; a crash in between leaves nobody told.
         let is_refused = writable != Writable::Yes
             || (engine.is_fenced(ledger) && !is_recovery)
-            || engine.standing(ledger) == Standing::Removed;
+            || engine.presence(ledger) == LedgerPresence::Removed;
         let mut asks = Vec::new();
         if engine.add_or_ask(shard, &[add], None, &mut asks) == 0 {
             self.ops.remove(&op);

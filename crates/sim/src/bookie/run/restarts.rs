@@ -5,7 +5,7 @@ use crate::bookie::facts::Facts;
 use crate::bookie::ghost::Check;
 use crate::bookie::watch::{self, WatchedDisk};
 use crate::disk::{FaultKind, FaultPlan, SimDisk};
-use bindery_engine::{EntryRef, Lookup, Machine, OpenError, Refusal, Standing};
+use bindery_engine::{EntryRef, LedgerPresence, Lookup, Machine, OpenError, Refusal};
 use bindery_io::{CheckedDisk, Disk, Random, SeededRandom};
 use bindery_types::EntryId;
 use std::sync::Arc;
@@ -312,7 +312,7 @@ impl Sim {
     /// After a restart: all that was acknowledged, all fences, all LACs.
     pub(super) fn check_everything(&mut self) -> Check {
         let machine = self.machine.take().expect("just opened");
-        let is_known = |ledger| machine.engine.standing(ledger) == Standing::Known;
+        let is_known = |ledger| machine.engine.presence(ledger) == LedgerPresence::Known;
         let settled = self.ghost.settle_removals(is_known);
         let verdict = settled.and_then(|()| self.check_machine(&machine));
         let verdict = verdict.and_then(|()| self.check_files(&machine));

@@ -29,7 +29,11 @@ fn a_replay_takes_no_update_across_a_gap() {
     bookie.add(id, 10, 100);
     assert_eq!(bookie.reconcile(&[update(id, &[(5, 9, 2)])]), [done(id, 9)]);
     let mut bookie = without_directory(bookie, 0, config(2, 2));
-    assert_eq!(bookie.machine.engine.standing(ledger(id)), Standing::Known, "an entry came from the journal");
+    assert_eq!(
+        bookie.machine.engine.presence(ledger(id)),
+        LedgerPresence::Known,
+        "an entry came from the journal"
+    );
     assert_eq!((bookie.register(id), bookie.extents(id, 0)), (done(id, -1), vec![]));
     assert_eq!(bookie.reconcile(&[update(id, &[(0, 9, 3)])]), [done(id, 9)]);
     assert_eq!(bookie.power_cut().extents(id, 0), [(0, 9, 3)]);
@@ -56,7 +60,11 @@ fn register_and_trim_go_with_the_extents() {
     bookie.flush();
     let mut bookie = without_directory(bookie, 0, config(2, 2));
     for _ in 0..2 {
-        assert_eq!(bookie.machine.engine.standing(ledger(here)), Standing::Unknown, "it went as a whole");
+        assert_eq!(
+            bookie.machine.engine.presence(ledger(here)),
+            LedgerPresence::Unknown,
+            "it went as a whole"
+        );
         assert_eq!((bookie.register(moved), bookie.extents(moved, 0)), (done(moved, -1), vec![]));
         assert_eq!(bookie.machine.engine.tiered(ledger(moved)), None);
         assert_eq!(bookie.read(moved, EntryRef::At(entry(3))), Err(Refusal::Unknown));

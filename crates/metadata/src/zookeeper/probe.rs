@@ -1,0 +1,160 @@
+//! A look at a port whose process accepts connections and does not answer: a ZooKeeper server that does not serve, or a port of
+//! another kind?
+//!
+//! # Data flow
+//! ```text
+//! srvr                            -> text of a ZooKeeper server
+//! a read of BookKeeper's protocol -> answer of a bookie
+//! the first message of TLS        -> a record of TLS
+//! ```
+//! The answers decide on words of an error, and whether to wait. They are not trusted beyond that, so the questions go in plain text also
+//! where the connection itself would speak TLS.
+//!
+//! # Limits     [`ANSWER_BYTES_MAX`] of an answer, [`ANSWER_WAIT_MAX`] for all of them
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::fault::Fault;
+
+/// The beginning of an answer tells one protocol from another.
+const ANSWER_BYTES_MAX: usize = 64;
+
+/// A port that needs longer is as good as one that says nothing.
+const ANSWER_WAIT_MAX: Duration = Duration::from_millis(300);
+
+/// What ZooKeeper answers in plain text, whether it serves or not, and also when its administrator forbids this very word.
+const FOUR_LETTER_WORD: &[u8] = b"srvr";
+
+/// READ_ENTRY of protocol version 2, of an entry that nobody has: ledger ids end there. Its answer repeats version and opcode.
+const BOOKIE_READ: &[u8] = b"\0\0\0\x14\x02\x02\0\0\x7f\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\0\0\0\0";
+
+/// ClientHello of TLS 1.2, with one cipher suite. A server takes it or refuses it, both in a record of TLS.
+const CLIENT_HELLO: &[u8] = b"\x16\x03\x01\0\x2d\x01\0\0\x29\x03\x03\
+    \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x02\xc0\x2f\x01\0";
+
+/// A port that does not answer ZooKeeper's protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Port {
+    /// A ZooKeeper server's, for plain text; it may understand TLS as well (`client.portUnification`).
+    ZooKeeper { is_serving: bool, has_tls: bool },
+    /// A bookie's, for its clients.
+    Bookie,
+    /// Of something that speaks another protocol.
+    Other(Spoken),
+    /// It says nothing to either.
+    Unknown,
+}
+
+/// A protocol that shows by its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spoken {
+    Http,
+    Tls,
+}
+
+/// Tells other protocols by the first bytes that a server sent. As lengths of frames all of them are above the limit.
+pub(super) fn spoken(begin: &[u8]) -> Option<Spoken> {
+    match begin {
+        [b'H', b'T', b'T', b'P', ..] => Some(Spoken::Http),
+        // A record of TLS: an alert, or a handshake.
+        [0x15 | 0x16, 3, 0..=4, ..] => Some(Spoken::Tls),
+        _ => None,
+    }
+}
+
+impl Spoken {
+    pub(super) fn fault(self) -> Fault {
+        Fault::WrongProtocol(match self {
+            Spoken::Http => {
+                "it speaks HTTP: give the port of a ZooKeeper server for its clients (clientPort)".to_owned()
+            }
+            Spoken::Tls => {
+                "it speaks TLS: set zkTlsEnable=true if it is the secure client port of a ZooKeeper server, or give the port \
+                 for plain text (clientPort)"
+                    .to_owned()
+            }
+        })
+    }
+}
+
+/// Looks at the port of `server`, which is HOST:PORT. Cancelling it closes the sockets.
+pub(super) async fn look(server: &str) -> Port {
+    let (text, answer, record) = tokio::join!(
+        exchange(server, FOUR_LETTER_WORD),
+        exchange(server, BOOKIE_READ),
+        exchange(server, CLIENT_HELLO)
+    );
+    if let Some(is_serving) = zookeeper(&text) {
+        return Port::ZooKeeper { is_serving, has_tls: spoken(&record) == Some(Spoken::Tls) };
+    }
+    // A bookie understands TLS as well, if it is set up for it.
+    if is_of_bookie(&answer) {
+        return Port::Bookie;
+    }
+    let spoken = spoken(&text).or_else(|| spoken(&answer)).or_else(|| spoken(&record));
+    spoken.map_or(Port::Unknown, Port::Other)
+}
+
+/// Whether a ZooKeeper server that says this serves; `None` when it is none.
+fn zookeeper(text: &[u8]) -> Option<bool> {
+    if text.starts_with(b"This ZooKeeper instance is not currently serving") {
+        return Some(false);
+    }
+    (text.starts_with(b"Zookeeper version") || text.starts_with(b"srvr is not executed")).then_some(true)
+}
+
+fn is_of_bookie(answer: &[u8]) -> bool {
+    // Length, version and opcode, code.
+    answer.len() >= 12 && answer[..3] == [0; 3] && answer[4..6] == BOOKIE_READ[4..6]
+}
+
+/// The beginning of the answer, as far as it came.
+async fn exchange(server: &str, question: &[u8]) -> Vec<u8> {
+    let mut answer = Vec::with_capacity(ANSWER_BYTES_MAX);
+    let exchange = async {
+        let mut socket = TcpStream::connect(server).await?;
+        socket.write_all(question).await?;
+        while answer.len() < ANSWER_BYTES_MAX && !is_enough(&answer) {
+            let room = (ANSWER_BYTES_MAX - answer.len()) as u64;
+            if (&mut socket).take(room).read_buf(&mut answer).await? == 0 {
+                break;
+            }
+        }
+        std::io::Result::Ok(())
+    };
+    // Why it fails says nothing about the port that the connection itself did not say.
+    let _ = timeout(ANSWER_WAIT_MAX, exchange).await;
+    answer
+}
+
+fn is_enough(answer: &[u8]) -> bool {
+    zookeeper(answer).is_some() || is_of_bookie(answer) || spoken(answer).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_told_by_what_they_answer() {
+        assert_eq!(zookeeper(b"Zookeeper version: 3.9.3-, built on 2024"), Some(true));
+        assert_eq!(zookeeper(b"srvr is not executed because it is not in the whitelist."), Some(true));
+        assert_eq!(zookeeper(b"This ZooKeeper instance is not currently serving requests"), Some(false));
+        assert_eq!(zookeeper(b"HTTP/1.1 400 Bad Request"), None);
+        assert_eq!(spoken(b"HTTP/1.1 400 Bad Request"), Some(Spoken::Http));
+        assert_eq!(spoken(&[0x15, 3, 3, 0, 2, 2, 70]), Some(Spoken::Tls));
+        assert_eq!(spoken(&[0, 0, 0, 37]), None);
+        // Lengths of the record and of the message in it.
+        assert_eq!(CLIENT_HELLO.len(), 5 + 0x2d);
+        assert_eq!(CLIENT_HELLO.len(), 9 + 0x29);
+        let mut refusal = [0; 28];
+        refusal[3] = 24;
+        refusal[4..6].copy_from_slice(&[2, 2]);
+        assert!(is_of_bookie(&refusal));
+        assert!(!is_of_bookie(&refusal[..8]) && !is_of_bookie(b"HTTP/1.1 400 Bad Request"));
+    }
+}

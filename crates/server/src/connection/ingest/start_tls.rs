@@ -1,0 +1,318 @@
+//! From plain frames to TLS (protocol reference, section 2.5), or TLS from the first byte.
+//!
+//! A record of TLS is told from a frame by its first bytes: `16 03` would begin a frame of 369 MB, and frames are limited to less. With a
+//! higher limit there is only START_TLS.
+//!
+//! # Data flow
+//! ```text
+//! START_TLS ─► plain answer, sent completely ─► Inlet::upgrade (a first record: at once) ─► bytes behind the frame, then bytes from the kernel
+//!           ─► one step of the handshake, on the blocking pool, by turns ─► its messages to the kernel ─► … ─► frames again
+//! ```
+//!
+//! # Invariants
+//! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. A peer that has to log in and
+//!    has not may send other frames first ([`super::authenticate`]): each is answered before the next is handled. A later
+//!    START_TLS is refused as a bad request, as is any START_TLS sent to a bookie without certificates.
+//! 2. Bytes behind the frame, or those of the first record, even from the same read, belong to the handshake and are never split into
+//!    frames. One short frame of AUTH behind START_TLS is an exception ([`super::early_auth`]): it is answered inside TLS.
+//! 3. START_TLS does not count as a request: the peer stays a stranger until its first whole request over TLS. It has
+//!    `first_request_max` from the first byte of START_TLS to the end of the handshake, and as long again to log in, where it has to.
+//! 4. When TLS is required, no request is handled that comes without it.
+
+use super::early_auth::{self, Look};
+use super::{Active, CloseReason, failed, received, until};
+use crate::connection::request::V3_ANSWER_BYTES;
+use crate::tls::Tls;
+use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
+use bindery_wire::v3::{self, Operation, response};
+use bindery_wire::{ErrorCode, Protocol, v2};
+use bytes::{Bytes, BytesMut};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The longest first frame of AUTH together with START_TLS behind it.
+const EARLY_BYTES_MAX: usize = early_auth::FRAME_BYTES_MAX + 64;
+/// How long a client that began with AUTH may take to send START_TLS, which it sends at the same moment.
+const START_TLS_GRACE: Duration = Duration::from_secs(3);
+
+/// What begins TLS: a first frame that asks for it, or the first record.
+pub(super) struct StartTls {
+    tls: Arc<Tls>,
+    /// Of the frame, which is answered. A record is not.
+    txn: Option<u64>,
+    /// The length of the frame, prefix included, and that of AUTH before it.
+    pub(super) len: usize,
+    /// The payload of AUTH that came just before it ([`super::early_auth`]).
+    early: Option<Vec<u8>>,
+}
+
+/// What a connection begins with.
+pub(super) enum First {
+    /// START_TLS.
+    Tls(StartTls),
+    /// Something else.
+    Other,
+    /// AUTH, behind which START_TLS may follow ([`Active::await_start_tls`]).
+    Unknown,
+}
+
+/// A handshake record of TLS, any version: what a client begins with that begins with TLS.
+const HANDSHAKE_RECORD: [u8; 2] = [0x16, 0x03];
+/// The shortest frame that would begin so.
+const FRAME_LIKE_A_RECORD: usize = 0x1603_0000;
+
+impl Active<'_> {
+    /// `Some` when the connection begins with TLS instead of a frame.
+    pub(super) fn first_record(&self, data: &[u8]) -> Option<StartTls> {
+        let is_record = data.starts_with(&HANDSHAKE_RECORD)
+            && self.shared.limits.frame.size_bytes() < FRAME_LIKE_A_RECORD
+            && !self.connection.transport.is_tls();
+        let tls = self.shared.tls.as_ref().filter(|_| is_record)?;
+        Some(StartTls { tls: tls.clone(), txn: None, len: 0, early: None })
+    }
+
+    /// Looks at the frame at the front of `data`, with which TLS may begin (invariant 1).
+    ///
+    /// # Errors
+    /// TLS is required and the frame does not ask for it (invariant 4).
+    pub(super) async fn first_frame(&self, data: &[u8]) -> Result<First, CloseReason> {
+        let Some(tls) = &self.shared.tls else { return Ok(First::Other) };
+        let may_begin = self.is_first_frame() || self.is_unauthenticated();
+        if self.connection.transport.is_tls() || !may_begin {
+            return Ok(First::Other);
+        }
+        let Ok(Split::Frame(payload)) = frame::split(data, self.shared.limits.frame) else {
+            return Ok(First::Other);
+        };
+        if self.is_first_frame()
+            && let Some(first) = self.auth_before_tls(tls, data)
+        {
+            return Ok(first);
+        }
+        let (len, payload) = (payload.end, &data[payload]);
+        let request = match Protocol::of(payload) {
+            Some(Protocol::V3) => v3::Request::decode(Bytes::copy_from_slice(payload)).ok(),
+            Some(Protocol::V2) | None => None,
+        };
+        match request {
+            Some(v3::Request { txn_id, operation: Operation::StartTls, .. }) => {
+                Ok(First::Tls(StartTls { tls: tls.clone(), txn: Some(txn_id), len, early: None }))
+            }
+            request if tls.is_required() => {
+                let refusal = request.map_or_else(
+                    || v2_refusal(payload),
+                    |request| {
+                        let mut frame = BytesMut::new();
+                        v3::put_frame(&request.failure(ErrorCode::Unauthorized), &mut frame);
+                        frame
+                    },
+                );
+                self.answer_plainly(&refusal).await?;
+                Err(CloseReason::NotEncrypted)
+            }
+            _ => Ok(First::Other),
+        }
+    }
+
+    /// Looks for START_TLS behind a first frame of AUTH; `None` when it is not there and may not follow.
+    fn auth_before_tls(&self, tls: &Arc<Tls>, data: &[u8]) -> Option<First> {
+        let Look::Auth(auth_len) = early_auth::look(data) else { return None };
+        match frame::split(&data[auth_len..], self.shared.limits.frame) {
+            Ok(Split::Frame(payload)) => {
+                let len = auth_len + payload.end;
+                let request = v3::Request::decode(Bytes::copy_from_slice(&data[auth_len..][payload]));
+                let Ok(v3::Request { txn_id, operation: Operation::StartTls, .. }) = request else {
+                    return None;
+                };
+                let early = Some(data[LENGTH_PREFIX_SIZE_BYTES..auth_len].to_vec());
+                Some(First::Tls(StartTls { tls: tls.clone(), txn: Some(txn_id), len, early }))
+            }
+            Ok(Split::Incomplete { missing }) => {
+                let is_short = data.len() + missing <= EARLY_BYTES_MAX;
+                (is_short && tls.is_required() && !self.stranger.has_had_grace).then_some(First::Unknown)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Waits a little for the frame behind AUTH, the first one; `here` is the place of what came of both. Moves that, and what comes
+    /// in time, to the beginning of a buffer of just that length, which is returned. The connection holds [`EARLY_BYTES_MAX`] at most
+    /// meanwhile.
+    pub(super) async fn await_start_tls(&mut self, here: Range<usize>) -> Result<usize, CloseReason> {
+        self.stranger.has_had_grace = true;
+        let mut both = self.set_aside(here);
+        let over = Instant::now() + START_TLS_GRACE;
+        loop {
+            let Look::Auth(auth_len) = early_auth::look(&both) else {
+                unreachable!("the first frame is AUTH, and stays as it is")
+            };
+            let missing = match frame::split(&both[auth_len..], self.shared.limits.frame) {
+                Ok(Split::Incomplete { missing }) if both.len() + missing <= EARLY_BYTES_MAX => missing,
+                // It is whole, or refused for what it is.
+                _ => break,
+            };
+            let mut piece = [0; EARLY_BYTES_MAX];
+            // Of the handshake behind it nothing is read yet.
+            let read = tokio::select! {
+                () = self.connection.closed.wait() => return Err(CloseReason::Ours),
+                // A stop has no request to wait for here.
+                () = self.connection.draining.wait() => return Err(CloseReason::Ours),
+                () = until(self.deadline) => return Err(CloseReason::Silent),
+                () = tokio::time::sleep_until(over) => break,
+                read = self.socket.read(&mut piece[..missing]) => received(read)?,
+            };
+            both.extend_from_slice(&piece[..read]);
+        }
+        let len = both.len();
+        self.base = both;
+        Ok(len)
+    }
+
+    /// True when a first request that is too long to be START_TLS must be refused (invariant 4).
+    pub(super) fn lacks_tls(&self) -> bool {
+        let is_required = self.shared.tls.as_ref().is_some_and(|tls| tls.is_required());
+        is_required && !self.connection.transport.is_tls()
+    }
+
+    /// Agrees to TLS and runs the handshake; `behind` is the place of its first bytes in the buffer.
+    pub(super) async fn start_tls(
+        &mut self,
+        start: StartTls,
+        behind: Range<usize>,
+    ) -> Result<(), CloseReason> {
+        let mut behind = self.set_aside(behind);
+        let early = match start.txn {
+            None => None,
+            Some(txn) => {
+                let mut answer = BytesMut::new();
+                v3::put_frame(&response::start_tls(txn, ErrorCode::Ok), &mut answer);
+                self.answer_plainly(&answer).await?;
+                match start.early {
+                    Some(early) => Some(early),
+                    None => self.early_auth(&mut behind).await?,
+                }
+            }
+        };
+        let session = start.tls.begin().map_err(|error| CloseReason::Tls(error.to_string()))?;
+        self.socket.upgrade(session, start.tls.records_max());
+        self.shared.metrics.tls_connections.add(1);
+        self.handshake(&start.tls, &behind).await?;
+        self.shared.metrics.tls_handshakes.add(1);
+        self.authenticate_by_certificate();
+        // The login behind the handshake has a deadline of its own, which runs from now on.
+        self.stranger.deadline = None;
+        self.deadline = Some(self.first_deadline());
+        let was_begun = self.stranger.exchange.take().is_some();
+        if let Some(payload) = early {
+            if was_begun {
+                return Err(self.refuse_split_exchange());
+            }
+            self.answer_early_auth(&payload).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends a frame of a few hundred bytes, of a stranger, and waits until the kernel has it.
+    pub(super) async fn answer_plainly(&self, frame: &[u8]) -> Result<(), CloseReason> {
+        let outbox = &self.connection.outbox;
+        let room = frame.len().max(V3_ANSWER_BYTES);
+        let Some(promised) = outbox.try_credit(room, room) else {
+            return Err(CloseReason::Ours);
+        };
+        outbox.answer(promised, |out| out.extend_from_slice(frame));
+        loop {
+            self.connection.flush();
+            if outbox.is_sent() {
+                return Ok(());
+            }
+            self.writable().await?;
+            // The sender may be writing at this moment.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn handshake(&mut self, tls: &Tls, mut behind: &[u8]) -> Result<(), CloseReason> {
+        let connection = self.connection;
+        loop {
+            match behind.is_empty() {
+                true => self.handshake_bytes().await?,
+                false => self.socket.feed(&mut behind).map_err(failed)?,
+            }
+            if behind.is_empty() {
+                self.lease.shrink_to(0);
+                connection.activity.holds_inbound(0);
+            }
+            let turn = tokio::select! {
+                () = connection.closed.wait() => return Err(CloseReason::Ours),
+                () = until(self.deadline) => return Err(CloseReason::HandshakeLate),
+                turn = tls.turn() => turn,
+            };
+            let transport = connection.transport.clone();
+            // Always awaited: it takes milliseconds.
+            let processed = tokio::task::spawn_blocking(move || transport.process_handshake()).await;
+            drop(turn);
+            let processed = processed.map_err(|error| CloseReason::Tls(error.to_string()))?;
+            self.socket.processed(processed.map_err(failed)?);
+            while !connection.transport.push_pending().map_err(failed)? {
+                self.writable().await?;
+            }
+            if !connection.transport.is_handshaking() && behind.is_empty() {
+                self.socket.finish_handshake();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for bytes of the handshake.
+    async fn handshake_bytes(&mut self) -> Result<(), CloseReason> {
+        loop {
+            tokio::select! {
+                () = self.connection.closed.wait() => return Err(CloseReason::Ours),
+                // A stop has no request to wait for here.
+                () = self.connection.draining.wait() => return Err(CloseReason::Ours),
+                () = until(self.deadline) => return Err(CloseReason::HandshakeLate),
+                ready = self.socket.readable() => ready.map_err(failed)?,
+            }
+            match self.socket.receive_handshake().map_err(failed)? {
+                Some(0) => return Err(CloseReason::Peer),
+                Some(_) => return Ok(()),
+                None => {}
+            }
+        }
+    }
+
+    /// A stranger's time is over.
+    fn late(&self) -> CloseReason {
+        match self.connection.transport.is_handshaking() {
+            true => CloseReason::HandshakeLate,
+            false => CloseReason::Silent,
+        }
+    }
+
+    /// Waits until the kernel takes something.
+    async fn writable(&self) -> Result<(), CloseReason> {
+        tokio::select! {
+            () = self.connection.closed.wait() => Err(CloseReason::Ours),
+            () = until(self.deadline) => Err(self.late()),
+            ready = self.connection.transport.writable() => ready.map_err(failed),
+        }
+    }
+}
+
+/// The answer "unauthorised" to a v2 request; empty when the request has no such answer.
+fn v2_refusal(packet: &[u8]) -> BytesMut {
+    let (version, ids) = match v2::Request::decode(packet) {
+        Ok(v2::Request::Add(add)) => {
+            (add.version, v2::Correlation::Add { ledger_id: add.ledger_id, entry_id: add.entry_id })
+        }
+        Ok(v2::Request::Read(read)) => {
+            (read.version, v2::Correlation::Read { ledger_id: read.ledger_id, entry_id: read.entry_id })
+        }
+        _ => return BytesMut::new(),
+    };
+    let mut frame = BytesMut::new();
+    v2::put_error_response(version, ids, ErrorCode::Unauthorized, &mut frame);
+    frame
+}

@@ -1,0 +1,199 @@
+//! What a bookie must remember about its cluster's metadata: the file `KNOWN` in `current` of each ledger directory.
+//!
+//! ```text
+//! bindery-known 2
+//! checkedUpTo 4711         normal adds of ledgers up to it are checked with metadata first (IB28)
+//! limboUpTo 4711           ledgers up to it are in limbo until metadata was gone through (IB27)
+//! acceptedGap 17 4711      an operator accepted that ledgers between these ids are gone (IB16)
+//! storeMark 000011112222333a    the store that this bookie knows has this mark of it (IB16)
+//! storeMark 000011112222333b    or this one, when a new one was on its way there
+//! crc32c 1a2b3c4d          of all lines before
+//! ```
+//!
+//! Lines that say nothing are left out; version 1 had no marks. The text is the same in every directory; where copies differ, after a crash
+//! between two of them or with an exchanged disk, the one that forbids more counts.
+
+use bindery_engine::AcceptedGap;
+use bindery_journal::record::crc32c;
+use bindery_types::LedgerId;
+use std::fmt::Write;
+
+/// Name of the file.
+pub const CLUSTER_RECORD_NAME: &str = "KNOWN";
+const FIRST_LINE: &str = "bindery-known 2";
+const FIRST_LINE_BEFORE: &str = "bindery-known 1";
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClusterRecord {
+    /// The highest ledger in metadata when the directories were new.
+    pub checked_up_to: Option<LedgerId>,
+    /// Ledgers up to it may have lost entries here.
+    pub limbo_up_to: Option<LedgerId>,
+    /// Ledgers that an operator gave up.
+    pub accepted_gap: Option<AcceptedGap>,
+    /// The mark in the metadata store, as it was written last; two while it is not known whether the newer one got there.
+    pub store_marks: [Option<u64>; 2],
+}
+
+/// Why a text is not one of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KnownError {
+    /// Another first line: a later version.
+    #[error("it begins with {0:?}, and this version reads {FIRST_LINE:?}")]
+    Version(String),
+    /// A line or the checksum is wrong.
+    #[error("it is damaged")]
+    Damaged,
+}
+
+impl ClusterRecord {
+    /// The text of the file.
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{FIRST_LINE}\n");
+        for (name, id) in [("checkedUpTo", self.checked_up_to), ("limboUpTo", self.limbo_up_to)] {
+            if let Some(id) = id {
+                let _ = writeln!(text, "{name} {id}");
+            }
+        }
+        if let Some(gap) = self.accepted_gap {
+            let _ = writeln!(text, "acceptedGap {} {}", gap.listed, gap.seen);
+        }
+        for mark in self.store_marks.into_iter().flatten() {
+            let _ = writeln!(text, "storeMark {mark:016x}");
+        }
+        let crc = crc32c(text.as_bytes());
+        let _ = writeln!(text, "crc32c {crc:08x}");
+        text
+    }
+
+    /// Reads a text.
+    pub fn parse(bytes: &[u8]) -> Result<ClusterRecord, KnownError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| KnownError::Damaged)?;
+        let first = text.lines().next().unwrap_or_default();
+        if first != FIRST_LINE && first != FIRST_LINE_BEFORE {
+            return Err(match first.starts_with("bindery-known ") {
+                true => KnownError::Version(first.chars().take(80).collect()),
+                false => KnownError::Damaged,
+            });
+        }
+        let at = text.rfind("crc32c ").ok_or(KnownError::Damaged)?;
+        if text[at..] != format!("crc32c {:08x}\n", crc32c(&bytes[..at])) {
+            return Err(KnownError::Damaged);
+        }
+        let mut known = ClusterRecord::default();
+        for line in text[..at].lines().skip(1) {
+            let mut words = line.split(' ');
+            let name = words.next();
+            if name == Some("storeMark") {
+                let mark = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+                let slot = known.store_marks.iter_mut().find(|slot| slot.is_none());
+                *slot.ok_or(KnownError::Damaged)? = Some(mark.ok_or(KnownError::Damaged)?);
+                continue;
+            }
+            let mut id = || words.next().and_then(|word| word.parse().ok()).and_then(LedgerId::new);
+            match name {
+                Some("checkedUpTo") => known.checked_up_to = Some(id().ok_or(KnownError::Damaged)?),
+                Some("limboUpTo") => known.limbo_up_to = Some(id().ok_or(KnownError::Damaged)?),
+                Some("acceptedGap") => {
+                    let (listed, seen) = (id().ok_or(KnownError::Damaged)?, id().ok_or(KnownError::Damaged)?);
+                    known.accepted_gap = Some(AcceptedGap { listed, seen });
+                }
+                _ => return Err(KnownError::Damaged),
+            }
+        }
+        Ok(known)
+    }
+
+    /// True when the store that shows this mark is the one that this bookie knows.
+    pub fn knows(&self, mark: u64) -> bool {
+        self.store_marks.contains(&Some(mark))
+    }
+
+    /// What two copies say together: the one that forbids more counts.
+    pub fn joined(self, other: ClusterRecord) -> ClusterRecord {
+        ClusterRecord {
+            checked_up_to: self.checked_up_to.max(other.checked_up_to),
+            limbo_up_to: self.limbo_up_to.max(other.limbo_up_to),
+            accepted_gap: match (self.accepted_gap, other.accepted_gap) {
+                (Some(one), Some(two)) => {
+                    Some(AcceptedGap { listed: one.listed.max(two.listed), seen: one.seen.min(two.seen) })
+                }
+                (Some(_), None) | (None, Some(_)) | (None, None) => None,
+            },
+            store_marks: self.store_marks.map(|mark| mark.filter(|mark| other.knows(*mark))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(raw: i64) -> LedgerId {
+        LedgerId::new(raw).unwrap()
+    }
+
+    fn full() -> ClusterRecord {
+        ClusterRecord {
+            checked_up_to: Some(id(i64::MAX)),
+            limbo_up_to: Some(id(0)),
+            accepted_gap: Some(AcceptedGap { listed: id(5), seen: id(99) }),
+            store_marks: [Some(0x1111_2222_333a), Some(u64::MAX)],
+        }
+    }
+
+    #[test]
+    fn texts_are_read_back_and_no_changed_bit_is() {
+        for known in [
+            ClusterRecord::default(),
+            full(),
+            ClusterRecord { limbo_up_to: Some(id(7)), ..ClusterRecord::default() },
+        ] {
+            let text = known.to_text();
+            assert_eq!(ClusterRecord::parse(text.as_bytes()), Ok(known), "{text}");
+            for at in 0..text.len() {
+                for bit in 0..8 {
+                    let mut bytes = text.clone().into_bytes();
+                    bytes[at] ^= 1 << bit;
+                    assert!(ClusterRecord::parse(&bytes).is_err(), "bit {bit} of byte {at} of {text}");
+                }
+                assert!(ClusterRecord::parse(&text.as_bytes()[..at]).is_err(), "cut at {at}: {text}");
+            }
+        }
+        let later = "bindery-known 3\n";
+        assert_eq!(
+            ClusterRecord::parse(later.as_bytes()),
+            Err(KnownError::Version("bindery-known 3".into()))
+        );
+        let before = "bindery-known 1\ncheckedUpTo 5\n";
+        let before = format!("{before}crc32c {:08x}\n", crc32c(before.as_bytes()));
+        let known = ClusterRecord { checked_up_to: Some(id(5)), ..ClusterRecord::default() };
+        assert_eq!(ClusterRecord::parse(before.as_bytes()), Ok(known));
+    }
+
+    #[test]
+    fn of_two_copies_the_stricter_counts() {
+        let none = ClusterRecord::default();
+        let joined = none.joined(full());
+        assert_eq!((joined.checked_up_to, joined.limbo_up_to), (Some(id(i64::MAX)), Some(id(0))));
+        assert_eq!(joined.accepted_gap, None, "one copy does not know of it");
+        let other = ClusterRecord { accepted_gap: Some(AcceptedGap { listed: id(6), seen: id(50) }), ..none };
+        assert_eq!(full().joined(other).accepted_gap, Some(AcceptedGap { listed: id(6), seen: id(50) }));
+        let marked = |store_marks| ClusterRecord { store_marks, ..none };
+        // A crash before the new mark was written to the store, and one after.
+        for (one, two, both) in
+            [([7, 8], [7, 0], &[7][..]), ([8, 0], [7, 8], &[8]), ([7, 8], [8, 7], &[7, 8])]
+        {
+            let of = |marks: &[u64]| {
+                let mut marks = marks.iter().copied().filter(|mark| *mark != 0);
+                marked([marks.next(), marks.next()])
+            };
+            let joined = of(&one).joined(of(&two));
+            for mark in 0..10 {
+                assert_eq!(joined.knows(mark), both.contains(&mark), "{one:?} {two:?} {mark}");
+            }
+            assert!(!of(&one).joined(none).knows(one[0]), "a copy from before the first mark");
+        }
+    }
+}

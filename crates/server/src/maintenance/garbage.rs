@@ -1,0 +1,585 @@
+//! Garbage collection: ledgers that metadata does not have any more are removed here (protocol reference, section 6).
+//!
+//! What is garbage is decided by [`GarbageRound`]; this shell keeps time, asks the metadata store, and tells the engine.
+//!
+//! # Data flow
+//! ```text
+//! interval, or somebody asks -> ledgers here -> store synced -> INSTANCEID, LAYOUT -> listing -> (evidence)
+//!     -> each candidate again -> INSTANCEID, LAYOUT again (mark again) -> engine removes (batch by batch, durable)
+//!     -> a new mark in the store -> collection of entry logs
+//! ```
+//!
+//! # Invariants
+//! 1. Any error of the store ends the round, before or between batches; the next round begins anew.
+//! 2. The store is synced after the ledgers here were taken: a server that lags would not list a new ledger.
+//! 3. What was placed for a ledger after metadata was read for it is not removed on the word of that reading.
+//! 4. A round that ended in doubt says so in a metric and the admin port until one goes through, and in one log line: the
+//!    next one comes when the doubt is another, or over.
+//! 5. Space comes back with the round, not an interval later: a collection follows as soon as the removals are flushed. When a
+//!    large share of the ledgers went, it compacts, because their entries lie together with those that stay.
+//! 6. The mark that this bookie knows the store by is replaced at most once in a round, when one has gone through that allows
+//!    it ([`GarbageRound::may_mark`]) and what is here is not what was here at the last mark. The new mark is durable here
+//!    before it is written to the store, and the former one counts until that is known to have worked: a crash in between
+//!    costs no proof. A bookie without ledgers leaves a mark only while it knows none, the first one at its start.
+//!
+//! # Limits
+//! One round at a time; metadata operations of a second: [`GarbageConfig::ops_per_second`]; removals under way:
+//! [`BATCH_MAX`]. A round holds the ids of the ledgers here.
+
+use crate::data_dirs::DataDirs;
+use crate::latch::Latch;
+use crate::maintenance::cluster_record::ClusterRecord;
+use crate::maintenance::integrity::{self, InLimbo};
+use crate::maintenance::surplus::Surplus;
+use crate::metrics::Counter;
+use bindery_engine::{
+    AcceptedGap, Changes, Doubt, Engine, Evidence, GarbageLimits, GarbageRound, LedgerPresence, Listed,
+    Refusal, SecondLook, WantedCollection,
+};
+use bindery_io::canary::Canaries;
+use bindery_io::{Clock, Random};
+use bindery_metadata::layout::{CookiesError, LedgerError};
+use bindery_metadata::{Layout, StoreError};
+use bindery_types::LedgerId;
+use parking_lot::Mutex;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+/// Ledgers whose removal is under way at once: their records take room that is kept for fences.
+const BATCH_MAX: usize = 64;
+/// How long a removal waits for room before it is tried again, and how often.
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
+const ROOM_ATTEMPTS: u32 = 20;
+/// Between a round that found a large share gone and the one that confirms it, at least.
+const CONFIRM_PAUSE: Duration = Duration::from_secs(5);
+/// Ledgers in limbo that are shown one by one.
+pub const LIMBO_LISTED_MAX: usize = 1000;
+
+/// Settings. Keys of `bk_server.conf` in brackets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GarbageConfig {
+    /// Time between two rounds (`gcWaitTime`).
+    pub interval: Duration,
+    /// Metadata operations in a second, at most (`gcMetadataOpRateLimit`).
+    pub ops_per_second: u32,
+    /// When a round goes too far.
+    pub limits: GarbageLimits,
+}
+
+impl Default for GarbageConfig {
+    fn default() -> GarbageConfig {
+        GarbageConfig {
+            interval: Duration::from_secs(900),
+            ops_per_second: 1000,
+            limits: GarbageLimits::default(),
+        }
+    }
+}
+
+/// A round that somebody asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GarbageRequest {
+    /// With a minor compaction behind it.
+    pub minor: bool,
+    /// With a major compaction behind it.
+    pub major: bool,
+    /// Without the checks that an operator may waive ([`GarbageRound`], invariant 3).
+    pub is_waived: bool,
+    /// With a round over surplus ledgers behind it.
+    pub surplus: bool,
+}
+
+impl GarbageRequest {
+    fn joined(self, other: GarbageRequest) -> GarbageRequest {
+        GarbageRequest {
+            minor: self.minor | other.minor,
+            major: self.major | other.major,
+            is_waived: self.is_waived | other.is_waived,
+            surplus: self.surplus | other.surplus,
+        }
+    }
+}
+
+/// How collection goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GarbageStatus {
+    /// Somebody asked for the round under way, or for one that has not begun.
+    pub is_forced: bool,
+    /// When the last round ended, in milliseconds since the Unix epoch.
+    pub last_end_ms: Option<i64>,
+    /// Ledgers here when it began.
+    pub last_ledgers: u64,
+    /// Ledgers it removed.
+    pub last_removed: u64,
+    /// Why it ended early.
+    pub last_doubt: Option<String>,
+    /// Why the last round over surplus ledgers ended early.
+    pub surplus_doubt: Option<String>,
+    /// Why the last look at ledgers in limbo ended early.
+    pub limbo_doubt: Option<String>,
+}
+
+/// What the collector shares with the admin port.
+pub struct GarbageDesk {
+    asked: Notify,
+    request: Mutex<Option<GarbageRequest>>,
+    status: Mutex<GarbageStatus>,
+    /// Rounds begun.
+    pub rounds: Counter,
+    /// Rounds that ended in doubt.
+    pub doubts: Counter,
+    /// Ledgers removed.
+    pub removed: Counter,
+    /// Rounds over surplus ledgers begun.
+    pub surplus_rounds: Counter,
+    /// Surplus ledgers removed.
+    pub surplus_removed: Counter,
+    limbo: Mutex<Vec<InLimbo>>,
+    limbo_count: AtomicU64,
+}
+
+impl Default for GarbageDesk {
+    fn default() -> GarbageDesk {
+        GarbageDesk {
+            asked: Notify::new(),
+            request: Mutex::default(),
+            status: Mutex::default(),
+            rounds: Counter::default(),
+            doubts: Counter::default(),
+            removed: Counter::default(),
+            surplus_rounds: Counter::default(),
+            surplus_removed: Counter::default(),
+            limbo: Mutex::default(),
+            limbo_count: AtomicU64::new(0),
+        }
+    }
+}
+
+impl GarbageDesk {
+    /// Asks for a round now.
+    pub fn ask(&self, request: GarbageRequest) {
+        let mut slot = self.request.lock();
+        let before = slot.unwrap_or_default();
+        *slot = Some(before.joined(request));
+        self.status.lock().is_forced = true;
+        self.asked.notify_one();
+    }
+
+    /// Ledgers in limbo, the first [`LIMBO_LISTED_MAX`], as they were last looked at.
+    pub fn limbo(&self) -> Vec<InLimbo> {
+        self.limbo.lock().clone()
+    }
+
+    /// How many ledgers are in limbo, as they were last looked at.
+    pub fn limbo_count(&self) -> u64 {
+        self.limbo_count.load(Ordering::Relaxed)
+    }
+
+    /// How it goes.
+    pub fn status(&self) -> GarbageStatus {
+        self.status.lock().clone()
+    }
+}
+
+/// What collects.
+pub struct GarbageCollector {
+    /// Shared with the admin port.
+    pub desk: Arc<GarbageDesk>,
+    /// What removes.
+    pub engine: Arc<Engine>,
+    /// The cluster.
+    pub layout: Layout,
+    /// INSTANCEID of the cookie; empty when the cluster has none.
+    pub instance_id: String,
+    /// Settings.
+    pub config: GarbageConfig,
+    /// Time of day, for the status.
+    pub clock: Arc<dyn Clock>,
+    /// What is remembered of metadata, and where; nobody else changes it while this runs.
+    pub known: ClusterRecord,
+    /// Where that is kept.
+    pub dirs: Arc<DataDirs>,
+    /// Marks.
+    pub random: Arc<dyn Random>,
+    /// Which ledgers were here when the store got its mark, as one number.
+    pub marked: Option<u64>,
+    /// Ledgers that should not be here.
+    pub surplus: Surplus,
+    /// What an earlier round found gone, when that was a large share.
+    pub found_before: Vec<LedgerId>,
+    /// From when on a round that finds the same confirms it. Those that somebody asks for before do not.
+    pub confirms_from: Instant,
+    /// Compactions that were requested with that round, for the one that confirms it.
+    pub carried: GarbageRequest,
+    /// The kind of doubt that was logged, until a round goes through.
+    pub logged: Option<std::mem::Discriminant<Doubt>>,
+}
+
+/// What a round did.
+#[derive(Debug, Clone, Copy, Default)]
+struct Removed {
+    ledgers: u64,
+    /// They were a large share.
+    is_large: bool,
+}
+
+impl GarbageCollector {
+    /// Works until `stop`.
+    pub async fn run(mut self, stop: Arc<Latch>) {
+        // What came out of a repair while this bookie was down is served as before at once.
+        tokio::select! {
+            () = stop.wait() => return,
+            () = self.look_at_limbo() => {}
+        }
+        tokio::select! {
+            () = stop.wait() => return,
+            () = self.mark_at_start() => {}
+        }
+        let mut surplus_at = Instant::now() + self.surplus.config.interval;
+        loop {
+            let pause = match self.found_before.is_empty() {
+                true => self.config.interval,
+                false => self.confirms_from.saturating_duration_since(Instant::now()),
+            };
+            tokio::select! {
+                () = stop.wait() => return,
+                () = tokio::time::sleep(pause) => {}
+                () = self.desk.asked.notified() => {}
+            }
+            let request = self.desk.request.lock().take().unwrap_or_default();
+            let request = std::mem::take(&mut self.carried).joined(request);
+            let is_surplus_due = !self.surplus.config.interval.is_zero() && Instant::now() >= surplus_at;
+            let rounds = async {
+                if request.surplus || is_surplus_due {
+                    surplus_at = Instant::now() + self.surplus.config.interval;
+                    self.surplus_round(request.is_waived).await;
+                }
+                self.look_at_limbo().await;
+                self.round(request).await;
+            };
+            tokio::select! {
+                () = stop.wait() => return,
+                () = rounds => {}
+            }
+        }
+    }
+
+    async fn surplus_round(&mut self, is_waived: bool) {
+        self.desk.surplus_rounds.add(1);
+        let Some(here) = self.snapshot().await else { return };
+        let outcome = self.surplus.round(here, is_waived).await;
+        match &outcome {
+            Ok(removed) => self.desk.surplus_removed.add(*removed),
+            Err(why) => tracing::warn!(why, "the search for surplus ledgers stopped; it is tried again"),
+        }
+        self.desk.status.lock().surplus_doubt = outcome.err();
+    }
+
+    /// Lets those ledgers out of limbo that lack nothing.
+    async fn look_at_limbo(&mut self) {
+        let engine = self.engine.clone();
+        let Ok(ledgers) = tokio::task::spawn_blocking(move || engine.limbo_ledgers()).await else { return };
+        let (mut stay, mut count, mut doubt) = (Vec::new(), ledgers.len() as u64, None);
+        self.desk.limbo_count.store(count, Ordering::Relaxed);
+        for ledger in ledgers {
+            self.pace().await;
+            match integrity::check(&self.layout, &self.engine, &self.surplus.bookie_id, ledger).await {
+                Ok(None) => count -= 1,
+                Ok(Some(in_limbo)) if stay.len() < LIMBO_LISTED_MAX => stay.push(in_limbo),
+                Ok(Some(_)) => {}
+                Err(why) => {
+                    tracing::warn!(why, "the look at ledgers in limbo stopped; it is tried again");
+                    doubt = Some(why);
+                    break;
+                }
+            }
+        }
+        if count > 0 {
+            tracing::warn!(ledgers = count, "in limbo: what may be missing of them is answered as unknown");
+        }
+        *self.desk.limbo.lock() = stay;
+        self.desk.limbo_count.store(count, Ordering::Relaxed);
+        self.desk.status.lock().limbo_doubt = doubt;
+    }
+
+    async fn round(&mut self, request: GarbageRequest) {
+        self.desk.rounds.add(1);
+        let mut removed = Removed::default();
+        let (here, outcome) = match self.snapshot().await {
+            Some(here) => {
+                let count = here.len() as u64;
+                (count, self.compare(here, request.is_waived, &mut removed).await)
+            }
+            None => (0, Err(Doubt::Metadata("the bookie's storage failed".to_owned()))),
+        };
+        let Removed { ledgers: removed, is_large } = removed;
+        self.desk.removed.add(removed);
+        self.log(removed, here, &outcome);
+        if outcome.is_err() {
+            self.desk.doubts.add(1);
+        }
+        {
+            let is_asked_again = self.desk.request.lock().is_some();
+            let mut status = self.desk.status.lock();
+            *status = GarbageStatus {
+                surplus_doubt: status.surplus_doubt.take(),
+                limbo_doubt: status.limbo_doubt.take(),
+                is_forced: is_asked_again,
+                last_end_ms: Some(self.clock.wall_ms()),
+                last_ledgers: here,
+                last_removed: removed,
+                last_doubt: outcome.err().map(|doubt| doubt.to_string()),
+            };
+        }
+        // What was removed in earlier rounds may give space back now, whatever became of this one.
+        let GarbageRequest { minor, major, .. } = request;
+        if !self.found_before.is_empty() {
+            self.carried = GarbageRequest { minor, major, ..GarbageRequest::default() };
+        }
+        let wanted = WantedCollection { minor, major };
+        match removed {
+            0 => self.engine.want_collection(wanted),
+            _ => self.engine.want_collection_after_removals(WantedCollection {
+                minor: wanted.minor || is_large,
+                ..wanted
+            }),
+        }
+    }
+
+    /// Invariant 4.
+    fn log(&mut self, removed: u64, here: u64, outcome: &Result<(), Doubt>) {
+        let kind = outcome.as_ref().err().map(std::mem::discriminant);
+        let before = std::mem::replace(&mut self.logged, kind);
+        match outcome {
+            Ok(()) if removed > 0 => tracing::info!(removed, ledgers = here, "garbage collected"),
+            Ok(()) if before.is_some() => tracing::info!(ledgers = here, "garbage collection goes on"),
+            Ok(()) => tracing::debug!(ledgers = here, "no garbage"),
+            Err(doubt) if before == kind => {
+                tracing::debug!(%doubt, removed, "garbage collection is still stopped");
+            }
+            Err(doubt @ Doubt::Metadata(_)) => {
+                tracing::warn!(%doubt, removed, "garbage collection stopped; it is tried again");
+            }
+            Err(doubt) => {
+                tracing::error!(%doubt, removed, "garbage collection stopped: no ledger is removed before this ends");
+            }
+        }
+    }
+
+    /// The ledgers here, taken off the runtime's threads: there may be a million.
+    async fn snapshot(&self) -> Option<Vec<LedgerId>> {
+        if self.engine.status().failed.is_some() {
+            return None;
+        }
+        let engine = self.engine.clone();
+        tokio::task::spawn_blocking(move || engine.ledgers()).await.ok()
+    }
+
+    async fn compare(
+        &mut self,
+        here: Vec<LedgerId>,
+        is_waived: bool,
+        removed: &mut Removed,
+    ) -> Result<(), Doubt> {
+        let limits = self.config.limits;
+        let seen =
+            AcceptedGap::highest_expected(self.known.accepted_gap, self.engine.highest_ledger(), &here);
+        let (of_here, is_empty) = (in_one_number(&here), here.is_empty());
+        let mut found_before = std::mem::take(&mut self.found_before);
+        let is_too_early = Instant::now() < self.confirms_from;
+        let kept = if is_too_early { std::mem::take(&mut found_before) } else { Vec::new() };
+        let is_confirming = !found_before.is_empty();
+        let mut round = GarbageRound::begin(here, seen, limits, is_waived, Canaries::none());
+        round = round.confirms(found_before);
+        let store = |error: StoreError| Doubt::Metadata(error.to_string());
+        self.layout.store().sync(self.layout.root()).await.map_err(store)?;
+        self.check_cluster().await?;
+        let ledgers = self.layout.ledgers();
+        let mut listing = ledgers.list();
+        while let Some(range) = listing.next().await.map_err(store)? {
+            round.on_range(&range)?;
+            self.pace().await;
+        }
+        let is_proven = round.needs_evidence();
+        let evidence = if is_proven { self.evidence().await? } else { Evidence::default() };
+        if let Listed::Unconfirmed(found) = round.on_listed(evidence)? {
+            tracing::debug!(ledgers = found.len(), "a large share is not in metadata: looking again");
+            if kept.is_empty() {
+                (self.found_before, self.confirms_from) = (found, Instant::now() + CONFIRM_PAUSE);
+            } else {
+                self.found_before = kept;
+            }
+            return Ok(());
+        }
+        removed.is_large = is_confirming || is_waived;
+        if let Some(gap) = round.accepted_gap() {
+            let accepted_gap = Some(gap.joined(self.known.accepted_gap));
+            self.remember(ClusterRecord { accepted_gap, ..self.known }).await.map_err(Doubt::Metadata)?;
+        }
+        loop {
+            let mut batch = Vec::with_capacity(BATCH_MAX);
+            while batch.len() < BATCH_MAX {
+                let Some(ledger) = round.next_candidate() else { break };
+                self.pace().await;
+                // Before the read: what comes after it may be of a ledger created again under the same id.
+                let changes = self.engine.changes(ledger);
+                let is_there = ledgers.exists(ledger).await;
+                let is_there = is_there.map_err(|error: LedgerError| Doubt::Metadata(error.to_string()))?;
+                let look = if is_there { SecondLook::Present } else { SecondLook::Absent };
+                if round.is_garbage(&look) {
+                    batch.push((ledger, changes));
+                }
+            }
+            if batch.is_empty() {
+                break;
+            }
+            // The same store has to have answered from the beginning to here.
+            self.check_cluster().await?;
+            if is_proven && evidence.has_mark && !self.has_mark().await? {
+                return Err(Doubt::MarkGone);
+            }
+            for (ledger, _) in &batch {
+                tracing::debug!(%ledger, "not in metadata: removed");
+            }
+            removed.ledgers += self.remove(&batch).await?;
+        }
+        // A bookie without ledgers has none to lose to another store, but a mark that tells which one it was.
+        if round.may_mark() || (is_empty && self.known.store_marks == [None; 2]) {
+            self.mark(of_here).await;
+        }
+        Ok(())
+    }
+
+    /// Invariant 6. Without a mark, because the store fails, there is one after the first round that allows it.
+    async fn mark_at_start(&mut self) {
+        if self.known.store_marks != [None; 2] {
+            return;
+        }
+        let Some(here) = self.snapshot().await.filter(Vec::is_empty) else { return };
+        let synced = self.layout.store().sync(self.layout.root()).await;
+        match synced.map_err(|error| Doubt::Metadata(error.to_string())) {
+            Ok(()) => match self.check_cluster().await {
+                Ok(()) => self.mark(in_one_number(&here)).await,
+                Err(doubt) => tracing::debug!(%doubt, "no mark is left in the metadata store"),
+            },
+            Err(doubt) => tracing::debug!(%doubt, "no mark is left in the metadata store"),
+        }
+    }
+
+    /// Leaves a new mark in the store, unless what is here is what was here at the last one.
+    async fn mark(&mut self, of_here: u64) {
+        if self.marked == Some(of_here) {
+            return;
+        }
+        match self.replace_mark().await {
+            Ok(()) => self.marked = Some(of_here),
+            Err(why) => {
+                tracing::warn!(why, "cannot mark the metadata store; it is tried after the next round")
+            }
+        }
+    }
+
+    async fn replace_mark(&mut self) -> Result<(), String> {
+        let marks = self.layout.store_marks();
+        let found = marks.get(&self.surplus.bookie_id).await.map_err(|error| error.to_string())?;
+        let former = found.filter(|mark| self.known.knows(*mark));
+        let new = self.random.next_u64();
+        self.remember(ClusterRecord { store_marks: [former, Some(new)], ..self.known }).await?;
+        marks.put(&self.surplus.bookie_id, new).await.map_err(|error| error.to_string())?;
+        self.remember(ClusterRecord { store_marks: [Some(new), None], ..self.known }).await
+    }
+
+    async fn has_mark(&self) -> Result<bool, Doubt> {
+        let found = self.layout.store_marks().get(&self.surplus.bookie_id).await;
+        let found = found.map_err(|error| Doubt::Metadata(error.to_string()))?;
+        Ok(found.is_some_and(|mark| self.known.knows(mark)))
+    }
+
+    async fn evidence(&self) -> Result<Evidence, Doubt> {
+        let store = |error: StoreError| Doubt::Metadata(error.to_string());
+        let has_cookie = match self.layout.cookies().get(&self.surplus.bookie_id).await {
+            Ok(found) => found.is_some(),
+            Err(CookiesError::Store(error)) => return Err(store(error)),
+            Err(_) => false,
+        };
+        Ok(Evidence {
+            is_member: has_cookie && !self.instance_id.is_empty(),
+            has_mark: self.has_mark().await?,
+            next_id: self.layout.ids().peek().await.map_err(store)?,
+        })
+    }
+
+    /// Keeps `known` for later starts.
+    async fn remember(&mut self, known: ClusterRecord) -> Result<(), String> {
+        let dirs = self.dirs.clone();
+        match tokio::task::spawn_blocking(move || dirs.save_known(&known)).await {
+            Ok(Ok(())) => {
+                self.known = known;
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn check_cluster(&self) -> Result<(), Doubt> {
+        let found = self.layout.instance_id().await.map_err(|error| Doubt::Metadata(error.to_string()))?;
+        GarbageRound::check_cluster(found.as_deref().unwrap_or_default(), &self.instance_id)?;
+        match self.layout.is_whole().await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Doubt::NotWhole),
+            Err(error) => Err(Doubt::Metadata(error.to_string())),
+        }
+    }
+
+    async fn pace(&self) {
+        tokio::time::sleep(Duration::from_secs(1) / self.config.ops_per_second.max(1)).await;
+    }
+
+    /// Removes ledgers, durably, and returns how many were here. One that changed since it was looked at stays until the
+    /// next round.
+    async fn remove(&self, batch: &[(LedgerId, Changes)]) -> Result<u64, Doubt> {
+        let mut removed = 0;
+        let mut left = batch.to_vec();
+        for _ in 0..ROOM_ATTEMPTS {
+            let mut answers = Vec::with_capacity(left.len());
+            for (ledger, changes) in left.drain(..) {
+                let was_here = self.engine.presence(ledger) == LedgerPresence::Known;
+                let (done, answer) = oneshot::channel();
+                let waiter = Box::new(move |outcome| {
+                    let _ = done.send(outcome);
+                });
+                if self.engine.remove_unchanged(ledger, changes, waiter) {
+                    answers.push(((ledger, changes), was_here, answer));
+                } else {
+                    tracing::info!(%ledger, "written to while it was looked at: left for the next round");
+                }
+            }
+            for (ledger, was_here, answer) in answers {
+                match answer.await {
+                    Ok(Ok(())) => removed += u64::from(was_here),
+                    Ok(Err(Refusal::TooManyRequests)) => left.push(ledger),
+                    Ok(Err(_)) | Err(_) => {
+                        return Err(Doubt::Metadata("the bookie's storage failed".to_owned()));
+                    }
+                }
+            }
+            if left.is_empty() {
+                return Ok(removed);
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+        Err(Doubt::Metadata("the journal has no room for removals".to_owned()))
+    }
+}
+
+/// Ledgers, so that others are told from them.
+fn in_one_number(ledgers: &[LedgerId]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    ledgers.hash(&mut hasher);
+    hasher.finish()
+}

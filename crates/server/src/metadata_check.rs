@@ -1,0 +1,396 @@
+//! Adds parked until metadata says whether this bookie may accept writes to their ledger ([`Engine::add_or_ask`]).
+//!
+//! # Data flow
+//! ```text
+//! ingest: the engine asks -> ParkedAdds: a copy of the add, with a permit, by ledger -> one read of the ledger's metadata
+//!     -> Engine::on_verdict -> placed as any add, or refused
+//! ```
+//!
+//! Recovery adds that a full bookie has no room for, and that may be on its disks already, are parked here as well: what
+//! is on disk is compared before they are placed ([`Engine::copy_on_disk`]).
+//!
+//! # Invariants
+//! 1. A verdict that lets an add pass was read, after a sync of the store, when the add was parked already. Verdicts that
+//!    refuse may be [`VERDICT_TTL`] old: a late writer sends many adds.
+//! 2. Only the adds that need a verdict wait for it: neither the rest of their connection nor other ledgers do.
+//! 3. Every parked add is placed or refused within the deadline, or its connection is closed.
+//! 4. Adds of one key leave in the order in which they came (IB23, protocol reference, section 1.7): while one is parked
+//!    or on its way to be placed, later ones are parked behind it ([`ParkedAdds::free_run`]), and a ledger is placed by
+//!    one task at a time.
+//!
+//! # Limits
+//! Parked adds: [`HELD_MAX`]; their bytes have a permit of the pool for large frames, without which an add is refused. As
+//! many again, without their bytes, that must be refused behind one of their key. Reads under way: [`READS_MAX`].
+
+use crate::latch::Latch;
+use crate::metrics::Counter;
+use crate::read_class::ReadClass;
+use crate::shared::Shared;
+use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal};
+use bindery_flow::Permit;
+use bindery_metadata::Layout;
+use bindery_metadata::layout::LedgerError;
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, MasterKey};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Adds held at once; more are answered with too-many-requests.
+pub const HELD_MAX: usize = 4096;
+/// Metadata reads under way.
+pub const READS_MAX: usize = 16;
+/// How long a verdict that refuses counts for other adds.
+pub const VERDICT_TTL: Duration = Duration::from_secs(1);
+/// Verdicts kept.
+const KEPT_MAX: usize = 1024;
+
+/// An add with its own copy of the body.
+struct Held {
+    /// It found no room and is refused when it comes to the front; without a body.
+    is_refused: bool,
+    origin: Origin,
+    entry: EntryId,
+    last_add_confirmed: Option<EntryId>,
+    key: MasterKey,
+    body: Vec<u8>,
+    is_recovery: bool,
+    is_high_priority: bool,
+    _permit: Option<Permit>,
+}
+
+impl Held {
+    fn add(&self, ledger: LedgerId) -> Add<'_> {
+        Add {
+            origin: self.origin,
+            ledger,
+            entry: self.entry,
+            last_add_confirmed: self.last_add_confirmed,
+            key: self.key,
+            body: &self.body,
+            is_recovery: self.is_recovery,
+            is_high_priority: self.is_high_priority,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// When the first of them came, or was left behind by the read before.
+    since: Option<Instant>,
+    adds: Vec<Held>,
+    /// Keys held, or on their way to be placed: how many of each.
+    keys: BTreeMap<EntryId, usize>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: BTreeMap<LedgerId, Waiting>,
+    /// Ledgers whose read has not begun.
+    queue: VecDeque<LedgerId>,
+    kept: BTreeMap<LedgerId, (MetadataVerdict, Instant)>,
+}
+
+impl State {
+    fn is_held(&self, add: &Add<'_>) -> bool {
+        self.waiting.get(&add.ledger).is_some_and(|waiting| waiting.keys.contains_key(&add.entry))
+    }
+}
+
+/// An add that cannot wait here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotHeld {
+    /// It is refused.
+    Refused(Refusal),
+    /// Nor be refused: that would pass one of its key, and too many of those wait already. No client gets here.
+    TooMany,
+}
+
+/// The adds that wait. Connections park them, [`MetadataChecker`] takes them out.
+#[derive(Default)]
+pub struct ParkedAdds {
+    state: Mutex<State>,
+    /// Adds held, or on their way to be placed; changed under the lock of the state.
+    held: AtomicUsize,
+    wake: Notify,
+    /// Adds that waited.
+    pub adds: Counter,
+    /// Metadata reads.
+    pub reads: Counter,
+    /// Reads that failed or were too slow.
+    pub silent: Counter,
+}
+
+impl ParkedAdds {
+    /// How many of `adds`, from the first, have no older add of their key parked here.
+    pub fn free_run(&self, adds: &[Add<'_>]) -> usize {
+        // A parked add of the same connection came before, by the same task.
+        if self.held() == 0 {
+            return adds.len();
+        }
+        let state = self.state.lock();
+        let is_behind = |add: &Add<'_>| state.is_held(add);
+        adds.iter().position(is_behind).unwrap_or(adds.len())
+    }
+
+    /// Parks a copy of an add that needs a verdict, or that an older one of its key is ahead of.
+    ///
+    /// # Errors
+    /// There is no room: refuse it with this, or close its connection.
+    pub fn hold(&self, shared: &Shared, add: &Add<'_>) -> Result<(), NotHeld> {
+        let permit = shared.pools.inbound_large.try_acquire(add.body.len() as u64);
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let is_behind = state.is_held(add);
+        // A verdict that refuses writers may be all that a recovery needs, and then it must be fresh.
+        if let Some((verdict, read)) = state.kept.get(&add.ledger)
+            && !is_behind
+            && now.duration_since(*read) < VERDICT_TTL
+            && (!add.is_recovery || *verdict == MetadataVerdict::Absent)
+        {
+            shared
+                .engine
+                .on_verdict(add.ledger, add.key, add.is_recovery, *verdict)
+                .map_err(NotHeld::Refused)?;
+        }
+        let held = self.held();
+        let is_refused = permit.is_none() || held >= HELD_MAX;
+        match (is_refused, is_behind) {
+            (true, false) => return Err(NotHeld::Refused(Refusal::TooManyRequests)),
+            (true, true) if held >= 2 * HELD_MAX => return Err(NotHeld::TooMany),
+            _ => {}
+        }
+        self.held.store(held + 1, Ordering::Release);
+        self.adds.add(1);
+        let held = Held {
+            is_refused,
+            origin: add.origin,
+            entry: add.entry,
+            last_add_confirmed: add.last_add_confirmed,
+            key: add.key,
+            body: if is_refused { Vec::new() } else { add.body.to_vec() },
+            is_recovery: add.is_recovery,
+            is_high_priority: add.is_high_priority,
+            _permit: permit.filter(|_| !is_refused),
+        };
+        let is_first = !state.waiting.contains_key(&add.ledger);
+        let waiting = state.waiting.entry(add.ledger).or_default();
+        waiting.since.get_or_insert(now);
+        *waiting.keys.entry(add.entry).or_default() += 1;
+        waiting.adds.push(held);
+        if is_first {
+            state.queue.push_back(add.ledger);
+            drop(state);
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Adds held now, those on their way to be placed included.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// The next ledger whose metadata is to be read, and since when its first add waits.
+    fn next(&self) -> Option<(LedgerId, Instant)> {
+        let mut state = self.state.lock();
+        let ledger = state.queue.pop_front()?;
+        let since = state.waiting.get(&ledger).and_then(|waiting| waiting.since);
+        Some((ledger, since.unwrap_or_else(Instant::now)))
+    }
+
+    /// Takes out what came before the read of `ledger` began; what came since waits for one more, which begins when
+    /// these are placed ([`ParkedAdds::placed`]).
+    fn settle(&self, ledger: LedgerId, begun: Begun, verdict: MetadataVerdict) -> Vec<Held> {
+        let mut state = self.state.lock();
+        if !matches!(verdict, MetadataVerdict::OpenHere | MetadataVerdict::Silent) {
+            if state.kept.len() >= KEPT_MAX {
+                state.kept.clear();
+            }
+            state.kept.insert(ledger, (verdict, begun.at));
+        }
+        let Some(waiting) = state.waiting.get_mut(&ledger) else { return Vec::new() };
+        let adds: Vec<Held> = waiting.adds.drain(..begun.adds.min(waiting.adds.len())).collect();
+        waiting.since = (!waiting.adds.is_empty()).then(Instant::now);
+        adds
+    }
+
+    /// These are in the hands of their shard: later ones of their keys may follow.
+    fn placed(&self, ledger: LedgerId, adds: &[Held]) {
+        let mut state = self.state.lock();
+        let Some(waiting) = state.waiting.get_mut(&ledger) else { return };
+        for held in adds {
+            if let Some(count) = waiting.keys.get_mut(&held.entry) {
+                *count -= 1;
+                if *count == 0 {
+                    waiting.keys.remove(&held.entry);
+                }
+            }
+        }
+        let is_empty = waiting.adds.is_empty();
+        if is_empty {
+            state.waiting.remove(&ledger);
+        } else {
+            state.queue.push_back(ledger);
+        }
+        self.held.fetch_sub(adds.len(), Ordering::Release);
+        drop(state);
+        if !is_empty {
+            self.wake.notify_one();
+        }
+    }
+
+    fn begin(&self, ledger: LedgerId) -> Begun {
+        let adds = self.state.lock().waiting.get(&ledger).map_or(0, |waiting| waiting.adds.len());
+        Begun { at: Instant::now(), adds }
+    }
+}
+
+/// What waited when a read began.
+#[derive(Clone, Copy)]
+struct Begun {
+    at: Instant,
+    adds: usize,
+}
+
+/// What metadata allows writers and recoveries of a ledger.
+pub fn verdict_of(metadata: &LedgerMetadata, bookie: &BookieId) -> MetadataVerdict {
+    let is_last = metadata.segments().last().is_some_and(|segment| segment.ensemble.contains(bookie));
+    match metadata.state {
+        LedgerState::Open if is_last => MetadataVerdict::OpenHere,
+        LedgerState::Open => MetadataVerdict::OpenElsewhere,
+        LedgerState::InRecovery | LedgerState::Closed { .. } => MetadataVerdict::Ended,
+    }
+}
+
+/// Reads metadata for the parked adds.
+pub struct MetadataChecker {
+    /// Holds the parked adds and the engine that takes them.
+    pub shared: Arc<Shared>,
+    /// The cluster.
+    pub layout: Layout,
+    /// This bookie.
+    pub bookie_id: BookieId,
+}
+
+impl MetadataChecker {
+    /// Works until `stop`.
+    pub async fn run(self, stop: Arc<Latch>) {
+        let mut reads: JoinSet<(LedgerId, Begun, MetadataVerdict)> = JoinSet::new();
+        let mut placing: JoinSet<()> = JoinSet::new();
+        let parked = &self.shared.parked_adds;
+        loop {
+            while reads.len() < READS_MAX
+                && let Some((ledger, since)) = parked.next()
+            {
+                let begun = parked.begin(ledger);
+                let left = self.shared.limits.admission_deadline.saturating_sub(since.elapsed());
+                reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, begun, left));
+                parked.reads.add(1);
+            }
+            tokio::select! {
+                () = stop.wait() => return,
+                () = parked.wake.notified() => {}
+                Some(read) = reads.join_next() => {
+                    let Ok((ledger, begun, verdict)) = read else { continue };
+                    if verdict == MetadataVerdict::Silent {
+                        parked.silent.add(1);
+                    }
+                    let adds = parked.settle(ledger, begun, verdict);
+                    placing.spawn(place(self.shared.clone(), ledger, adds, verdict));
+                }
+                Some(_) = placing.join_next() => {}
+            }
+        }
+    }
+}
+
+async fn read(
+    layout: Layout,
+    bookie_id: BookieId,
+    ledger: LedgerId,
+    begun: Begun,
+    left: Duration,
+) -> (LedgerId, Begun, MetadataVerdict) {
+    let ledgers = layout.ledgers();
+    let answer = async {
+        // A server that lags would not know that the ledger was closed.
+        layout.store().sync(&ledgers.path(ledger)).await.map_err(LedgerError::from)?;
+        ledgers.get(ledger).await
+    };
+    let verdict = match tokio::time::timeout(left, answer).await {
+        Ok(Ok(stored)) => verdict_of(&stored.metadata, &bookie_id),
+        Ok(Err(LedgerError::NotFound(_))) => MetadataVerdict::Absent,
+        Ok(Err(error)) => {
+            tracing::warn!(%ledger, %error, "cannot read the metadata of a ledger that is being written to; its parked adds are refused");
+            MetadataVerdict::Silent
+        }
+        Err(_) => MetadataVerdict::Silent,
+    };
+    (ledger, begun, verdict)
+}
+
+/// Places adds in their order, or refuses them.
+async fn place(shared: Arc<Shared>, ledger: LedgerId, adds: Vec<Held>, verdict: MetadataVerdict) {
+    let deadline = Instant::now() + shared.limits.admission_deadline;
+    for held in &adds {
+        let outcome = match shared.engine.on_verdict(ledger, held.key, held.is_recovery, verdict) {
+            _ if held.is_refused => Err(Refusal::TooManyRequests),
+            Ok(()) if is_stored(&shared, ledger, held, deadline).await => Ok(()),
+            Ok(()) => offer(&shared.engine, ledger, held, deadline).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = outcome {
+            shared.engine.refuse(shared.engine.shard_of(ledger), &[held.add(ledger)], refusal);
+        }
+    }
+    shared.parked_adds.placed(ledger, &adds);
+}
+
+/// True when the add was acknowledged, because a copy on disk is the same. One that cannot be read in time is none.
+async fn is_stored(shared: &Arc<Shared>, ledger: LedgerId, held: &Held, deadline: Instant) -> bool {
+    let add = held.add(ledger);
+    let Some(copy) = shared.engine.copy_on_disk(&add) else { return false };
+    let loaded = async {
+        let place = shared.io.of_directory(copy.directory());
+        let slot = shared.io.slot(place, ReadClass::Priority, held.body.len() as u64).await;
+        let (told, loaded) = oneshot::channel();
+        // After the deadline the receiver is gone.
+        shared.io.run(slot, None::<fn()>, move || drop(told.send(copy.load())));
+        loaded.await
+    };
+    let stored = tokio::time::timeout_at(deadline, loaded).await;
+    matches!(stored, Ok(Ok(Ok(stored))) if stored == held.body) && shared.engine.confirm(&add)
+}
+
+/// Offers an add until there is room for it; then its answer comes as any other's.
+async fn offer(
+    engine: &Arc<Engine>,
+    ledger: LedgerId,
+    held: &Held,
+    deadline: Instant,
+) -> Result<(), Refusal> {
+    let shard = engine.shard_of(ledger);
+    let mut grant: Option<AdmissionGrant> = None;
+    loop {
+        let adds = [held.add(ledger)];
+        let taken = match grant.take() {
+            Some(grant) => engine.add_batch_with(shard, &adds, grant),
+            None => engine.add_batch(shard, &adds),
+        };
+        if taken > 0 {
+            return Ok(());
+        }
+        let (told, room) = oneshot::channel();
+        // After the deadline the receiver is gone: the grant is dropped, and goes to the next in the queue.
+        engine.when_room(shard, &adds, Box::new(move |grant| drop(told.send(grant))));
+        match tokio::time::timeout_at(deadline, room).await {
+            Ok(Ok(given)) => grant = Some(given),
+            Ok(Err(_)) | Err(_) => return Err(Refusal::TooManyRequests),
+        }
+    }
+}
