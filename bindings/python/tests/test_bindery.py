@@ -157,7 +157,7 @@ class Blocking(unittest.TestCase):
                 call()
 
     def test_no_cluster(self):
-        with self.assertRaisesRegex(bindery.UnavailableError, "could be reached"):
+        with self.assertRaisesRegex(bindery.UnavailableError, "can be reached"):
             with bindery.Client("zk://127.0.0.1:1/ledgers", session_timeout=1):
                 self.fail("there is nothing to connect to")
 
