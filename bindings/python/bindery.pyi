@@ -9,10 +9,14 @@ bindery in one of the two processes only (``multiprocessing`` with "spawn").
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Literal, final
+
+from typing_extensions import Buffer
+
+__version__: str
 
 __all__ = [
     "BinderyError",
@@ -21,6 +25,7 @@ __all__ = [
     "BusyError",
     "Client",
     "ClosedError",
+    "DiskWeights",
     "Entry",
     "EntryIterator",
     "FencedError",
@@ -29,16 +34,20 @@ __all__ = [
     "LedgerIterator",
     "LedgerReader",
     "LedgerWriter",
+    "MetadataSecurity",
     "NoEntryError",
     "NoRoomError",
     "NotEnoughBookiesError",
     "NotForcedError",
     "NotFoundError",
+    "RackAware",
+    "RegionAware",
     "Tls",
     "TooLargeError",
     "UnavailableError",
     "WriteHealth",
     "WrongPasswordError",
+    "__version__",
 ]
 
 class BinderyError(Exception):
@@ -69,11 +78,11 @@ class NotForcedError(BinderyError):
     """Not all bookies of the ensemble have synced, so nothing more is confirmed.
 
     After ``force`` the writer lives on, and may force again. After ``close`` and ``hand_over`` it is gone, and the
-    ledger left open: opening it with ``recover`` closes it, with what its bookies have.
+    ledger left open: ``open(ledger, recover=True)`` closes it, with what its bookies have.
     """
 
 class BusyError(BinderyError):
-    """Another writer has the ledger, or died having it: then ``open`` with ``recover`` closes it."""
+    """Another writer has the ledger, or died having it: then ``open(ledger, recover=True)`` closes it."""
 
 class NoEntryError(BinderyError):
     """The entry is behind the ledger's end, or on none of its bookies."""
@@ -83,7 +92,7 @@ class UnavailableError(BinderyError):
 
 @final
 class Tls:
-    """TLS for connections to bookies, 1.2 and 1.3. The metadata store is spoken with in plain text."""
+    """TLS for connections to bookies, 1.2 and 1.3. That to the metadata store: ``MetadataSecurity``."""
 
     def __new__(
         cls,
@@ -105,6 +114,71 @@ class Tls:
         """
 
 @final
+class MetadataSecurity:
+    """How the connection to the metadata store is protected: TLS, a login with SASL DIGEST-MD5, or both."""
+
+    def __new__(
+        cls,
+        *,
+        trust: str | PathLike[str] | None = None,
+        trust_password: str | None = None,
+        identity: str | PathLike[str] | None = None,
+        identity_password: str | None = None,
+        check_names: bool = True,
+        user: str | None = None,
+        password_file: str | PathLike[str] | None = None,
+        jaas_file: str | PathLike[str] | None = None,
+        jaas_section: str | None = None,
+        restricted: bool = False,
+    ) -> MetadataSecurity:
+        """``trust``: speak TLS, with servers whose certificates are signed by these authorities and are for the name in the
+        URI, which names the secure ports. ``identity``: a key and its certificates, for servers that ask for one. Either
+        is one file, PEM, or PKCS12 or JKS with a password. ``check_names=False`` takes a certificate of any name, which
+        is a ``RuntimeWarning``.
+
+        ``user`` and ``password_file``, which has the password on its first line; or ``jaas_file``, with the section
+        ``jaas_section`` (``Client``): who to log in as. ``restricted``: new nodes belong to that identity alone, as with
+        ``zkEnableSecurity``; all processes of a cluster need the same one.
+
+        Files are read for each connection, so that renewed ones count; one that cannot be used is an
+        ``UnavailableError`` of the call that connects. Raises ``ValueError`` for arguments that do not go together.
+        """
+
+@final
+class RackAware:
+    """Each entry is on several racks, as far as there are several."""
+
+    def __new__(cls, *, racks_min: int = 2, enforced: bool = False) -> RackAware:
+        """``racks_min``: how many, at most as many as an entry has copies.
+
+        ``enforced``: a ledger that cannot be spread so is not created, which is a ``NotEnoughBookiesError``; a bookie that
+        failed is not replaced by one that breaks the spread; and bookies whose rack is not known are not used.
+        """
+
+@final
+class RegionAware:
+    """Each entry is on several regions, evenly, and inside them on several racks."""
+
+    def __new__(
+        cls,
+        *,
+        regions_min: int = 2,
+        racks_min: int = 2,
+        regions: Sequence[str] | None = None,
+        enforced: bool = False,
+    ) -> RegionAware:
+        """``regions``: those to write to, all by default; otherwise as ``RackAware``."""
+
+@final
+class DiskWeights:
+    """Bookies with more free disk space are chosen more often."""
+
+    def __new__(cls, *, multiple_max: int | None = None, interval: float | None = None) -> DiskWeights:
+        """``multiple_max`` (3): no bookie counts more than so many times the median, 0 for no bound; ``interval`` (300 s):
+        how often bookies are asked.
+        """
+
+@final
 class Client:
     """A client of a cluster. It connects when it is first needed; as a context manager, on entry, and closes on exit."""
 
@@ -118,6 +192,15 @@ class Client:
         slow_replica_bytes_max: int | None = None,
         explicit_lac_interval: float | None = None,
         frame_limit: int | None = None,
+        metadata_patience: float | None = None,
+        bookie_patience: float | None = None,
+        placement: RackAware | RegionAware | Literal["random"] | None = None,
+        rack_map: dict[str, str] | str | PathLike[str] | None = None,
+        rack_script: str | PathLike[str] | None = None,
+        location: str | None = None,
+        disk_weights: DiskWeights | None = None,
+        bookie_quarantine_time: float | None = None,
+        metadata_security: MetadataSecurity | None = None,
         tls: Tls | None = None,
         user: str | None = None,
         password: str | None = None,
@@ -133,7 +216,18 @@ class Client:
         confirmed entry of an idle ledger may stay hidden from readers, 0 for ever; ``frame_limit``: the bookies'
         ``nettyMaxFrameSizeBytes``, of which an entry may have all but some 500 bytes (by default 5 MiB to write, and
         Pulsar's 5,253,120 bytes to read). A read of a larger entry fails by itself, with
-        ``UnavailableError``.
+        ``UnavailableError``. ``metadata_patience`` (30 s): how long a metadata store that is away is waited for;
+        ``bookie_patience`` (0 s): how long a writer waits for bookies when fewer than its ack quorum can be written to.
+
+        Where bookies stand says ``rack_map``, a dict of hosts and places, ``/rack`` or ``/region/rack``, or a file with such
+        lines, which is read again while the client lives; or ``rack_script``, which is given hosts and prints their
+        places. With either, entries are spread over racks (``RackAware()``) unless ``placement`` says otherwise; without,
+        bookies are chosen at random. ``location``: where this process stands; of replicas that are about as fast those
+        of its rack are read first, then those of its region. ``disk_weights``: choose by free space, too.
+        ``bookie_quarantine_time`` (30 min): how long new ledgers do without a bookie that was found unhealthy, while there
+        are others. Raises ``ValueError`` for what does not go together, ``OSError`` for a map that cannot be read.
+
+        ``metadata_security``: TLS and a login for the metadata store; plain text and none by default.
 
         ``tls``: how to speak TLS with bookies, which are asked for it with START_TLS on each connection.
 
@@ -234,16 +328,18 @@ class Client:
     ) -> Future[LedgerWriter]:
         """``open_for_append`` for asyncio. Cancelled, it may leave the ledger taken."""
 
-    def open(self, ledger: int, *, password: bytes | bytearray | None = None, recover: bool = True) -> LedgerReader:
-        """Opens a ledger for reading.
+    def open(self, ledger: int, *, password: bytes | bytearray | None = None, recover: bool = False) -> LedgerReader:
+        """Opens a ledger for reading, and leaves it to its writer.
 
-        With ``recover`` an unclosed one is fenced, recovered and closed on the way: its writer can write no more,
-        and what is then read is final. Without, it is left alone: entries up to the last confirmed one can be read,
-        and followed. Raises ``NotFoundError``, ``WrongPasswordError``, ``UnavailableError``.
+        Of one that is not closed (``LedgerReader.is_closed``) entries up to the last confirmed one can be read, and
+        followed: ``LedgerReader.tail``. Raises ``NotFoundError``, ``WrongPasswordError``, ``UnavailableError``.
+
+        ``recover=True`` is for a ledger whose writer is gone: one that is not closed is fenced, recovered and closed on
+        the way, and what is then read is final. A writer that lives after all can write no more (``FencedError``).
         """
 
     def open_async(
-        self, ledger: int, *, password: bytes | bytearray | None = None, recover: bool = True
+        self, ledger: int, *, password: bytes | bytearray | None = None, recover: bool = False
     ) -> Future[LedgerReader]:
         """``open`` for asyncio."""
 
@@ -321,23 +417,27 @@ class LedgerWriter:
         The same as ``last_confirmed``, but with deferred sync: then they are safe once they are forced.
         """
 
-    def append(self, payload: bytes | bytearray) -> int:
+    def append(self, payload: Buffer) -> int:
         """Appends an entry and waits until it is confirmed, with deferred sync until it is acknowledged; its id.
+
+        ``payload``: any contiguous bytes-like object, such as ``bytes``, ``bytearray``, ``memoryview`` or an array of numpy. It
+        is read where it lies and may be changed when the call, or ``append_async``, has returned. ``BufferError`` for one
+        that does not lie in one piece.
 
         Raises ``TooLargeError`` (the writer lives on), and when it can write no more ``FencedError``,
         ``NotEnoughBookiesError``, ``ClosedError`` or ``UnavailableError``: the message names the last confirmed entry.
         """
 
-    def append_async(self, payload: bytes | bytearray) -> Future[int]:
+    def append_async(self, payload: Buffer) -> Future[int]:
         """``append`` for asyncio. The entry has its place in the ledger when this returns, unless room was lacking."""
 
-    def enqueue(self, payload: bytes | bytearray) -> int:
+    def enqueue(self, payload: Buffer) -> int:
         """Waits for room only, and sends an entry; its id. Errors as of ``append``; see ``drain``."""
 
-    def enqueue_async(self, payload: bytes | bytearray) -> Future[int]:
+    def enqueue_async(self, payload: Buffer) -> Future[int]:
         """``enqueue`` for asyncio. Cancelled before it was done, it has taken no id."""
 
-    def try_enqueue(self, payload: bytes | bytearray) -> int:
+    def try_enqueue(self, payload: Buffer) -> int:
         """``enqueue`` that refuses instead of waiting: sends an entry if there is room at once; its id.
 
         Raises ``NoRoomError`` when entries that bookies have not acknowledged use up the client's ``memory_limit``, and
@@ -459,7 +559,13 @@ class EntryIterator:
 
 @final
 class Entry:
-    """An entry as it was read."""
+    """An entry as it was read. ``memoryview(entry)`` is its payload.
+
+    Equal entries have equal ids, payloads, lengths and last confirmed entries; entries can be hashed, pickled and copied.
+    """
+
+    def __new__(cls, id: int, payload: bytes, last_add_confirmed: int | None, length_bytes: int) -> Entry:
+        """For tests of what handles entries: those of a ledger come from a ``LedgerReader``."""
 
     @property
     def id(self) -> int:
@@ -479,6 +585,12 @@ class Entry:
     @property
     def length_bytes(self) -> int:
         """Sum of the payloads up to and including this one."""
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """The payload, read-only."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 @final
 class LedgerInfo:

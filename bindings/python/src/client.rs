@@ -1,6 +1,7 @@
 //! `Client`: connected when first needed, so that its constructor neither blocks nor awaits.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -14,7 +15,9 @@ use crate::auth::Authentication;
 use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
 use crate::listing::LedgerIterator;
+use crate::metadata_security::MetadataSecurity;
 use crate::options::{create_options, credentials, ledger_id, mode, password_or_none, seconds};
+use crate::placement::{Arguments, DiskWeights, Placement, Policy};
 use crate::reader::LedgerReader;
 use crate::runtime::{start, wait};
 use crate::shared::Shared;
@@ -35,10 +38,13 @@ pub(crate) struct Client(Arc<Shared>);
 impl Client {
     #[new]
     #[pyo3(signature = (metadata_uri, *, session_timeout=None, request_timeout=None, memory_limit=None,
-        slow_replica_bytes_max=None, explicit_lac_interval=None, frame_limit=None, tls=None, user=None,
-        password=None, mechanism="digest-md5", auth_plugin=None, authenticate=None))]
+        slow_replica_bytes_max=None, explicit_lac_interval=None, frame_limit=None, metadata_patience=None,
+        bookie_patience=None, placement=None, rack_map=None, rack_script=None, location=None, disk_weights=None,
+        bookie_quarantine_time=None, metadata_security=None, tls=None, user=None, password=None,
+        mechanism="digest-md5", auth_plugin=None, authenticate=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
+        py: Python<'_>,
         metadata_uri: &str,
         session_timeout: Option<f64>,
         request_timeout: Option<f64>,
@@ -46,6 +52,15 @@ impl Client {
         slow_replica_bytes_max: Option<u64>,
         explicit_lac_interval: Option<f64>,
         frame_limit: Option<i64>,
+        metadata_patience: Option<f64>,
+        bookie_patience: Option<f64>,
+        placement: Option<Policy>,
+        rack_map: Option<Bound<'_, PyAny>>,
+        rack_script: Option<PathBuf>,
+        location: Option<String>,
+        disk_weights: Option<DiskWeights>,
+        bookie_quarantine_time: Option<f64>,
+        metadata_security: Option<MetadataSecurity>,
         tls: Option<Tls>,
         user: Option<String>,
         password: Option<String>,
@@ -62,6 +77,11 @@ impl Client {
                 "give user and password, or auth_plugin and authenticate, not both",
             ));
         }
+        let quarantine_time = seconds("bookie_quarantine_time", bookie_quarantine_time)?;
+        let placement = Placement::of(
+            py,
+            Arguments { policy: placement, rack_map, rack_script, location, disk_weights, quarantine_time },
+        )?;
         Ok(Client(Arc::new(Shared {
             uri,
             session_timeout: seconds("session_timeout", session_timeout)?,
@@ -70,6 +90,10 @@ impl Client {
             frame_limit: frame_limit.map(frame_limit_of).transpose()?,
             slow_replica_bytes_max,
             explicit_lac_interval: seconds("explicit_lac_interval", explicit_lac_interval)?,
+            metadata_patience: seconds("metadata_patience", metadata_patience)?,
+            bookie_patience: seconds("bookie_patience", bookie_patience)?,
+            placement,
+            metadata_security,
             tls,
             authentication,
             credentials,
@@ -174,8 +198,9 @@ impl Client {
         start(py, self.0.clone().open_for_append(ledger_id(ledger)?, password))
     }
 
-    /// Opens a ledger for reading; with `recover`, an unclosed one is fenced, recovered and closed on the way.
-    #[pyo3(signature = (ledger, *, password=None, recover=true))]
+    /// Opens a ledger for reading, and leaves it to its writer; with `recover`, an unclosed one is fenced, recovered and closed on
+    /// the way.
+    #[pyo3(signature = (ledger, *, password=None, recover=false))]
     fn open(
         &self,
         py: Python<'_>,
@@ -188,7 +213,7 @@ impl Client {
     }
 
     /// `open` for asyncio.
-    #[pyo3(signature = (ledger, *, password=None, recover=true))]
+    #[pyo3(signature = (ledger, *, password=None, recover=false))]
     fn open_async<'py>(
         &self,
         py: Python<'py>,

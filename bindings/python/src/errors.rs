@@ -109,7 +109,8 @@ impl Raise for ConnectError {
     fn class(&self) -> fn(String) -> PyErr {
         match self {
             ConnectError::Tls(_) | ConnectError::NeedsTls => of::<pyo3::exceptions::PyValueError>,
-            ConnectError::NoMetadata | ConnectError::Cluster(_) => of::<UnavailableError>,
+            // `NoMetadata`, `Cluster`.
+            _ => of::<UnavailableError>,
         }
     }
 }
@@ -119,9 +120,8 @@ impl Raise for LedgerError {
         match self {
             LedgerError::NotFound(_) => of::<NotFoundError>,
             LedgerError::Store(error) => error.class(),
-            LedgerError::Exists(_) | LedgerError::Changed(_) | LedgerError::Malformed { .. } => {
-                of::<BinderyError>
-            }
+            // `Exists`, `Changed`, `Malformed`.
+            _ => of::<BinderyError>,
         }
     }
 }
@@ -139,6 +139,7 @@ impl Raise for CreateError {
             CreateError::Store(error) => error.class(),
             CreateError::Id(_) => of::<UnavailableError>,
             CreateError::ClientClosed => of::<ClosedError>,
+            _ => of::<BinderyError>,
         }
     }
 }
@@ -153,7 +154,8 @@ impl Raise for Stopped {
             WhyStopped::TooManyChanges { .. } | WhyStopped::DeferredSync(_) => of::<UnavailableError>,
             WhyStopped::Metadata(error) => error.class(),
             WhyStopped::Closing | WhyStopped::ClientClosed => of::<ClosedError>,
-            WhyStopped::MetadataChanged | WhyStopped::Full => of::<BinderyError>,
+            // Also `MetadataChanged` and `Full`.
+            _ => of::<BinderyError>,
         }
     }
 }
@@ -163,6 +165,7 @@ impl Raise for AppendError {
         match self {
             AppendError::TooLarge { .. } => of::<TooLargeError>,
             AppendError::Stopped(stopped) => stopped.class(),
+            _ => of::<BinderyError>,
         }
     }
 }
@@ -172,6 +175,7 @@ impl Raise for TryAppendError {
         match self {
             TryAppendError::NoRoom { .. } => of::<NoRoomError>,
             TryAppendError::Append(error) => error.class(),
+            _ => of::<BinderyError>,
         }
     }
 }
@@ -182,6 +186,7 @@ impl Raise for ForceError {
             // Apart from `UnavailableError`, which may be the end of the writer: this may be forced again.
             ForceError::Bookies { .. } => of::<NotForcedError>,
             ForceError::Stopped(stopped) => stopped.class(),
+            _ => of::<BinderyError>,
         }
     }
 }
@@ -192,6 +197,7 @@ impl Raise for CloseError {
             CloseError::Stopped(stopped) | CloseError::GivenBack(stopped) => stopped.class(),
             CloseError::ClosedElsewhere { .. } => of::<FencedError>,
             CloseError::NotForced { error, .. } => error.class(),
+            _ => of::<BinderyError>,
         }
     }
 }
@@ -208,13 +214,13 @@ impl Raise for OpenError {
                 }
                 RecoveryError::NotEnoughBookies { .. } => of::<NotEnoughBookiesError>,
                 RecoveryError::Metadata(error) => error.class(),
-                RecoveryError::WriteQuorumTooLarge { .. } | RecoveryError::MetadataChanging(_) => {
-                    of::<BinderyError>
-                }
+                // `WriteQuorumTooLarge`, `MetadataChanging`.
+                _ => of::<BinderyError>,
             },
             OpenError::Lac(error) => error.class(),
             OpenError::Metadata(error) => error.class(),
             OpenError::ClientClosed => of::<ClosedError>,
+            _ => of::<BinderyError>,
         }
     }
 }
@@ -226,11 +232,22 @@ impl Raise for AppendOpenError {
             AppendOpenError::WrongPassword(_) => of::<WrongPasswordError>,
             AppendOpenError::Closed { .. } | AppendOpenError::InRecovery(_) => of::<FencedError>,
             AppendOpenError::Busy(_) => of::<BusyError>,
-            // Nothing to wait for, and nothing that another call would mend.
-            AppendOpenError::NotHandedOver(_) | AppendOpenError::UnknownHandover { .. } => of::<BinderyError>,
             AppendOpenError::Metadata(error) => error.class(),
             AppendOpenError::ClientClosed => of::<ClosedError>,
+            // `NotHandedOver` and `UnknownHandover`: nothing to wait for, and nothing that another call would mend.
+            _ => of::<BinderyError>,
         }
+    }
+
+    /// The message names the command that closes a ledger; here there is a call for it.
+    fn raise(self) -> PyErr {
+        let text = match &self {
+            AppendOpenError::Busy(ledger) | AppendOpenError::NotHandedOver(ledger) => {
+                format!("{self} (in Python: client.open({ledger}, recover=True))")
+            }
+            _ => self.to_string(),
+        };
+        self.class()(text)
     }
 }
 
@@ -242,6 +259,7 @@ impl Raise for ReadError {
             ReadError::Deleted(_) => of::<NotFoundError>,
             ReadError::Metadata(error) => error.class(),
             ReadError::ClientClosed => of::<ClosedError>,
+            _ => of::<BinderyError>,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How bookies and writes do, as a client sees them.
 
-use bindery_client::{NodeState, Percentiles};
+use bindery_client::Percentiles;
 use pyo3::prelude::*;
 
 /// Latencies of the last 5 to 10 s, in seconds; all 0 when nothing was answered.
@@ -29,7 +29,7 @@ impl Latencies {
 
 impl From<Percentiles> for Latencies {
     fn from(percentiles: Percentiles) -> Latencies {
-        let Percentiles { count, mean, p50, p95, p99 } = percentiles;
+        let Percentiles { count, mean, p50, p95, p99, .. } = percentiles;
         let [mean, p50, p95, p99] = [mean, p50, p95, p99].map(|latency| latency.as_secs_f64());
         Latencies { count, mean, p50, p95, p99 }
     }
@@ -93,13 +93,7 @@ impl From<bindery_client::BookieHealth> for BookieHealth {
     fn from(health: bindery_client::BookieHealth) -> BookieHealth {
         BookieHealth {
             id: health.bookie.to_string(),
-            state: match health.state {
-                NodeState::Healthy => "healthy",
-                NodeState::Probation => "probation",
-                NodeState::Suspect => "suspect",
-                NodeState::Unhealthy => "unhealthy",
-                NodeState::Forgotten => "forgotten",
-            },
+            state: health.state.as_str(),
             transitions: health.transitions,
             is_avoided: health.is_avoided,
             pending: health.pending,

@@ -43,7 +43,7 @@ impl LedgerInfo {
 
 impl From<bindery_client::LedgerInfo> for LedgerInfo {
     fn from(info: bindery_client::LedgerInfo) -> LedgerInfo {
-        let bindery_client::LedgerInfo { id, metadata, version: _, created_ms } = info;
+        let bindery_client::LedgerInfo { id, metadata, created_ms, .. } = info;
         let (state, last_entry, length_bytes) = match metadata.state {
             LedgerState::Open => ("open", None, None),
             LedgerState::InRecovery => ("in_recovery", None, None),

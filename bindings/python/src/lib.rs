@@ -13,13 +13,14 @@
 //! 2. Entries get their ids in the order of the calls, asyncio included: a call is polled once before it returns.
 //! 3. Every call ends, with a value or an exception of the module; a cancelled one is dropped, and the client's calls
 //!    say what that means; a cancelled step of an iterator takes nothing (`iterate`). Ctrl-C is seen within 0.1 s.
-//! 4. One runtime for each process, made when first needed and ended at interpreter exit. After a fork, objects of the
+//! 4. Memory of Python objects is read where the GIL is held (`payload`). Entries lend the memory of their payloads.
+//! 5. One runtime for each process, made when first needed and ended at interpreter exit. After a fork, objects of the
 //!    parent refuse.
 //!
 //! # Limits   what `bindery_client` bounds; outcomes on their way to event
 //! loops: 1024, then tasks wait
 //!
-//! # Not here   placement, connections by anything but TCP, the look at every copy (`verify`), figures of a client's reads as a
+//! # Not here   placement by a policy of the program's own, connections by anything but TCP, the look at every copy (`verify`), figures of a client's reads as a
 //! whole; reference documentation for Python users stands in `bindery.pyi`
 
 use pyo3::prelude::*;
@@ -31,7 +32,10 @@ mod health;
 mod info;
 mod iterate;
 mod listing;
+mod metadata_security;
 mod options;
+mod payload;
+mod placement;
 mod reader;
 mod runtime;
 mod shared;
@@ -45,7 +49,12 @@ mod writer;
 #[pymodule]
 fn bindery(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Client>()?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<tls::Tls>()?;
+    module.add_class::<metadata_security::MetadataSecurity>()?;
+    module.add_class::<placement::RackAware>()?;
+    module.add_class::<placement::RegionAware>()?;
+    module.add_class::<placement::DiskWeights>()?;
     module.add_class::<writer::LedgerWriter>()?;
     module.add_class::<reader::LedgerReader>()?;
     module.add_class::<reader::EntryIterator>()?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bindery_client::{LedgerId, LedgerListing};
+use bindery_client::{LedgerId, LedgerStream};
 use pyo3::prelude::*;
 
 use crate::errors::not_listed;
@@ -16,14 +16,12 @@ pub(crate) struct LedgerIterator(Source<Ids>);
 struct Ids {
     client: Arc<Shared>,
     /// `None` until the first step: making it wants a connection.
-    listing: Option<LedgerListing>,
-    /// What is left of the range that was read last.
-    range: std::vec::IntoIter<LedgerId>,
+    listing: Option<LedgerStream>,
 }
 
 impl LedgerIterator {
     pub fn new(client: Arc<Shared>) -> LedgerIterator {
-        LedgerIterator(Source::new(Ids { client, listing: None, range: Vec::new().into_iter() }))
+        LedgerIterator(Source::new(Ids { client, listing: None }))
     }
 }
 
@@ -32,14 +30,11 @@ impl Items for Ids {
 
     /// After an error the next call reads the same range.
     async fn next(&mut self) -> PyResult<Option<i64>> {
-        let Ids { client, listing, range } = self;
-        if range.as_slice().is_empty() {
-            let client = client.connected().await?;
-            let listing = listing.get_or_insert_with(|| client.ledgers());
-            let found = listing.next().await.map_err(|error| not_listed("ledgers", &error))?;
-            *range = found.unwrap_or_default().into_iter();
-        }
-        Ok(range.next().map(LedgerId::get))
+        let Ids { client, listing } = self;
+        let client = client.connected().await?;
+        let listing = listing.get_or_insert_with(|| client.ledgers());
+        let next = listing.next().await.transpose();
+        next.map(|id| id.map(LedgerId::get)).map_err(|error| not_listed("ledgers", &error))
     }
 }
 

@@ -24,8 +24,12 @@ pub(crate) fn create_options(
         DigestType::ALL.into_iter().find(|known| digest_word(*known) == digest).ok_or_else(|| {
             PyValueError::new_err(format!("no digest {digest:?}: choose crc32c, crc32, mac or dummy"))
         })?;
-    let password = password.map_or_else(Vec::new, |password| password.to_vec());
-    Ok(CreateOptions { quorum, digest, password, custom: custom.unwrap_or_default(), deferred_sync: false })
+    let mut options = CreateOptions::new(quorum).digest(digest);
+    if let Some(password) = password {
+        options = options.password(&password[..]);
+    }
+    options.custom = custom.unwrap_or_default();
+    Ok(options)
 }
 
 /// The user that a client proves to be, if it is somebody.

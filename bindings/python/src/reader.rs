@@ -1,10 +1,11 @@
 //! `LedgerReader`, and iteration over its entries.
 
-use bindery_client::{EntryId, EntryStream, TailStream};
+use bindery_client::{EntryId, EntryStream, ReadError, TailStream};
+use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyType};
 
-use crate::errors::Raise;
+use crate::errors::{NoEntryError, Raise};
 use crate::iterate::{Items, Source, Step};
 use crate::options::entry_id;
 use crate::runtime::{start, wait};
@@ -24,10 +25,52 @@ pub(crate) struct Entry {
 
 #[pymethods]
 impl Entry {
+    #[new]
+    #[pyo3(signature = (id, payload, last_add_confirmed, length_bytes))]
+    fn new(id: i64, payload: Py<PyBytes>, last_add_confirmed: Option<i64>, length_bytes: u64) -> Entry {
+        Entry { id, payload, last_add_confirmed, length_bytes }
+    }
+
+    fn __eq__(slf: Bound<'_, Self>, other: Bound<'_, Self>) -> bool {
+        let (py, (this, other)) = (slf.py(), (slf.get(), other.get()));
+        (this.id, this.last_add_confirmed, this.length_bytes)
+            == (other.id, other.last_add_confirmed, other.length_bytes)
+            && this.payload.as_bytes(py) == other.payload.as_bytes(py)
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        (self.id, self.payload.bind(py)).into_pyobject(py)?.hash()
+    }
+
+    /// For `pickle` and `copy`.
+    fn __reduce__<'py>(slf: Bound<'py, Self>) -> (Bound<'py, PyType>, Parts<'py>) {
+        let this = slf.get();
+        let payload = this.payload.bind(slf.py()).clone();
+        (slf.get_type(), (this.id, payload, this.last_add_confirmed, this.length_bytes))
+    }
+
+    /// The payload's, read-only.
+    #[allow(unsafe_code, reason = "Python's buffer protocol")]
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: std::ffi::c_int,
+    ) -> PyResult<()> {
+        // SAFETY: Python gives a view to be filled in, and holds the GIL. The payload fills it in, and is what the view refers
+        // to and what releases it, so it needs nothing of this object any more.
+        match unsafe { ffi::PyObject_GetBuffer(slf.get().payload.as_ptr(), view, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+
     fn __repr__(&self, py: Python<'_>) -> String {
         format!("<bindery.Entry {}, {} bytes>", self.id, self.payload.as_bytes(py).len())
     }
 }
+
+/// The parts of an entry.
+type Parts<'py> = (i64, Bound<'py, PyBytes>, Option<i64>, u64);
 
 /// An entry whose bytes are not Python's yet: they are copied once, where the GIL is held.
 pub(crate) struct Found(bindery_client::Entry);
@@ -38,7 +81,7 @@ impl<'py> IntoPyObject<'py> for Found {
     type Error = PyErr;
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Entry>> {
-        let bindery_client::Entry { id, payload, last_add_confirmed, length_bytes } = self.0;
+        let bindery_client::Entry { id, payload, last_add_confirmed, length_bytes, .. } = self.0;
         let payload = PyBytes::new(py, &payload).unbind();
         let last_add_confirmed = last_add_confirmed.map(EntryId::get);
         Bound::new(py, Entry { id: id.get(), payload, last_add_confirmed, length_bytes })
@@ -66,7 +109,18 @@ async fn refresh(reader: bindery_client::LedgerReader) -> PyResult<Option<i64>> 
 }
 
 async fn read_entry(reader: bindery_client::LedgerReader, entry: EntryId) -> PyResult<Found> {
-    reader.read_entry(entry).await.map(Found).map_err(Raise::raise)
+    reader.read_entry(entry).await.map(Found).map_err(|error| not_read(&reader, error))
+}
+
+/// A ledger that is not closed may have more entries, sooner or later.
+fn not_read(reader: &bindery_client::LedgerReader, error: ReadError) -> PyErr {
+    match error {
+        ReadError::BeyondEnd { .. } if !reader.is_closed() => NoEntryError::new_err(format!(
+            "{error} so far, because its writer has not closed it. Wait for more with tail(), or, if that writer is gone, open \
+             the ledger with recover=True, which closes it"
+        )),
+        error => error.raise(),
+    }
 }
 
 #[pymethods]
@@ -119,13 +173,15 @@ impl LedgerReader {
     #[pyo3(signature = (first=0, last=None))]
     fn read(&self, first: i64, last: Option<i64>) -> PyResult<EntryIterator> {
         let stream = self.range(first, last)?.map(|(first, last)| self.0.read(first, last));
-        Ok(EntryIterator::over(stream.map_or(Entries::Nothing, Entries::Range)))
+        Ok(EntryIterator::over(
+            stream.map_or(Entries::Nothing, |stream| Entries::Range(stream, self.0.clone())),
+        ))
     }
 
     /// As `read`, also behind the last confirmed entry of an open ledger.
     fn read_unconfirmed(&self, first: i64, last: i64) -> PyResult<EntryIterator> {
         let stream = self.0.read_unconfirmed(entry_id(first)?, entry_id(last)?);
-        Ok(EntryIterator::over(Entries::Range(stream)))
+        Ok(EntryIterator::over(Entries::Range(stream, self.0.clone())))
     }
 
     /// Follows the ledger: waits for entries, ends when it is closed and read to its end.
@@ -143,7 +199,8 @@ impl LedgerReader {
     }
 
     fn __repr__(&self) -> String {
-        format!("<bindery.LedgerReader of ledger {}>", self.0.id())
+        let state = if self.0.is_closed() { "closed" } else { "not closed" };
+        format!("<bindery.LedgerReader of ledger {}, {state}>", self.0.id())
     }
 }
 
@@ -152,7 +209,7 @@ impl LedgerReader {
 pub(crate) struct EntryIterator(Source<Entries>);
 
 enum Entries {
-    Range(EntryStream),
+    Range(EntryStream, bindery_client::LedgerReader),
     Tail(Box<TailStream>),
     Nothing,
 }
@@ -168,11 +225,13 @@ impl Items for Entries {
 
     async fn next(&mut self) -> PyResult<Option<Found>> {
         let entry = match self {
-            Entries::Range(stream) => stream.next().await,
-            Entries::Tail(stream) => stream.next().await,
+            Entries::Range(stream, reader) => {
+                stream.next().await.transpose().map_err(|error| not_read(reader, error))?
+            }
+            Entries::Tail(stream) => stream.next().await.transpose().map_err(Raise::raise)?,
             Entries::Nothing => None,
         };
-        entry.transpose().map(|entry| entry.map(Found)).map_err(Raise::raise)
+        Ok(entry.map(Found))
     }
 }
 

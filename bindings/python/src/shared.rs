@@ -13,6 +13,8 @@ use crate::auth::Authentication;
 use crate::errors::{ClosedError, Raise, not_listed};
 use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
+use crate::metadata_security::MetadataSecurity;
+use crate::placement::Placement;
 use crate::reader::LedgerReader;
 use crate::runtime::check_process;
 use crate::tls::Tls;
@@ -27,6 +29,10 @@ pub(crate) struct Shared {
     pub frame_limit: Option<FrameLimit>,
     pub slow_replica_bytes_max: Option<u64>,
     pub explicit_lac_interval: Option<Duration>,
+    pub metadata_patience: Option<Duration>,
+    pub bookie_patience: Option<Duration>,
+    pub placement: Placement,
+    pub metadata_security: Option<MetadataSecurity>,
     pub tls: Option<Tls>,
     pub authentication: Option<Authentication>,
     pub credentials: Option<Credentials>,
@@ -67,6 +73,16 @@ impl Shared {
         }
         if let Some(interval) = self.explicit_lac_interval {
             builder = builder.explicit_lac_interval(interval);
+        }
+        if let Some(patience) = self.metadata_patience {
+            builder = builder.metadata_patience(patience);
+        }
+        if let Some(patience) = self.bookie_patience {
+            builder = builder.bookie_patience(patience);
+        }
+        builder = self.placement.apply(builder);
+        if let Some(security) = &self.metadata_security {
+            builder = builder.metadata_security(security.security());
         }
         if let Some(tls) = &self.tls {
             builder = builder.tls(tls.options());

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bindery_client::{EntryId, Progress};
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 use tokio::sync::{mpsc, watch};
 
 use crate::errors::{ClosedError, Raise};
+use crate::payload::{Payload, id_of};
 use crate::runtime::{start, wait};
 
 /// The writer of a ledger. Entries get their ids in the order of the calls.
@@ -47,14 +47,20 @@ impl Shared {
         open.as_ref().map(|open| open.lent.clone()).ok_or_else(closed)
     }
 
-    async fn enqueue(self: Arc<Self>, payload: PyBackedBytes) -> PyResult<i64> {
-        let entry = self.lend()?.writer.enqueue(&payload).await;
-        entry.map(EntryId::get).map_err(Raise::raise)
+    async fn enqueue(self: Arc<Self>, payload: Payload) -> PyResult<i64> {
+        let lent = self.lend()?;
+        match payload.send(|bytes| lent.writer.try_enqueue(bytes))? {
+            Ok(entry) => Ok(entry.get()),
+            Err(waiting) => id_of(lent.writer.enqueue(waiting.as_ref()).await),
+        }
     }
 
-    async fn append(self: Arc<Self>, payload: PyBackedBytes) -> PyResult<i64> {
-        let entry = self.lend()?.writer.append(&payload).await;
-        entry.map(EntryId::get).map_err(Raise::raise)
+    async fn append(self: Arc<Self>, payload: Payload) -> PyResult<i64> {
+        let lent = self.lend()?;
+        match payload.send(|bytes| lent.writer.try_append(bytes))? {
+            Ok(confirmed) => id_of(confirmed.await),
+            Err(waiting) => id_of(lent.writer.append(waiting.as_ref()).await),
+        }
     }
 
     async fn drain(self: Arc<Self>) -> PyResult<Option<i64>> {
@@ -63,9 +69,9 @@ impl Shared {
     }
 
     /// Returns at once, so it has no form that waits.
-    async fn try_enqueue(self: Arc<Self>, payload: PyBackedBytes) -> PyResult<i64> {
-        let entry = self.lend()?.writer.try_enqueue(&payload);
-        entry.map(EntryId::get).map_err(Raise::raise)
+    async fn try_enqueue(self: Arc<Self>, payload: Payload) -> PyResult<i64> {
+        let lent = self.lend()?;
+        payload.send_now(|bytes| lent.writer.try_enqueue(bytes)).map(EntryId::get)
     }
 
     async fn force(self: Arc<Self>) -> PyResult<Option<i64>> {
@@ -161,27 +167,27 @@ impl LedgerWriter {
     }
 
     /// Appends an entry and waits until it is confirmed; its id.
-    fn append(&self, py: Python<'_>, payload: PyBackedBytes) -> PyResult<i64> {
+    fn append(&self, py: Python<'_>, payload: Payload) -> PyResult<i64> {
         wait(py, self.shared.clone().append(payload))
     }
 
     /// `append` for asyncio.
-    fn append_async<'py>(&self, py: Python<'py>, payload: PyBackedBytes) -> PyResult<Bound<'py, PyAny>> {
+    fn append_async<'py>(&self, py: Python<'py>, payload: Payload) -> PyResult<Bound<'py, PyAny>> {
         start(py, self.shared.clone().append(payload))
     }
 
     /// Waits for room only, and sends an entry; its id.
-    fn enqueue(&self, py: Python<'_>, payload: PyBackedBytes) -> PyResult<i64> {
+    fn enqueue(&self, py: Python<'_>, payload: Payload) -> PyResult<i64> {
         wait(py, self.shared.clone().enqueue(payload))
     }
 
     /// `enqueue` for asyncio.
-    fn enqueue_async<'py>(&self, py: Python<'py>, payload: PyBackedBytes) -> PyResult<Bound<'py, PyAny>> {
+    fn enqueue_async<'py>(&self, py: Python<'py>, payload: Payload) -> PyResult<Bound<'py, PyAny>> {
         start(py, self.shared.clone().enqueue(payload))
     }
 
     /// Sends an entry if there is room for it at once; its id.
-    fn try_enqueue(&self, py: Python<'_>, payload: PyBackedBytes) -> PyResult<i64> {
+    fn try_enqueue(&self, py: Python<'_>, payload: Payload) -> PyResult<i64> {
         wait(py, self.shared.clone().try_enqueue(payload))
     }
 

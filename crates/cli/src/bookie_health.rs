@@ -102,17 +102,6 @@ async fn look(client: &Client, reader: Option<&LedgerReader>, interval: Duration
     Ok(())
 }
 
-/// Its name in a table.
-pub fn state(state: NodeState) -> &'static str {
-    match state {
-        NodeState::Healthy => "healthy",
-        NodeState::Probation => "probation",
-        NodeState::Suspect => "suspect",
-        NodeState::Unhealthy => "unhealthy",
-        NodeState::Forgotten => "forgotten",
-    }
-}
-
 /// Milliseconds, with as many digits as say something.
 fn ms(latency: Duration, count: u64) -> String {
     let ms = latency.as_secs_f64() * 1000.0;
@@ -148,7 +137,7 @@ fn render(bookies: &[BookieHealth], reads: &ReadHealth, columns: Option<usize>) 
             let Percentiles { count, p50, p95, p99, .. } = bookie.reads;
             vec![
                 bookie.bookie.to_string(),
-                state(bookie.state).to_owned(),
+                bookie.state.as_str().to_owned(),
                 bookie.pending.to_string(),
                 bookie.answered.to_string(),
                 ms(p50, count),
@@ -185,7 +174,7 @@ fn object(bookie: &BookieHealth) -> Value {
     let us = |latency: Duration| latency.as_micros() as u64;
     json!({
         "bookie_id": bookie.bookie.as_str(),
-        "state": state(bookie.state),
+        "state": bookie.state.as_str(),
         "avoided": bookie.is_avoided,
         "pending": bookie.pending,
         "reads_sent": bookie.reads_sent,
@@ -212,41 +201,22 @@ mod tests {
 
     #[test]
     fn a_line_for_each_bookie_and_one_for_the_reads() {
-        let reads = Percentiles { count: 3, p50: Duration::from_micros(250), ..Percentiles::default() };
-        let bookie = BookieHealth {
-            bookie: BookieId::new("10.0.0.1:3181").unwrap(),
-            state: NodeState::Suspect,
-            transitions: 1,
-            is_avoided: true,
-            pending: 2,
-            is_blocked: false,
-            reads_sent: 7,
-            answered: 3,
-            reads,
-            batch_reads: Percentiles::default(),
-            timeouts: 4,
-            unreachable: 5,
-            errors: 6,
-            rejected: 1,
-            reject_percent: 0,
-            missing_copies: 0,
-            probes_answered: 0,
-            probes_failed: 1,
-            hedges_sent: 9,
-            hedges_won: 8,
-            last_error: Some("cannot connect".to_owned()),
-        };
-        let text = render(
-            std::slice::from_ref(&bookie),
-            &ReadHealth { fail_open: 11, ..ReadHealth::default() },
-            None,
-        );
+        let mut bookie = BookieHealth::new(BookieId::new("10.0.0.1:3181").unwrap());
+        (bookie.state, bookie.pending, bookie.reads_sent, bookie.answered) = (NodeState::Suspect, 2, 7, 3);
+        (bookie.reads.count, bookie.reads.p50) = (3, Duration::from_micros(250));
+        (bookie.timeouts, bookie.unreachable, bookie.errors, bookie.rejected) = (4, 5, 6, 1);
+        (bookie.hedges_sent, bookie.hedges_won) = (9, 8);
+        bookie.last_error = Some("cannot connect".to_owned());
+        let mut reads = ReadHealth::default();
+        reads.fail_open = 11;
+        let text = render(std::slice::from_ref(&bookie), &reads, None);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         let expected = "10.0.0.1:3181 suspect 2 3 0.25 0.00 0.00 4 5 7 8 of 9";
         assert_eq!(lines[1], expected.split(' ').collect::<Vec<_>>(), "{text}");
         assert!(lines[2].ends_with(&["no", "replica", "well", "11"]), "{text}");
         assert_eq!(lines[3], ["10.0.0.1:3181:", "cannot", "connect"], "{text}");
-        let busy = BookieHealth { pending: 1_234_567, ..bookie.clone() };
+        let mut busy = bookie.clone();
+        busy.pending = 1_234_567;
         let text = render(&[bookie, busy], &ReadHealth::default(), Some(80));
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         assert!(

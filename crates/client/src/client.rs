@@ -8,7 +8,7 @@ use std::time::Duration;
 use bindery_flow::ByteBudget;
 use bindery_io::canary::Canaries;
 use bindery_io::{Random, SystemRandom};
-use bindery_metadata::layout::{IdError, LedgerError, LedgerListing, StoredLedger};
+use bindery_metadata::layout::{IdError, LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
 use bindery_metadata::{
     ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, Security, StoreError, WaitFor,
@@ -24,6 +24,7 @@ use crate::credentials::Credentials;
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{HANDOVER_PROPERTY, Handover, RESERVED_PREFIX, claimed, needs_marks};
 use crate::health::{BookieHealth, BusyBookie, NodeHealth, Prober, ReadHealth, ask};
+use crate::listing::LedgerStream;
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::resolver::NetworkResolver;
 use crate::placement::{
@@ -40,6 +41,7 @@ use crate::writer::{KeptBytes, LedgerWriter, TakenOver, WriteCounts, WriteHealth
 
 /// A ledger's metadata as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LedgerInfo {
     /// The ledger.
     pub id: LedgerId,
@@ -51,8 +53,16 @@ pub struct LedgerInfo {
     pub created_ms: i64,
 }
 
+impl LedgerInfo {
+    /// Of these parts: for tests of programs that show it.
+    pub fn new(id: LedgerId, metadata: LedgerMetadata, version: Version, created_ms: i64) -> LedgerInfo {
+        LedgerInfo { id, metadata, version, created_ms }
+    }
+}
+
 /// A registered bookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BookieInfo {
     /// Its id.
     pub id: BookieId,
@@ -64,6 +74,7 @@ pub struct BookieInfo {
 
 /// Bytes that a client holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryInUse {
     /// Of entries that bookies have not all acknowledged.
     pub adds_bytes: u64,
@@ -682,9 +693,9 @@ impl Client {
         Ok(LedgerInfo { id, metadata: stored.metadata, version: stored.version, created_ms })
     }
 
-    /// All ledgers, in ascending ranges.
-    pub fn ledgers(&self) -> LedgerListing {
-        self.0.layout.ledgers().list()
+    /// The ids of all ledgers, ascending. Nothing is read before the stream is polled.
+    pub fn ledgers(&self) -> LedgerStream {
+        LedgerStream::new(self.0.layout.ledgers().list())
     }
 
     /// All registered bookies, sorted by id. One that changes between writable and read-only counts as read-only.

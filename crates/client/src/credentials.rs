@@ -33,6 +33,7 @@ const PLAIN_PLUGIN: &str = "sasl-plain";
 
 /// How a user proves itself to bookies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mechanism {
     /// SASL DIGEST-MD5 (RFC 2831), as BookKeeper's `SASLClientProviderFactory` has it: the secret is not sent. Only use it inside
     /// TLS where others can listen, because they could try out secrets.

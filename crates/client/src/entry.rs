@@ -16,6 +16,7 @@ use bytes::{BufMut, Bytes};
 
 /// An entry as a reader gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Entry {
     /// Its number.
     pub id: EntryId,

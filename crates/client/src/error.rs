@@ -21,6 +21,7 @@ pub struct BookieAnswers(pub Vec<(BookieId, BookieAnswer)>);
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BookieAnswer {
     /// It does not have it.
     #[error("does not have it")]
@@ -51,6 +52,7 @@ impl fmt::Display for BookieAnswers {
 
 /// Too few bookies for an ensemble, or for the replacement of some of its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NotEnoughBookies {
     /// How many are needed.
     pub needed: usize,
@@ -92,6 +94,7 @@ impl std::error::Error for NotEnoughBookies {}
 
 /// Why [`ClientBuilder::connect`](crate::ClientBuilder::connect) failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The builder was given no metadata URI.
     #[error("no metadata store was named: give the builder its URI (ClientBuilder::metadata)")]
@@ -112,6 +115,7 @@ pub enum ConnectError {
 
 /// Why no ledger was created. Nothing is left behind, except perhaps a skipped id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CreateError {
     /// Too few writable bookies.
     #[error("cannot create a ledger: {0}")]
@@ -159,6 +163,7 @@ pub enum CreateError {
 
 /// Why a writer stopped for good. What to do is in the messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WhyStopped {
     /// Somebody recovers the ledger: another client took this writer for dead.
     #[error("another client is recovering the ledger; it will be closed. Write on in a new ledger")]
@@ -212,6 +217,7 @@ pub enum WhyStopped {
 
 /// Why a force did not come through.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ForceError {
     /// Not all bookies of the ensemble said that they synced. Nothing more is confirmed, and the writer lives on.
     #[error(
@@ -231,6 +237,7 @@ pub enum ForceError {
 
 /// Why an entry was not appended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AppendError {
     /// This entry is too large; the writer lives on.
     #[error(
@@ -251,6 +258,7 @@ pub enum AppendError {
 
 /// Why an entry was not appended at once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TryAppendError {
     /// There is no room for it now; the writer lives on.
     #[error(
@@ -270,6 +278,7 @@ pub enum TryAppendError {
 
 /// The end of a writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stopped {
     /// The ledger.
     pub ledger: LedgerId,
@@ -293,6 +302,7 @@ impl std::error::Error for Stopped {}
 
 /// Why a ledger was not closed, or not handed over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CloseError {
     /// Entries that were enqueued could not be confirmed: open the ledger with recovery to close it.
     #[error(transparent)]
@@ -327,8 +337,20 @@ pub enum CloseError {
     },
 }
 
+impl CloseError {
+    /// The last entry that this writer had confirmed.
+    pub fn last_confirmed(&self) -> Option<EntryId> {
+        match self {
+            CloseError::Stopped(stopped) | CloseError::GivenBack(stopped) => stopped.last_confirmed,
+            CloseError::NotForced { last_confirmed, .. }
+            | CloseError::ClosedElsewhere { last_confirmed, .. } => *last_confirmed,
+        }
+    }
+}
+
 /// Why a ledger cannot be taken up for appending.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AppendOpenError {
     /// No such ledger.
     #[error("ledger {0} does not exist")]
@@ -388,6 +410,7 @@ fn end(last_entry: Option<EntryId>) -> String {
 
 /// Why a ledger was not opened for reading.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// No such ledger.
     #[error("ledger {0} does not exist")]
@@ -411,6 +434,7 @@ pub enum OpenError {
 
 /// Why a ledger could not be recovered. It stays in recovery, nothing is lost, and it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecoveryError {
     /// A bookie refused the key, or this client: both have the same code.
     #[error(
@@ -478,6 +502,7 @@ pub enum RecoveryError {
 
 /// Why something was not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// Behind the last entry (closed ledger) or the LAC, last add confirmed (open ledger).
     #[error("ledger {ledger} has no entry {entry}: it ends with {}", end(*.last))]

@@ -53,7 +53,13 @@
 //! [`ClientBuilder::memory_limit`]; held up by a slow bookie: [`ClientBuilder::slow_replica_bytes_max`]; a write quorum:
 //! [`WRITE_QUORUM_SIZE_MAX`]; an entry: what fits a frame of 5 MiB ([`LedgerWriter::payload_bytes_max`])
 //!
-//! Without async code: [`blocking`].
+//! Everything with a `next` is a [`Stream`], too, for `StreamExt` and `TryStreamExt`: [`EntryStream`],
+//! [`TailStream`], [`StoredStream`], [`LedgerStream`]. For bytes without entries of their own there are tokio's
+//! `AsyncWrite` and `AsyncRead`: [`ByteWriter`], [`ByteReader`].
+//!
+//! A program needs this crate and a tokio runtime: all types of its signatures are re-exported here.
+//!
+//! Without async code, and without a runtime of one's own: [`blocking`].
 //!
 //! For tiering: [`Client::bulk`] reads stored bytes in the background, [`Client::reconcile`] tells bookies what is in object
 //! storage.
@@ -66,8 +72,14 @@
 //!
 //! # Not here   telling a bookie's incarnations apart (IC16)
 
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 pub mod blocking;
 mod bulk;
+mod byte_io;
 /// As the server's tests make them.
 #[cfg(test)]
 #[path = "../../server/tests/it/common/certificates.rs"]
@@ -83,6 +95,8 @@ mod handover;
 pub mod health;
 #[cfg(test)]
 mod lagging;
+mod listing;
+pub mod metadata;
 mod metadata_edit;
 #[cfg(test)]
 mod model;
@@ -93,25 +107,33 @@ mod reconcile;
 mod recovery;
 mod retry;
 mod slow;
+/// What [`Client::reconcile`] says of entries and objects.
+pub mod tier {
+    pub use bindery_types::tier::{ClusterId, InvalidId, ObjectId, ObjectRef, Reconciliation, TierExtent};
+}
 pub mod tls;
 pub mod transport;
 mod verify;
 mod window;
 mod writer;
 
-pub use bindery_metadata::layout::{LedgerError, LedgerListing};
-pub use bindery_metadata::{
-    Endpoint, Fault as MetadataFault, MetadataUri, RegistrationMode, ServerFaults, StoreError, WaitFor,
-};
+pub use bindery_flow::Permit;
+pub use bindery_io::{Random, SeededRandom, SystemRandom};
 pub use bindery_types::{
-    BookieId, DigestType, EntryId, InvalidQuorum, LedgerId, LedgerMetadata, LedgerState, Quorum, Segment,
+    BookieId, DigestType, EntryId, InvalidBookieId, InvalidQuorum, InvalidSegment, LedgerId, LedgerMetadata,
+    LedgerSecret, LedgerState, MasterKey, MetadataFormatVersion, Quorum, Segment,
 };
+pub use bytes::Bytes;
+pub use futures_core::stream::{FusedStream, Stream};
+/// Of [`LedgerWriter::progress`].
+pub use tokio::sync::watch;
 
 pub use crate::bulk::{
     BulkCounts, BulkOptions, BulkReader, LedgerView, StoredBatch, StoredEntry, StoredStream,
 };
-pub use bindery_wire::FrameLimit;
+pub use bindery_wire::{ErrorCode, FrameLimit};
 
+pub use crate::byte_io::{ByteReader, ByteWriter, ENTRY_SIZE_BYTES_DEFAULT};
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
 pub use crate::connection::hooks::{
     Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn,
@@ -124,6 +146,11 @@ pub use crate::error::{
 };
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::health::{BookieHealth, BusyBookie, NodeState, Percentiles, ReadHealth};
+pub use crate::listing::LedgerStream;
+pub use crate::metadata::{
+    Endpoint, LedgerError, MetadataFault, MetadataUri, RegistrationMode, ServerFaults, StoreError, UriError,
+    Version, WaitFor,
+};
 pub use crate::options::{
     BOOKIE_QUARANTINE_TIME_DEFAULT, CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT,
     METADATA_PATIENCE_DEFAULT, OpenMode, REQUEST_TIMEOUT_DEFAULT, SLOW_REPLICA_PART_DEFAULT,

@@ -33,6 +33,7 @@ pub const WRITE_QUORUM_SIZE_MAX: usize = 64;
 
 /// How a new ledger is to be made.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CreateOptions {
     /// Ensemble, write quorum (at most [`WRITE_QUORUM_SIZE_MAX`]) and ack quorum.
     pub quorum: Quorum,
@@ -58,6 +59,24 @@ impl CreateOptions {
         }
     }
 
+    /// Another [`digest`](Self::digest).
+    pub fn digest(mut self, digest: DigestType) -> CreateOptions {
+        self.digest = digest;
+        self
+    }
+
+    /// A [`password`](Self::password), which readers need as well.
+    pub fn password(mut self, password: impl Into<Vec<u8>>) -> CreateOptions {
+        self.password = password.into();
+        self
+    }
+
+    /// One more [free property](Self::custom), or another value of it.
+    pub fn property(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> CreateOptions {
+        self.custom.insert(name.into(), value.into());
+        self
+    }
+
     /// Whether bookies may acknowledge entries before they sync them (BookKeeper's `DEFERRED_SYNC`). Entries are then
     /// confirmed, and seen by readers, only up to the last [`LedgerWriter::force`](crate::LedgerWriter::force), which all
     /// bookies of the ensemble must answer. A bookie that fails cannot be replaced, and ends the writer; the ledger cannot
@@ -81,6 +100,7 @@ impl std::fmt::Debug for CreateOptions {
 
 /// What opening an unclosed ledger does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OpenMode {
     /// Fences its writer out, finds the last entry, closes it. What is then read is final.
     Recover,

@@ -50,6 +50,7 @@ pub enum TierSupport {
 
 /// Why a bookie was not told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReconcileError {
     /// It does not advertise the operation.
     #[error(

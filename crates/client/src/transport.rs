@@ -28,6 +28,7 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BookieError>> + S
 
 /// Why a bookie did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BookieError {
     /// It answered with a code.
     #[error("refused: {0:?}{advice}", advice = refusal_advice(*.0))]

@@ -243,6 +243,7 @@ impl SessionCredentials {
 
 /// Why a store operation failed; each variant answers what the caller can do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The node is not there.
     #[error("{path} does not exist in the metadata store")]

@@ -31,6 +31,7 @@ pub struct MetadataUri {
 
 /// Why a metadata URI is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UriError {
     /// Not of the form `scheme://servers/root`.
     #[error("{uri:?} is not a metadata URI: use {VALID_FORMS}")]

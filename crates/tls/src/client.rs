@@ -29,6 +29,23 @@ pub struct ClientContents {
 }
 
 impl ClientFiles {
+    /// Trusts servers of these authorities under the name that the client connects to; no certificate of the client's own.
+    pub fn new(authorities: StoreFile) -> ClientFiles {
+        ClientFiles { authorities, identity: None, verifies_names: true }
+    }
+
+    /// Presents a certificate of the client's own.
+    pub fn identity(mut self, identity: StoreFile) -> ClientFiles {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Takes a server's certificate of any name: whoever has one of a trusted authority can pose as a server.
+    pub fn skip_name_check(mut self) -> ClientFiles {
+        self.verifies_names = false;
+        self
+    }
+
     /// Reads all files. Blocks.
     ///
     /// # Errors

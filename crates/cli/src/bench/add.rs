@@ -250,6 +250,7 @@ async fn complete(load: Arc<Load>, index: usize, mut confirmed: watch::Receiver<
             let why = match &failure {
                 AppendError::Stopped(stopped) => why_stopped(&stopped.why),
                 AppendError::TooLarge { .. } => "too_large",
+                _ => "other",
             };
             let _ = ledger.why.set(why);
             ledger.is_failed.store(true, Ordering::Release);

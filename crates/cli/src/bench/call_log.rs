@@ -54,7 +54,7 @@ impl Shared {
         let (bookies, reads) = (client.bookie_health(), client.read_health());
         let mut lines = self.lock();
         for bookie in bookies {
-            let state = crate::bookie_health::state(bookie.state);
+            let state = bookie.state.as_str();
             let _ = writeln!(lines, "bookie {at:.3} {} {state} {}", bookie.bookie, bookie.reads_sent);
         }
         let _ = writeln!(lines, "reads {at:.3} {} {}", reads.hedges_sent, reads.retries);

@@ -54,6 +54,7 @@ async fn fill(made: &mut Made, args: &BenchReadArgs) -> Result<Vec<LedgerId>, Fa
     let append_failure = |error: AppendError| match &error {
         AppendError::Stopped(stopped) => Failure::with_code(stopped_code(stopped), error),
         AppendError::TooLarge { .. } => Failure::usage(format!("--entry-size: {error}")),
+        _ => Failure::new(error),
     };
     let mut done = 0;
     for _ in 0..args.entries {
@@ -70,7 +71,7 @@ async fn fill(made: &mut Made, args: &BenchReadArgs) -> Result<Vec<LedgerId>, Fa
             CloseError::Stopped(stopped) | CloseError::GivenBack(stopped) => {
                 Failure::with_code(stopped_code(stopped), error)
             }
-            CloseError::ClosedElsewhere { .. } | CloseError::NotForced { .. } => Failure::new(error),
+            _ => Failure::new(error),
         })?;
     }
     Ok(ids)

@@ -38,6 +38,7 @@ pub fn why_stopped(why: &WhyStopped) -> &'static str {
         WhyStopped::Full => "full",
         WhyStopped::Closing => "closing",
         WhyStopped::ClientClosed => "client_closed",
+        _ => "other",
     }
 }
 
@@ -51,6 +52,7 @@ pub fn why_unread(error: &ReadError) -> &'static str {
         ReadError::Deleted(_) => "deleted",
         ReadError::Metadata(_) => "metadata",
         ReadError::ClientClosed => "client_closed",
+        _ => "other",
     }
 }
 

@@ -84,7 +84,7 @@ async fn connect(
         Ok(Err(error @ (ConnectError::NoMetadata | ConnectError::Tls(_) | ConnectError::NeedsTls))) => {
             Err(Failure::usage(error))
         }
-        Ok(Err(error @ ConnectError::Cluster(_))) => Err(Failure::new(format!("{text}: {error}"))),
+        Ok(Err(error)) => Err(Failure::new(format!("{text}: {error}"))),
         Err(_) => Err(unreachable_because(
             text,
             &format_args!("a server of {servers} opened a session, and then did not answer a request"),
@@ -139,10 +139,7 @@ fn ledger_code(error: &LedgerError) -> u8 {
     match error {
         LedgerError::NotFound(_) => exit::NOT_FOUND,
         LedgerError::Store(error) if is_unreachable(error) => exit::UNREACHABLE,
-        LedgerError::Store(_)
-        | LedgerError::Exists(_)
-        | LedgerError::Changed(_)
-        | LedgerError::Malformed { .. } => exit::FAILURE,
+        _ => exit::FAILURE,
     }
 }
 
@@ -164,7 +161,7 @@ pub fn create_failure(error: &CreateError) -> Failure {
         CreateError::Store(error) | CreateError::Id(IdError::Store(error)) if is_unreachable(error) => {
             exit::UNREACHABLE
         }
-        CreateError::Store(_) | CreateError::Id(_) | CreateError::ClientClosed => exit::FAILURE,
+        _ => exit::FAILURE,
     };
     match error {
         // How a smaller ensemble, which the error advises, is asked for here.
@@ -182,9 +179,7 @@ pub fn append_open_failure(error: &AppendOpenError) -> Failure {
         | AppendOpenError::Busy(_)
         | AppendOpenError::NotHandedOver(_) => exit::LEDGER_ENDED,
         AppendOpenError::Metadata(error) => ledger_code(error),
-        AppendOpenError::WrongPassword(_)
-        | AppendOpenError::UnknownHandover { .. }
-        | AppendOpenError::ClientClosed => exit::FAILURE,
+        _ => exit::FAILURE,
     };
     match error {
         AppendOpenError::NotFound(id) => Failure::with_code(code, advised(&LedgerError::NotFound(*id))),
@@ -205,7 +200,7 @@ pub fn open_failure(error: &OpenError) -> Failure {
         OpenError::Recovery(recovery) => Failure::with_code(recovery_code(recovery), error),
         OpenError::Lac(error) => read_failure(error),
         OpenError::Metadata(error) => ledger_failure(error),
-        OpenError::ClientClosed => Failure::new(error),
+        _ => Failure::new(error),
     }
 }
 
@@ -215,9 +210,7 @@ fn recovery_code(error: &RecoveryError) -> u8 {
         | RecoveryError::EntryUnknown { .. }
         | RecoveryError::NotEnoughBookies { .. } => exit::UNREACHABLE,
         RecoveryError::Metadata(error) => ledger_code(error),
-        RecoveryError::Unauthorized { .. }
-        | RecoveryError::WriteQuorumTooLarge { .. }
-        | RecoveryError::MetadataChanging(_) => exit::FAILURE,
+        _ => exit::FAILURE,
     }
 }
 
@@ -227,8 +220,8 @@ pub fn read_failure(error: &ReadError) -> Failure {
         ReadError::BeyondEnd { .. } | ReadError::Deleted(_) => exit::NOT_FOUND,
         ReadError::Unavailable { .. } | ReadError::LacUnknown { .. } => exit::UNREACHABLE,
         ReadError::Metadata(error) => ledger_code(error),
-        // An entry that should be there is lost: no ordinary "not found".
-        ReadError::NoEntry { .. } | ReadError::ClientClosed => exit::FAILURE,
+        // Also of an entry that should be there and is lost (`NoEntry`): no ordinary "not found".
+        _ => exit::FAILURE,
     };
     Failure::with_code(code, error)
 }

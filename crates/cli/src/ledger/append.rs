@@ -228,7 +228,7 @@ impl Append {
                 Err(AppendError::TooLarge { size_bytes, max_bytes }) => {
                     return Why::TooLarge { size_bytes, max_bytes };
                 }
-                Err(AppendError::Stopped(_)) => return Why::WriterStopped,
+                Err(_) => return Why::WriterStopped,
             }
             self.progress.set(self.sent.bytes);
             input.give_back(chunk);
@@ -339,7 +339,8 @@ fn stopped_early(sent: &Sent, confirmed: Option<EntryId>, number: i32) -> Failur
 
 /// The ledger ended under us.
 fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
-    let (code, confirmed) = match error {
+    let confirmed = error.last_confirmed();
+    let code = match error {
         CloseError::GivenBack(stopped) => {
             let Stopped { why, .. } = stopped;
             let said = format!(
@@ -347,18 +348,14 @@ fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
             );
             return Failure::with_code(stopped_code(stopped), said);
         }
-        CloseError::Stopped(stopped) => (stopped_code(stopped), stopped.last_confirmed),
-        CloseError::ClosedElsewhere { last_confirmed, .. } | CloseError::NotForced { last_confirmed, .. } => {
-            (exit::LEDGER_ENDED, *last_confirmed)
-        }
+        CloseError::Stopped(stopped) => stopped_code(stopped),
+        _ => exit::LEDGER_ENDED,
     };
     let what = match error {
         CloseError::Stopped(Stopped { why, .. }) => {
             format!("ledger {ledger} can no longer be written: {why}")
         }
-        CloseError::ClosedElsewhere { .. } | CloseError::NotForced { .. } | CloseError::GivenBack(_) => {
-            error.to_string()
-        }
+        _ => error.to_string(),
     };
     let first_unknown = EntryId::to_wire(confirmed) + 1;
     Failure::with_code(

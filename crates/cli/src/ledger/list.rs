@@ -29,7 +29,7 @@ async fn list_to(client: &Client, args: &ListArgs, out: &mut Output) -> Result<(
     if args.long && !args.json && out.write(HEADER.as_bytes()).await.is_err() {
         return Ok(());
     }
-    while let Some(ids) = listing.next().await.map_err(|error| store_failure(&error))? {
+    while let Some(ids) = listing.next_range().await.transpose().map_err(|error| store_failure(&error))? {
         for ids in ids.chunks(METADATA_READ_MAX) {
             for text in texts(client, args, ids).await? {
                 if out.write(&text).await.is_err() {
@@ -271,12 +271,9 @@ mod tests {
     #[test]
     fn a_mark_is_called_one_and_what_cannot_be_read_is_unknown() {
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
-        let info = LedgerInfo {
-            id: LedgerId::new(7).unwrap(),
-            metadata: LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret),
-            version: bindery_metadata::store::Version(0),
-            created_ms: 0,
-        };
+        let metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
+        let version = bindery_metadata::store::Version(0);
+        let info = LedgerInfo::new(LedgerId::new(7).unwrap(), metadata, version, 0);
         let marked = Ok(vec!["b1".to_owned(), "b2".to_owned()]);
         assert!(text(&info, &marked).contains("\nmarked        as under-replicated on b1, b2\n"));
         assert!(!text(&info, &Ok(Vec::new())).contains("marked"));

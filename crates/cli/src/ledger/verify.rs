@@ -44,7 +44,7 @@ pub async fn run(client: Client, args: LedgerVerifyArgs) -> Result<(), Failure> 
     let mut sum = Sum::default();
     if args.all {
         let mut listing = client.ledgers();
-        while let Some(ids) = listing.next().await.map_err(|error| store_failure(&error))? {
+        while let Some(ids) = listing.next_range().await.transpose().map_err(|error| store_failure(&error))? {
             for id in ids {
                 verify(&client, id, &args, &mut sum).await?;
             }

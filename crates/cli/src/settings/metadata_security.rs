@@ -38,7 +38,8 @@ pub(crate) fn apply(file: &mut Values, jaas_file: Option<&Path>) -> Security {
     let tls = tls(file);
     let sasl = sasl(file, jaas_file);
     let is_restricted = file.flag("zkEnableSecurity").unwrap_or(false);
-    let security = Security { tls, sasl, is_restricted };
+    let mut security = Security::new().restricted(is_restricted);
+    (security.tls, security.sasl) = (tls, sasl);
     if is_restricted && !security.may_have_identity() {
         file.fault(
             "zkEnableSecurity",
@@ -216,7 +217,7 @@ mod tests {
             identity: Some(file("zkTlsKeyStore", "/me.pem")),
             verifies_names: true,
         };
-        assert_eq!(security, Security { tls: Some(expected), sasl: None, is_restricted: true });
+        assert_eq!(security, Security::new().tls(expected).restricted(true));
 
         let (_, faults, warnings) =
             applied("zkTlsEnable=true\nzkTlsHostnameVerification=false\nzkTlsTrustStore=/ca\n");

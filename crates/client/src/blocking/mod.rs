@@ -53,6 +53,7 @@ use crate::{LedgerError, ReadHealth, WriteHealth};
 
 /// Why a blocking call failed: as the async one would have, or because of where it was called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error<E> {
     /// Inside a tokio runtime nothing may block. Nothing was done.
     #[error(
@@ -186,17 +187,11 @@ impl Client {
     pub fn ledgers(&self) -> impl Iterator<Item = Result<LedgerId, Error<StoreError>>> + use<> {
         let (calls, mut listing) = (self.calls.clone(), self.client.ledgers());
         let mut is_over = false;
-        let ranges = std::iter::from_fn(move || {
-            let range = if is_over { None } else { calls.wait(listing.next()).transpose() };
-            is_over = !matches!(range, Some(Ok(_)));
-            range
-        });
-        ranges.flat_map(|range| {
-            let (ids, error) = match range {
-                Ok(ids) => (ids, None),
-                Err(error) => (Vec::new(), Some(Err(error))),
-            };
-            ids.into_iter().map(Ok).chain(error)
+        std::iter::from_fn(move || {
+            let next = async { listing.next().await.transpose() };
+            let next = if is_over { None } else { calls.wait(next).transpose() };
+            is_over = !matches!(next, Some(Ok(_)));
+            next
         })
     }
 

@@ -56,6 +56,7 @@ use crate::reader::ReaderState;
 
 /// Limits of a [`BulkReader`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BulkOptions {
     /// Bytes of entries that were read and not given back by callers, and room for those on their way: 64 MiB by default.
     /// At least two ranges.
@@ -80,8 +81,40 @@ impl Default for BulkOptions {
     }
 }
 
+impl BulkOptions {
+    /// The same as the default.
+    pub fn new() -> BulkOptions {
+        BulkOptions::default()
+    }
+
+    /// Another [`memory_limit`](Self::memory_limit).
+    pub fn memory_limit(mut self, bytes: u64) -> BulkOptions {
+        self.memory_limit = bytes;
+        self
+    }
+
+    /// Another [`bytes_per_second`](Self::bytes_per_second).
+    pub fn bytes_per_second(mut self, bytes: impl Into<Option<u64>>) -> BulkOptions {
+        self.bytes_per_second = bytes.into();
+        self
+    }
+
+    /// Another [`range_size_bytes`](Self::range_size_bytes).
+    pub fn range_size_bytes(mut self, bytes: u64) -> BulkOptions {
+        self.range_size_bytes = bytes;
+        self
+    }
+
+    /// Other [`ranges_per_bookie`](Self::ranges_per_bookie).
+    pub fn ranges_per_bookie(mut self, ranges: usize) -> BulkOptions {
+        self.ranges_per_bookie = ranges;
+        self
+    }
+}
+
 /// What a [`BulkReader`] did since it was made, and what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct BulkCounts {
     /// Entries given to callers.
     pub entries: u64,
@@ -295,6 +328,7 @@ impl std::fmt::Debug for LedgerView {
 
 /// An entry as one of its bookies stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StoredEntry {
     /// Its number.
     pub id: EntryId,

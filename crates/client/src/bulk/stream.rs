@@ -5,20 +5,26 @@
 //! 2. Each window has a permit before its first request. A window that is read ahead takes one only if there is room and no more
 //!    than half of the budget is in use (module invariant 4); the window that the caller waits for gets one in turn, and
 //!    nothing is held by the stream meanwhile that the caller could not take first.
+//! 3. A call of `next` that is dropped leaves that line. As a `Stream` it stays there, which is part of its contract.
 //!
 //! # Limits     [`WINDOWS_MAX`] windows; one while nothing is known of the size of the entries
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bindery_flow::Permit;
 use bindery_types::EntryId;
+use futures_core::{FusedStream, Stream};
 use tokio::task::JoinSet;
 
 use super::fetch::{Job, Part};
 use super::window::ENTRY_OVERHEAD_BYTES;
 use super::{Bulk, Ledger, StoredBatch, count};
 use crate::error::ReadError;
+use crate::reader::Check;
 
 /// Windows of a stream under way or read.
 const WINDOWS_MAX: usize = 4;
@@ -42,17 +48,31 @@ enum Progress {
     Read(Result<Part, ReadError>),
 }
 
-/// A run of stored entries, see [`LedgerView::read`](crate::LedgerView::read).
+/// What a task came to.
+enum Event {
+    Checked(Result<(), ReadError>),
+    /// Of the window with this number.
+    Window(u64, Result<Part, ReadError>),
+}
+
+type Acquiring = Pin<Box<dyn Future<Output = Permit> + Send>>;
+
+/// A run of stored entries, see [`LedgerView::read`](crate::LedgerView::read). Also a [`Stream`], for the combinators of
+/// `StreamExt` and `TryStreamExt`. As such it keeps its place in the line for room, and the room that it gets there, until
+/// it is polled again or dropped: do not leave one alone that others of its reader wait behind.
+#[must_use = "nothing is read before the stream is polled"]
 pub struct StoredStream {
     bulk: Arc<Bulk>,
     ledger: Arc<Ledger>,
     /// The next entry to plan; one behind the last entry there can be is no entry.
     next: u64,
     last: u64,
-    is_checked: bool,
+    check: Check,
     is_over: bool,
     windows: VecDeque<Ahead>,
-    tasks: JoinSet<(u64, Result<Part, ReadError>)>,
+    /// Waits for room for the first window, which is planned.
+    acquiring: Option<Acquiring>,
+    tasks: JoinSet<Event>,
     /// Names windows.
     started: u64,
 }
@@ -64,9 +84,10 @@ impl StoredStream {
             ledger,
             next: first.get().unsigned_abs(),
             last: last.get().unsigned_abs(),
-            is_checked: false,
+            check: Check::Due,
             is_over: false,
             windows: VecDeque::new(),
+            acquiring: None,
             tasks: JoinSet::new(),
             started: 0,
         }
@@ -79,9 +100,24 @@ impl StoredStream {
     /// [`ReadError::NoEntry`] and [`ReadError::Unavailable`] name the first entry that no replica returned, and what each of its
     /// bookies said; all entries before it have come.
     pub async fn next(&mut self) -> Option<Result<StoredBatch, ReadError>> {
-        match self.load().await {
-            Ok(part) => {
-                let Part { entries, permit } = part?;
+        /// Takes its place in the line for room along (invariant 3).
+        struct Call<'a>(&'a mut StoredStream);
+        impl Drop for Call<'_> {
+            fn drop(&mut self) {
+                self.0.acquiring = None;
+            }
+        }
+        let call = Call(self);
+        poll_fn(|context| call.0.poll_batch(context)).await
+    }
+
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<StoredBatch, ReadError>>> {
+        Poll::Ready(match ready!(self.poll_load(context)) {
+            Ok(None) => {
+                self.is_over = true;
+                None
+            }
+            Ok(Some(Part { entries, permit })) => {
                 let counters = &self.bulk.counters;
                 count(&counters.entries, entries.len() as u64);
                 count(&counters.bytes, entries.iter().map(|entry| entry.bytes.len() as u64).sum());
@@ -93,66 +129,67 @@ impl StoredStream {
                 self.windows.clear();
                 Some(Err(error))
             }
-        }
+        })
     }
 
-    async fn load(&mut self) -> Result<Option<Part>, ReadError> {
+    fn poll_load(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Part>, ReadError>> {
         if self.is_over {
-            return Ok(None);
-        }
-        if !self.is_checked && self.next <= self.last {
-            self.check().await?;
-            self.is_checked = true;
+            return Poll::Ready(Ok(None));
         }
         loop {
-            self.fill();
-            let Some(front) = self.windows.front_mut() else { return Ok(None) };
-            match &front.progress {
-                Progress::Reading => {}
-                Progress::Planned => {
-                    // Cancelled here, it is still planned.
-                    let permit = self.bulk.budget.acquire(self.bulk.range_size_bytes).await;
-                    let permit = permit.expect("a budget is no smaller than two ranges");
-                    self.start(0, permit);
+            if self.check == Check::Due && self.next <= self.last {
+                self.begin_check();
+            }
+            if let Some(acquiring) = &mut self.acquiring {
+                let permit = ready!(acquiring.as_mut().poll(context));
+                self.acquiring = None;
+                self.start(0, permit);
+            }
+            if self.check != Check::UnderWay {
+                self.fill();
+            }
+            match self.windows.front().map(|front| &front.progress) {
+                None if self.check == Check::UnderWay => {}
+                None => return Poll::Ready(Ok(None)),
+                Some(Progress::Reading) => {}
+                Some(Progress::Planned) => {
+                    let (budget, bytes) = (self.bulk.budget.clone(), self.bulk.range_size_bytes);
+                    self.acquiring = Some(Box::pin(async move {
+                        budget.acquire(bytes).await.expect("a budget is no smaller than two ranges")
+                    }));
+                    continue;
                 }
-                Progress::Read(_) => {
+                Some(Progress::Read(_)) => {
                     let front = self.windows.pop_front().expect("it was just looked at");
                     let Progress::Read(read) = front.progress else { unreachable!("just looked at") };
                     let part = read?;
                     self.plan_rest(front.first, front.count, part.entries.len());
                     // Keeps the bookies busy while the caller works.
                     self.fill();
-                    return Ok(Some(part));
+                    return Poll::Ready(Ok(Some(part)));
                 }
             }
-            // Cancelled here, the task's outcome is there the next time.
-            let (number, read) = match self.tasks.join_next().await {
-                Some(Ok(came)) => came,
+            match ready!(self.tasks.poll_join_next(context)) {
+                Some(Ok(Event::Checked(outcome))) => {
+                    outcome?;
+                    self.check = Check::Done;
+                }
+                Some(Ok(Event::Window(number, read))) => {
+                    if let Some(window) = self.windows.iter_mut().find(|window| window.number == number) {
+                        window.progress = Progress::Read(read);
+                    }
+                }
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-                None => unreachable!("a window that is read has a task"),
-            };
-            if let Some(window) = self.windows.iter_mut().find(|window| window.number == number) {
-                window.progress = Progress::Read(read);
+                None => unreachable!("a check or a window that is read has a task"),
             }
         }
     }
 
-    async fn check(&self) -> Result<(), ReadError> {
-        let state = &self.ledger.state;
-        let last = entry(self.last);
-        let is_there = match self.ledger.is_authentic {
-            true => state.reaches(last).await?,
-            false => {
-                if state.end().is_none() {
-                    state.reread_latest().await?;
-                }
-                state.lac() >= Some(last)
-            }
-        };
-        match is_there {
-            true => Ok(()),
-            false => Err(ReadError::BeyondEnd { ledger: state.id, entry: last, last: state.lac() }),
-        }
+    fn begin_check(&mut self) {
+        self.check = Check::UnderWay;
+        let (ledger, last) = (self.ledger.clone(), entry(self.last));
+        // Owned by the set: ends with the stream.
+        self.tasks.spawn(async move { Event::Checked(ledger.check(last).await) });
     }
 
     /// Plans the entries that a window did not bring: they come first (invariant 1).
@@ -233,7 +270,41 @@ impl StoredStream {
             count: window.count,
         };
         // Owned by the set: ends with the stream.
-        self.tasks.spawn(async move { (number, job.read(permit).await) });
+        self.tasks.spawn(async move { Event::Window(number, job.read(permit).await) });
+    }
+}
+
+impl Stream for StoredStream {
+    type Item = Result<StoredBatch, ReadError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_batch(context)
+    }
+}
+
+impl FusedStream for StoredStream {
+    fn is_terminated(&self) -> bool {
+        self.is_over
+    }
+}
+
+impl Ledger {
+    /// Whether the ledger reaches as far as `last`.
+    async fn check(&self, last: EntryId) -> Result<(), ReadError> {
+        let state = &self.state;
+        let is_there = match self.is_authentic {
+            true => state.reaches(last).await?,
+            false => {
+                if state.end().is_none() {
+                    state.reread_latest().await?;
+                }
+                state.lac() >= Some(last)
+            }
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(ReadError::BeyondEnd { ledger: state.id, entry: last, last: state.lac() }),
+        }
     }
 }
 

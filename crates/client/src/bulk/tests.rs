@@ -13,11 +13,12 @@ use bindery_types::{
 };
 use bindery_wire::ErrorCode;
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{BulkOptions, BulkReader, LedgerView, StoredEntry};
+use super::{BulkOptions, BulkReader, LedgerView, StoredBatch, StoredEntry};
 use crate::client::Client;
 use crate::entry::EntryCodec;
 use crate::error::{BookieAnswer, ReadError};
@@ -761,6 +762,35 @@ async fn a_wait_for_the_next_entries_can_be_cancelled() {
         assert_eq!(entries.len(), 1000);
         setup.assert_copies(&entries, 0, true);
     }
+}
+
+/// Stream invariant 3.
+#[tokio::test(start_paused = true)]
+async fn a_call_takes_its_place_in_line_along_and_a_stream_keeps_it() {
+    let setup = Setup::new(Shape::of((3, 3), sizes(500))).await;
+    let options = BulkOptions { memory_limit: 1, range_size_bytes: 64 << 10, ..BulkOptions::default() };
+    let reader = setup.client.bulk(options);
+    let view = reader.open(ledger()).await.unwrap();
+    let budget = &reader.0.budget;
+    let all = budget.try_acquire(budget.capacity()).unwrap();
+    let (mut called, mut polled) = (view.read(at(0), at(499)), view.read(at(0), at(499)));
+    let soon = Duration::from_millis(1);
+    assert!(timeout(soon, called.next()).await.is_err());
+    assert_eq!(budget.gauge().waiting, 0);
+    assert!(timeout(soon, StreamExt::next(&mut polled)).await.is_err());
+    assert_eq!(budget.gauge().waiting, 1);
+    drop(all);
+    // There is room for two ranges.
+    let mut entries = Vec::new();
+    while let Some(batch) = called.try_next().await.unwrap() {
+        entries.extend(batch.into_parts().0);
+    }
+    setup.assert_copies(&entries, 0, true);
+    assert_eq!(budget.gauge().used, 64 << 10, "of the stream that is left alone");
+    let others: Vec<StoredBatch> = polled.by_ref().take(1).try_collect().await.unwrap();
+    assert_eq!(others[0].entries()[0].id, at(0));
+    drop((others, polled));
+    assert_eq!(budget.gauge().used, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,6 +27,7 @@ pub(super) const LOOKED_FOR: Duration = Duration::from_secs(30 * 60);
 /// How a bookie looks from this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum NodeState {
     /// It answers.
     Healthy = 0,
@@ -41,6 +42,17 @@ pub enum NodeState {
 }
 
 impl NodeState {
+    /// Its name, in lower case.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NodeState::Healthy => "healthy",
+            NodeState::Probation => "probation",
+            NodeState::Suspect => "suspect",
+            NodeState::Unhealthy => "unhealthy",
+            NodeState::Forgotten => "forgotten",
+        }
+    }
+
     pub(super) fn of(byte: u8) -> NodeState {
         match byte {
             0 => NodeState::Healthy,

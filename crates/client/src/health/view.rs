@@ -12,6 +12,7 @@ use super::{NodeHealth, NodeState};
 
 /// Latencies of the last 5 to 10 s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Percentiles {
     /// Answers.
     pub count: u64,
@@ -27,6 +28,7 @@ pub struct Percentiles {
 
 /// One bookie, as this client sees it. Counts are since it is known to the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BookieHealth {
     /// The bookie.
     pub bookie: BookieId,
@@ -72,8 +74,38 @@ pub struct BookieHealth {
     pub last_error: Option<String>,
 }
 
+impl BookieHealth {
+    /// Of a healthy bookie, with all counts at zero: for tests of programs that show it.
+    pub fn new(bookie: BookieId) -> BookieHealth {
+        BookieHealth {
+            bookie,
+            state: NodeState::Healthy,
+            transitions: 0,
+            is_avoided: false,
+            pending: 0,
+            is_blocked: false,
+            reads_sent: 0,
+            answered: 0,
+            reads: Percentiles::default(),
+            batch_reads: Percentiles::default(),
+            timeouts: 0,
+            unreachable: 0,
+            errors: 0,
+            rejected: 0,
+            reject_percent: 0,
+            missing_copies: 0,
+            probes_answered: 0,
+            probes_failed: 0,
+            hedges_sent: 0,
+            hedges_won: 0,
+            last_error: None,
+        }
+    }
+}
+
 /// A bookie that said "too many requests" of late.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BusyBookie {
     /// Its id.
     pub bookie: BookieId,
@@ -86,6 +118,7 @@ pub struct BusyBookie {
 /// Reads of a client that were sent to more than one replica, and those that found none well. Counts are since the client
 /// was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct ReadHealth {
     /// Hedges sent: reads sent to a second replica because the first took long.
     pub hedges_sent: u64,

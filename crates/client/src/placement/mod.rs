@@ -46,6 +46,7 @@ use crate::error::{BookieAnswers, CreateError, NotEnoughBookies};
 
 /// The writable bookies at one moment, and those that were seen failing lately.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Candidates {
     /// All that take writes.
     pub writable: Vec<BookieId>,
@@ -63,6 +64,7 @@ pub struct Candidates {
 
 /// What is asked of a policy.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Wanted<'a> {
     /// Of the ledger.
     pub quorum: Quorum,
@@ -72,8 +74,16 @@ pub struct Wanted<'a> {
     pub positions: &'a [usize],
 }
 
+impl<'a> Wanted<'a> {
+    /// Asks for bookies for these positions of this ensemble.
+    pub fn new(quorum: Quorum, ensemble: &'a [BookieId], positions: &'a [usize]) -> Wanted<'a> {
+        Wanted { quorum, ensemble, positions }
+    }
+}
+
 /// What a policy chose.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Choice {
     /// One bookie for each of the first positions asked for: fewer when there are fewer, or when others would break a
     /// spread that is enforced. Of a new ensemble without enough bookies it names those there are.
@@ -82,8 +92,16 @@ pub struct Choice {
     pub unmet: Option<Unmet>,
 }
 
+impl Choice {
+    /// These bookies, with nothing left to be desired.
+    pub fn new(bookies: Vec<BookieId>) -> Choice {
+        Choice { bookies, unmet: None }
+    }
+}
+
 /// A spread that could not be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Unmet {
     /// What write sets are to be spread over: `racks` or `regions`.
     pub domain: &'static str,
@@ -94,6 +112,13 @@ pub struct Unmet {
     /// How many bookies are left out because nobody knows where they stand, or because their region is not to be
     /// written to.
     pub left_out: usize,
+}
+
+impl Unmet {
+    /// Write sets should be spread over so many `domain`s (`racks`, `regions`), of which so many can be had.
+    pub fn new(domain: &'static str, needed: usize, available: usize) -> Unmet {
+        Unmet { domain, needed, available, left_out: 0 }
+    }
 }
 
 impl fmt::Display for Unmet {

@@ -55,6 +55,7 @@ pub const BOOKIE_INFO_INTERVAL_DEFAULT: Duration = Duration::from_secs(300);
 
 /// How free disk space steers the choice of bookies (`diskWeightBasedPlacementEnabled`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DiskWeights {
     /// No bookie counts more than so many times the median; 0 for no bound
     /// (`bookieMaxWeightMultipleForWeightBasedPlacement`).
@@ -66,6 +67,25 @@ pub struct DiskWeights {
 impl Default for DiskWeights {
     fn default() -> DiskWeights {
         DiskWeights { multiple_max: WEIGHT_MULTIPLE_MAX_DEFAULT, interval: BOOKIE_INFO_INTERVAL_DEFAULT }
+    }
+}
+
+impl DiskWeights {
+    /// The same as the default.
+    pub fn new() -> DiskWeights {
+        DiskWeights::default()
+    }
+
+    /// Another [`multiple_max`](Self::multiple_max).
+    pub fn multiple_max(mut self, multiple: u32) -> DiskWeights {
+        self.multiple_max = multiple;
+        self
+    }
+
+    /// Another [`interval`](Self::interval).
+    pub fn interval(mut self, interval: Duration) -> DiskWeights {
+        self.interval = interval;
+        self
     }
 }
 

@@ -14,6 +14,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use bindery_metadata::StoreError;
@@ -21,9 +22,10 @@ use bindery_metadata::layout::LedgerError;
 use bindery_types::{EntryId, LedgerId, LedgerState};
 
 pub(crate) use self::race::Stragglers;
-pub(crate) use self::state::{ReaderState, Replicas};
+pub(crate) use self::state::{Check, ReaderState, Replicas};
 pub use self::stream::EntryStream;
 pub use self::tail::TailStream;
+use crate::byte_io::ByteReader;
 use crate::client::{Shared, check_password};
 use crate::entry::Entry;
 use crate::error::{OpenError, ReadError, RecoveryError};
@@ -115,6 +117,37 @@ impl LedgerReader {
     /// not, and may vanish when it is recovered.
     pub fn read_unconfirmed(&self, first: EntryId, last: EntryId) -> EntryStream {
         EntryStream::new(self.state.clone(), first, last, true)
+    }
+
+    /// The bytes of these entries, one behind the other: `..` for all that this reader knows of, which may be none.
+    ///
+    /// ```no_run
+    /// # async fn example(reader: bindery_client::LedgerReader) -> std::io::Result<()> {
+    /// use tokio::io::AsyncReadExt;
+    ///
+    /// let mut all = Vec::new();
+    /// reader.byte_reader(..).read_to_end(&mut all).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), inside an [`io::Error`](std::io::Error).
+    pub fn byte_reader(&self, entries: impl RangeBounds<EntryId>) -> ByteReader<EntryStream> {
+        let first = match entries.start_bound() {
+            Bound::Included(first) => Some(*first),
+            Bound::Excluded(before) => before.get().checked_add(1).and_then(EntryId::new),
+            Bound::Unbounded => Some(EntryId::FIRST),
+        };
+        let last = match entries.end_bound() {
+            Bound::Included(last) => Some(*last),
+            Bound::Excluded(behind) => EntryId::new(behind.get() - 1),
+            Bound::Unbounded => self.last_add_confirmed(),
+        };
+        let state = self.state.clone();
+        ByteReader::new(match (first, last) {
+            (Some(first), Some(last)) => EntryStream::new(state, first, last, false),
+            (_, _) => EntryStream::of_nothing(state),
+        })
     }
 
     /// Looks at every copy of the entries `first..=last` (`None`: up to the end, or to the LAC, last add confirmed, of an

@@ -47,6 +47,15 @@ struct Rereads {
     last: tokio::sync::Mutex<(u64, Option<Result<bool, ReadError>>)>,
 }
 
+/// Whether the end of a run of entries was compared with that of the ledger.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Check {
+    Due,
+    /// A task is at it.
+    UnderWay,
+    Done,
+}
+
 /// One version of a ledger's metadata, with the nodes of the bookies it names: looked up once (C13).
 pub(crate) struct Replicas {
     pub metadata: LedgerMetadata,

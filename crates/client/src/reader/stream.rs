@@ -5,6 +5,8 @@
 //! fill: [range | range | range]  one task each -> replicas      (batches when every replica has every entry)
 //! next: front range -> entries in order
 //! ```
+//! All that waits is in tasks, so a stream that is polled no more holds up nobody, and goes on where it was when it is
+//! polled again.
 //!
 //! # Invariants
 //! 1. Entries come in order, once each, without a gap, up to the last one or the first error.
@@ -16,14 +18,18 @@
 //! is known of the size of the entries, and one batch until the first was answered
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 
 use bindery_flow::{ByteBudget, Permit};
 use bindery_types::EntryId;
+use futures_core::{FusedStream, Stream};
 use tokio::task::JoinSet;
 
-use super::state::ReaderState;
+use super::state::{Check, ReaderState};
 use crate::entry::{Entry, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::ReadError;
 
@@ -52,7 +58,16 @@ enum Progress {
     NoRoom,
 }
 
-/// A run of entries, see [`LedgerReader::read`](crate::LedgerReader::read).
+/// What a task came to.
+enum Event {
+    Checked(Result<(), ReadError>),
+    /// Of the range with this number.
+    Range(u64, Progress),
+}
+
+/// A run of entries, see [`LedgerReader::read`](crate::LedgerReader::read). Also a [`Stream`], for the combinators of
+/// `StreamExt` and `TryStreamExt`.
+#[must_use = "nothing is read before the stream is polled"]
 pub struct EntryStream {
     state: Arc<ReaderState>,
     /// The next entry to ask for.
@@ -60,13 +75,13 @@ pub struct EntryStream {
     last: i64,
     /// Entries behind the LAC (last add confirmed) may be read.
     is_unconfirmed: bool,
-    is_checked: bool,
+    check: Check,
     is_over: bool,
     ranges: VecDeque<Range>,
     ready: VecDeque<Entry>,
     /// The bytes of `ready`.
     ready_permit: Option<Permit>,
-    tasks: JoinSet<(u64, Progress)>,
+    tasks: JoinSet<Event>,
     /// Names ranges.
     started: u64,
 }
@@ -83,7 +98,7 @@ impl EntryStream {
             next: first.get(),
             last: last.get(),
             is_unconfirmed,
-            is_checked: false,
+            check: Check::Due,
             is_over: false,
             ranges: VecDeque::new(),
             ready: VecDeque::new(),
@@ -93,6 +108,12 @@ impl EntryStream {
         }
     }
 
+    /// Of no entry.
+    pub(super) fn of_nothing(state: Arc<ReaderState>) -> EntryStream {
+        let stream = EntryStream::new(state, EntryId::FIRST, EntryId::FIRST, false);
+        EntryStream { last: stream.next - 1, ..stream }
+    }
+
     /// Goes on to a later entry.
     pub(super) fn extend(&mut self, last: EntryId) {
         self.last = self.last.max(last.get());
@@ -100,10 +121,15 @@ impl EntryStream {
 
     /// The next entry; `None` after the last one, or after an error. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<Entry, ReadError>> {
+        poll_fn(|context| self.poll_entry(context)).await
+    }
+
+    /// See [`next`](Self::next).
+    pub(super) fn poll_entry(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Entry, ReadError>>> {
         if let Some(entry) = self.ready.pop_front() {
-            return Some(Ok(entry));
+            return Poll::Ready(Some(Ok(entry)));
         }
-        match self.load().await {
+        Poll::Ready(match ready!(self.poll_load(context)) {
             Ok(true) => self.ready.pop_front().map(Ok),
             Ok(false) => None,
             Err(error) => {
@@ -112,23 +138,26 @@ impl EntryStream {
                 self.ranges.clear();
                 Some(Err(error))
             }
-        }
+        })
     }
 
     /// Makes entries ready; false at the end.
-    async fn load(&mut self) -> Result<bool, ReadError> {
+    fn poll_load(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ReadError>> {
         self.ready_permit = None;
         if self.is_over {
-            return Ok(false);
-        }
-        if !self.is_checked && self.next <= self.last {
-            self.check().await?;
-            self.is_checked = true;
+            return Poll::Ready(Ok(false));
         }
         loop {
-            self.fill();
+            match self.check {
+                Check::Due if self.next <= self.last => self.begin_check()?,
+                Check::Due | Check::UnderWay | Check::Done => {}
+            }
+            if self.check != Check::UnderWay {
+                self.fill();
+            }
             match self.ranges.front().map(|front| &front.progress) {
-                None => return Ok(false),
+                None if self.check == Check::UnderWay => {}
+                None => return Poll::Ready(Ok(false)),
                 Some(Progress::Reading) => {}
                 Some(Progress::NoRoom) => {
                     let front = self.ranges.pop_front().expect("it was just looked at");
@@ -140,31 +169,47 @@ impl EntryStream {
                     self.take(front.first, front.count, read?, permit);
                     // Keeps the bookies busy while the caller works.
                     self.fill();
-                    return Ok(true);
+                    return Poll::Ready(Ok(true));
                 }
             }
-            // Cancelled here, the task's outcome is there the next time.
-            let (number, progress) = match self.tasks.join_next().await {
-                Some(Ok(came)) => came,
+            match ready!(self.tasks.poll_join_next(context)) {
+                Some(Ok(Event::Checked(outcome))) => {
+                    outcome?;
+                    self.check = Check::Done;
+                }
+                Some(Ok(Event::Range(number, progress))) => {
+                    if let Some(range) = self.ranges.iter_mut().find(|range| range.number == number) {
+                        range.progress = progress;
+                    }
+                }
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-                None => unreachable!("a range without an outcome has a task"),
-            };
-            if let Some(range) = self.ranges.iter_mut().find(|range| range.number == number) {
-                range.progress = progress;
+                None => unreachable!("a check or a range without an outcome has a task"),
             }
         }
     }
 
-    /// Refuses what is behind the end.
-    async fn check(&mut self) -> Result<(), ReadError> {
+    /// Refuses what is behind the end, at once if that is known.
+    fn begin_check(&mut self) -> Result<(), ReadError> {
         let last = EntryId::new(self.last).expect("made from an entry");
-        if self.is_unconfirmed && self.state.end().is_none() {
+        let is_closed = self.state.end().is_some();
+        if self.state.lac() >= Some(last) || (self.is_unconfirmed && !is_closed) {
+            self.check = Check::Done;
             return Ok(());
         }
-        if !self.state.reaches(last).await? {
-            let ledger = self.state.id;
-            return Err(ReadError::BeyondEnd { ledger, entry: last, last: self.state.lac() });
+        if is_closed {
+            return Err(beyond_end(&self.state, last));
         }
+        self.check = Check::UnderWay;
+        let state = self.state.clone();
+        // Owned by the set: ends with the stream.
+        self.tasks.spawn(async move {
+            let outcome = match state.reaches(last).await {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(beyond_end(&state, last)),
+                Err(error) => Err(error),
+            };
+            Event::Checked(outcome)
+        });
         Ok(())
     }
 
@@ -251,11 +296,34 @@ impl EntryStream {
                 true => Progress::Read(read, permit),
                 false => Progress::NoRoom,
             };
-            (number, progress)
+            Event::Range(number, progress)
         });
         let range = Range { number, first, count, progress: Progress::Reading };
         if is_front { self.ranges.push_front(range) } else { self.ranges.push_back(range) }
     }
+}
+
+impl Stream for EntryStream {
+    type Item = Result<Entry, ReadError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_entry(context)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.ready.len(), None)
+    }
+}
+
+impl FusedStream for EntryStream {
+    fn is_terminated(&self) -> bool {
+        let has_more = self.next <= self.last || !self.ranges.is_empty();
+        self.ready.is_empty() && (self.is_over || !has_more)
+    }
+}
+
+fn beyond_end(state: &ReaderState, last: EntryId) -> ReadError {
+    ReadError::BeyondEnd { ledger: state.id, entry: last, last: state.lac() }
 }
 
 /// What entries take of the budget.

@@ -14,10 +14,14 @@
 //! 4. At most one poll per bookie is under way, also across waits: a ledger that grows fast does not pile up requests.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId};
+use futures_core::{FusedStream, Stream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -43,7 +47,9 @@ enum Event {
     Refreshed,
 }
 
-/// A ledger being followed, see [`LedgerReader::tail`](crate::LedgerReader::tail).
+/// A ledger being followed, see [`LedgerReader::tail`](crate::LedgerReader::tail). Also a [`Stream`], for the combinators
+/// of `StreamExt` and `TryStreamExt`.
+#[must_use = "nothing is read before the stream is polled"]
 pub struct TailStream {
     state: Arc<ReaderState>,
     /// The next entry to return.
@@ -76,22 +82,26 @@ impl TailStream {
 
     /// The next entry, as soon as it is confirmed; `None` at the end of a closed ledger, or after an error. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<Entry, ReadError>> {
-        if self.is_over {
-            return None;
-        }
-        let outcome = self.entry().await.transpose();
-        self.is_over = !matches!(outcome, Some(Ok(_)));
-        outcome
+        poll_fn(|context| self.poll_entry(context)).await
     }
 
-    async fn entry(&mut self) -> Result<Option<Entry>, ReadError> {
+    /// See [`next`](Self::next). Events that nobody looks at stay in the set.
+    fn poll_entry(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Entry, ReadError>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let outcome = ready!(self.poll_step(context)).transpose();
+        self.is_over = !matches!(outcome, Some(Ok(_)));
+        Poll::Ready(outcome)
+    }
+
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Entry>, ReadError>> {
         loop {
             if let Some(entries) = &mut self.entries
-                && let Some(entry) = entries.next().await
+                && let Some(entry) = ready!(entries.poll_entry(context)?)
             {
-                let entry = entry?;
                 self.next = entry.id.get() + 1;
-                return Ok(Some(entry));
+                return Poll::Ready(Ok(Some(entry)));
             }
             let is_closed = self.state.end().is_some();
             // After the state: a LAC that came with the close is seen.
@@ -103,20 +113,20 @@ impl TailStream {
                         self.entries = Some(EntryStream::new(self.state.clone(), next, lac, false));
                     }
                 },
-                _ if is_closed => return Ok(None),
-                _ => self.wait(lac).await?,
+                _ if is_closed => return Poll::Ready(Ok(None)),
+                _ => ready!(self.poll_wait(lac, context))?,
             }
         }
     }
 
-    /// Until the LAC is past `lac`, or the ledger is closed. Cancel safe: events stay in the set.
-    async fn wait(&mut self, lac: Option<EntryId>) -> Result<(), ReadError> {
+    /// Until the LAC is past `lac`, or the ledger is closed.
+    fn poll_wait(&mut self, lac: Option<EntryId>, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
         while self.state.lac() <= lac && self.state.end().is_none() {
             if self.state.shared.is_closed() {
-                return Err(ReadError::ClientClosed);
+                return Poll::Ready(Err(ReadError::ClientClosed));
             }
             self.ask(lac);
-            let event = match self.tasks.join_next().await {
+            let event = match ready!(self.tasks.poll_join_next(context)) {
                 Some(Ok(event)) => event,
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
                 None => unreachable!("the watch is always under way"),
@@ -150,7 +160,7 @@ impl TailStream {
                 Event::Refreshed => self.is_refreshing = false,
             }
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 
     /// Sees to it that everything that can bring news is under way.
@@ -207,6 +217,20 @@ impl TailStream {
             }
             Event::Refreshed
         });
+    }
+}
+
+impl Stream for TailStream {
+    type Item = Result<Entry, ReadError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_entry(context)
+    }
+}
+
+impl FusedStream for TailStream {
+    fn is_terminated(&self) -> bool {
+        self.is_over
     }
 }
 

@@ -14,6 +14,7 @@ use super::TlsOptions;
 
 /// Why TLS cannot be spoken. Each says which file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("the {what} in {}: {why}", .path.display())]

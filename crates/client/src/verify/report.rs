@@ -12,6 +12,7 @@ pub const FINDINGS_MAX: usize = 1000;
 
 /// What is wrong with a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Fault {
     /// The bookie says that it does not have it.
     Missing,
@@ -42,6 +43,7 @@ impl fmt::Display for Fault {
 
 /// Copies that one bookie should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct CopyCounts {
     /// All of them: of each entry that has the bookie in its write set.
     pub checked: u64,
@@ -83,6 +85,7 @@ impl CopyCounts {
 
 /// Copies of one bookie with one fault, without a sound one between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     /// Where.
     pub bookie: BookieId,
@@ -111,6 +114,7 @@ impl fmt::Display for Finding {
 
 /// What a look at every copy of a ledger's entries found, so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// The ledger.
     pub ledger: LedgerId,

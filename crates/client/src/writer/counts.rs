@@ -24,6 +24,7 @@ const TIMED_EACH: i64 = 8;
 
 /// What became of a client's writes. Counts are since the client was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct WriteHealth {
     /// Ledgers that are written now: neither closed, nor stopped by a failure.
     pub writers: u64,

@@ -61,6 +61,7 @@ const LATE_COPIES_WAIT: Duration = Duration::from_secs(2);
 
 /// Where a writer stands. Adds complete strictly in order, so one number says all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Progress {
     /// The last confirmed entry: it and all before it are safe.
     pub confirmed: Option<EntryId>,
@@ -74,6 +75,7 @@ pub struct Progress {
 
 /// A ledger that was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Closed {
     /// Its last entry.
     pub last_entry: Option<EntryId>,
@@ -153,15 +155,39 @@ impl LedgerWriter {
     /// [`TryAppendError::NoRoom`], also while an earlier call waits for room, and when half of the room is taken while this
     /// ledger waits for an ensemble change; otherwise as `enqueue`.
     pub fn try_enqueue(&self, payload: &[u8]) -> Result<EntryId, TryAppendError> {
-        let cost_bytes = self.inner.cost_bytes(payload.len())?;
+        let permit = self.permit_now(payload.len())?;
+        Ok(self.inner.push(&self.sink, payload, permit, None)?)
+    }
+
+    /// [`append`](Self::append), but refuses instead of waiting for room. When this returns the entry has its id and is on its
+    /// way, and nothing refers to `payload` any more; the future waits until the entry is confirmed.
+    ///
+    /// # Errors
+    /// Those of [`try_enqueue`](Self::try_enqueue); the future's are those of `append`.
+    pub fn try_append(
+        &self,
+        payload: &[u8],
+    ) -> Result<impl Future<Output = Result<EntryId, AppendError>> + Send + use<'_>, TryAppendError> {
+        let permit = self.permit_now(payload.len())?;
+        let (sender, confirmed) = oneshot::channel();
+        let entry = self.inner.push(&self.sink, payload, permit, Some(sender))?;
+        self.inner.shared.transport.flush();
+        Ok(async move {
+            confirmed.await.expect("every waiter is answered (invariant 4)")?;
+            Ok(entry)
+        })
+    }
+
+    fn permit_now(&self, payload: usize) -> Result<Permit, TryAppendError> {
+        let cost_bytes = self.inner.cost_bytes(payload)?;
         let shared = &self.inner.shared;
-        let Some(permit) = self.inner.gate.try_acquire(&shared.add_budget, cost_bytes) else {
+        let permit = self.inner.gate.try_acquire(&shared.add_budget, cost_bytes);
+        permit.ok_or_else(|| {
             // What would make room must be on its way.
             shared.transport.flush();
             let limit_bytes = shared.limits.memory_limit;
-            return Err(TryAppendError::NoRoom { size_bytes: payload.len() as u64, limit_bytes });
-        };
-        Ok(self.inner.push(&self.sink, payload, permit, None)?)
+            TryAppendError::NoRoom { size_bytes: payload as u64, limit_bytes }
+        })
     }
 
     async fn permit(&self, payload: usize) -> Result<(Permit, Option<Place<'_>>), AppendError> {

@@ -29,6 +29,7 @@ pub enum LayoutError {
 
 /// Why a cluster cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// Nothing, or half of a cluster, is there.
     #[error(

@@ -24,6 +24,7 @@ const ADVANCE_BATCH: i64 = 200;
 
 /// Why no id was generated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum IdError {
     /// The store gave a name that is no counter.
     #[error("{0} is not a generated name")]

@@ -32,6 +32,7 @@ pub struct StoredLedger {
 
 /// Why an operation on a ledger's metadata failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LedgerError {
     /// No such ledger: deleted, or never created.
     #[error("ledger {0} does not exist")]

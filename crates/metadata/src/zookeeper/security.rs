@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// Protection of a metadata store. The default is none: plain TCP, no identity, nodes that anybody may change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Security {
     /// TLS to the servers, on their secure client ports; `None` for plain TCP.
     pub tls: Option<ClientFiles>,
@@ -16,6 +17,29 @@ pub struct Security {
 }
 
 impl Security {
+    /// None.
+    pub fn new() -> Security {
+        Security::default()
+    }
+
+    /// Speaks TLS to the servers.
+    pub fn tls(mut self, tls: ClientFiles) -> Security {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Logs in at the servers.
+    pub fn sasl(mut self, login: SaslLogin) -> Security {
+        self.sasl = Some(login);
+        self
+    }
+
+    /// Whether new nodes are [restricted](Self::is_restricted) to this process's identity.
+    pub fn restricted(mut self, is_restricted: bool) -> Security {
+        self.is_restricted = is_restricted;
+        self
+    }
+
     /// Whether a server may learn an identity of ours. A JAAS file may turn out to have none.
     pub fn may_have_identity(&self) -> bool {
         self.sasl.is_some() || self.tls.as_ref().is_some_and(|tls| tls.identity.is_some())
@@ -28,6 +52,7 @@ impl Security {
 
 /// Where the user and the password for SASL are. The files are read again for each connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SaslLogin {
     /// `username` and `password` of a section of a JAAS login configuration file.
     Jaas {

@@ -207,7 +207,7 @@ fn tls(authorities: StoreFile) -> TlsOptions {
 }
 
 fn over_tls(options: TlsOptions) -> Security {
-    Security { tls: Some(options), ..Security::default() }
+    Security::new().tls(options)
 }
 
 #[tokio::test]
@@ -313,7 +313,11 @@ async fn each_connection_logs_in_before_anything_else() {
     let password_file = dir.path().join("password");
     std::fs::write(&password_file, "tiger\n").unwrap();
     let login = |name: &str| SaslLogin::User { name: name.to_owned(), password_file: password_file.clone() };
-    let with = |sasl| Security { sasl, ..Security::default() };
+    let with = |sasl| {
+        let mut security = Security::new();
+        security.sasl = sasl;
+        security
+    };
     let server = FakeServer::start(Conduct { tls: None, password: Some("tiger") }).await;
     let store = connect(&[&server], with(Some(login("hd")))).await.unwrap();
     for _ in 0..3 {
@@ -344,7 +348,7 @@ async fn a_process_that_has_logged_in_does_not_go_on_without_a_login() {
     let section = format!("Client {{ {module} username=\"hd\" password=\"tiger\"; }};\n");
     std::fs::write(&file, &section).unwrap();
     let sasl = SaslLogin::Jaas { file: file.clone(), section: "Client".to_owned(), is_needed: false };
-    let security = Security { sasl: Some(sasl), ..Security::default() };
+    let security = Security::new().sasl(sasl);
     let server = FakeServer::start(Conduct { tls: None, password: Some("tiger") }).await;
     let store = connect(&[&server], security.clone()).await.unwrap();
     std::fs::write(&file, "").unwrap();
@@ -359,6 +363,6 @@ async fn a_process_that_has_logged_in_does_not_go_on_without_a_login() {
     let open = FakeServer::start(Conduct::default()).await;
     let nobody = connect(&[&open], security.clone()).await.unwrap();
     assert_eq!(nobody.exists("/nothing").await, Ok(None));
-    let refused = connect(&[&open], Security { is_restricted: true, ..security }).await.err().unwrap();
+    let refused = connect(&[&open], security.restricted(true)).await.err().unwrap();
     assert!(refused.to_string().contains("zkEnableSecurity=true needs a user"), "{refused}");
 }

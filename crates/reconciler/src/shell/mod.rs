@@ -277,12 +277,8 @@ impl Tierer {
             started,
             unverified: AtomicU64::new(0),
         });
-        let reader = client.bulk(BulkOptions {
-            memory_limit: read_bytes,
-            bytes_per_second: config.bytes_per_second,
-            ranges_per_bookie: 2,
-            ..BulkOptions::default()
-        });
+        let options = BulkOptions::new().memory_limit(read_bytes).bytes_per_second(config.bytes_per_second);
+        let reader = client.bulk(options.ranges_per_bookie(2));
         let view = Arc::new(Mutex::new(desk::View::default()));
         let desk = Desk {
             catalogue,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::transport::BookieError;
-use bindery_client::{Client, LedgerListing, Reconcile, ReconcileError, TierSupport};
+use bindery_client::{Client, LedgerStream, Reconcile, ReconcileError, TierSupport};
 use bindery_io::Random;
 use bindery_metadata::Layout;
 use bindery_tiering::ObjectId;
@@ -47,13 +47,13 @@ const REWRITE_SILENCE_MAX: Duration = Duration::from_secs(120);
 enum Ended {
     Event(Event),
     /// The listing comes back with its page.
-    Listed(Option<LedgerListing>, Event),
+    Listed(Option<LedgerStream>, Event),
     /// Who is registered; `None` when that could not be read.
     Bookies(Option<BTreeMap<BookieId, Ability>>),
     /// Whether tiering is paused, and a watch for its end; `None` when that could not be read.
     Pause(Option<(bool, bindery_metadata::store::Watch)>),
     /// An action of the upkeep; the listing comes back with its page.
-    Upkeep(Option<LedgerListing>, UpkeepEvent),
+    Upkeep(Option<LedgerStream>, UpkeepEvent),
 }
 
 pub(super) struct Runner {
@@ -61,7 +61,7 @@ pub(super) struct Runner {
     upkeep: Upkeep,
     hands: Hands,
     /// The upkeep's, which reads all ledgers again.
-    upkeep_listing: Option<LedgerListing>,
+    upkeep_listing: Option<LedgerStream>,
     common: Arc<Common>,
     client: Client,
     layout: Layout,
@@ -70,7 +70,7 @@ pub(super) struct Runner {
     desk: JoinHandle<()>,
     view: Arc<Mutex<View>>,
     tasks: JoinSet<Ended>,
-    listing: Option<LedgerListing>,
+    listing: Option<LedgerStream>,
     updates: HashMap<RequestId, AbortHandle>,
     building: HashMap<ObjectId, oneshot::Sender<()>>,
     /// Gives up what the upkeep builds; there while it does.
@@ -337,12 +337,12 @@ impl Runner {
                 let listing = self.listing.take();
                 let mut listing = listing.unwrap_or_else(|| self.client.ledgers());
                 self.tasks.spawn(async move {
-                    match listing.next().await {
-                        Ok(Some(ledgers)) => {
+                    match listing.next_range().await {
+                        Some(Ok(ledgers)) => {
                             Ended::Listed(Some(listing), Event::Listed { ledgers, is_last: false })
                         }
-                        Ok(None) => Ended::Listed(None, Event::Listed { ledgers: Vec::new(), is_last: true }),
-                        Err(error) => {
+                        None => Ended::Listed(None, Event::Listed { ledgers: Vec::new(), is_last: true }),
+                        Some(Err(error)) => {
                             Ended::Listed(None, Event::ListFailed(format!("list the ledgers: {error}")))
                         }
                     }

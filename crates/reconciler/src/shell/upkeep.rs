@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bindery_client::{BulkReader, Client, LedgerListing};
+use bindery_client::{BulkReader, Client, LedgerStream};
 use bindery_io::Random;
 use bindery_metadata::{Layout, StoreError as MetadataError};
 use bindery_tiering::ObjectId;
@@ -61,9 +61,9 @@ impl Hands {
     pub async fn perform(
         self,
         action: UpkeepAction,
-        listing: Option<LedgerListing>,
+        listing: Option<LedgerStream>,
         abandon: oneshot::Receiver<()>,
-    ) -> (Option<LedgerListing>, UpkeepEvent) {
+    ) -> (Option<LedgerStream>, UpkeepEvent) {
         if !matches!(action, UpkeepAction::WhereTo(..) | UpkeepAction::Tell(_)) {
             *self.footer_kept.lock() = None;
         }
@@ -296,13 +296,13 @@ fn marks_of(bytes: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-async fn list(listing: Option<LedgerListing>) -> (Option<LedgerListing>, UpkeepEvent) {
+async fn list(listing: Option<LedgerStream>) -> (Option<LedgerStream>, UpkeepEvent) {
     let Some(mut listing) = listing else {
         return (None, UpkeepEvent::Listed(Err("the listing was lost".to_owned())));
     };
-    match listing.next().await {
-        Ok(Some(ledgers)) => (Some(listing), UpkeepEvent::Listed(Ok(Some(ledgers)))),
-        Ok(None) => (None, UpkeepEvent::Listed(Ok(None))),
-        Err(error) => (None, UpkeepEvent::Listed(Err(format!("list the ledgers: {error}")))),
+    match listing.next_range().await {
+        Some(Ok(ledgers)) => (Some(listing), UpkeepEvent::Listed(Ok(Some(ledgers)))),
+        None => (None, UpkeepEvent::Listed(Ok(None))),
+        Some(Err(error)) => (None, UpkeepEvent::Listed(Err(format!("list the ledgers: {error}")))),
     }
 }

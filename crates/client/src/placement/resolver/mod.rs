@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
+/// What [`TableResolver::open`] reads its file from: [`RealDisk`], but for tests.
+pub use bindery_io::{Disk, RealDisk};
+
 pub use self::script::{SCRIPT_ARGUMENTS_MAX_DEFAULT, SCRIPT_TIMEOUT_DEFAULT, ScriptResolver};
 pub use self::table::TableResolver;
 use super::{InvalidLocation, Location};
@@ -30,6 +33,7 @@ pub trait NetworkResolver: Send + Sync + 'static {
 /// Why nobody knows where bookies stand. They count as being in `/default-region/default-rack` until the next attempt,
 /// or where they were last known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ResolveError {
     /// It cannot be started.
     #[error("cannot run {}: {error}. It has to be an executable file, with #! and its interpreter if it is a script", script.display())]

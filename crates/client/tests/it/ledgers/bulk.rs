@@ -111,8 +111,7 @@ async fn bulk_reads_and_ordinary_ones_go_side_by_side() {
         enqueue_many(&writer, 0..3000).await;
         let id = writer.id();
         writer.close().await.unwrap();
-        let options =
-            BulkOptions { memory_limit: 1 << 20, range_size_bytes: 100_000, ..BulkOptions::default() };
+        let options = BulkOptions::new().memory_limit(1 << 20).range_size_bytes(100_000);
         let view = client.bulk(options).open(id).await.unwrap();
         let ordinary = client.open_ledger(id, PASSWORD, OpenMode::ReadOnly).await.unwrap();
         let bulk = (0..8).map(|_| {

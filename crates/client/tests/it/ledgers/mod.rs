@@ -6,22 +6,25 @@
 mod announce;
 mod blocking;
 mod bulk;
+mod byte_io;
 mod claim;
-mod cluster;
+pub mod cluster;
 mod force;
 mod frames;
 mod gaps;
 mod marks;
 mod placement;
 mod stopped;
+mod streams;
 mod verify;
 
 use std::time::Duration;
 
 use bindery_client::{
-    AppendError, AppendOpenError, Client, CloseError, Closed, CreateError, EntryId, LedgerReader,
-    LedgerState, LedgerWriter, OpenError, OpenMode, ReadError, WhyStopped,
+    AppendError, AppendOpenError, Client, CloseError, CreateError, EntryId, LedgerId, LedgerReader,
+    LedgerState, LedgerWriter, OpenError, OpenMode, ReadError, TryAppendError, WhyStopped,
 };
+use futures_util::TryStreamExt;
 use tokio::time::timeout;
 
 use crate::ledgers::cluster::{Cluster, entry, options, payload};
@@ -72,20 +75,17 @@ async fn ledgers_of_every_shape_are_written_closed_and_read_back() {
         assert_eq!(writer.progress().borrow().confirmed, Some(entry(2000)));
         enqueue_many(&writer, 2001..2010).await;
         let closed = writer.close().await.unwrap();
-        let end = Closed { last_entry: Some(entry(2009)), length_bytes: length_of(0..2010) };
-        assert_eq!(closed, end, "{e}/{qw}/{qa}");
+        let end = (Some(entry(2009)), length_of(0..2010));
+        assert_eq!((closed.last_entry, closed.length_bytes), end, "{e}/{qw}/{qa}");
 
         for how in [OpenMode::Recover, OpenMode::ReadOnly] {
             let reader = cluster.client().await.open_ledger(id, PASSWORD, how).await.unwrap();
             assert!(reader.is_closed());
-            assert_eq!(reader.length_bytes(), Some(end.length_bytes));
+            assert_eq!(reader.length_bytes(), Some(end.1));
             assert_reads(&reader, 0..2010).await;
             assert_reads(&reader, 1234..1235).await;
             let beyond = reader.read_entry(entry(2010)).await.unwrap_err();
-            assert!(
-                matches!(&beyond, ReadError::BeyondEnd { last, .. } if *last == end.last_entry),
-                "{beyond}"
-            );
+            assert!(matches!(&beyond, ReadError::BeyondEnd { last, .. } if *last == end.0), "{beyond}");
         }
         let info = client.metadata(id).await.unwrap();
         assert_eq!(info.metadata.quorum.ensemble_size(), e);
@@ -93,16 +93,17 @@ async fn ledgers_of_every_shape_are_written_closed_and_read_back() {
     }
     let empty = client.create_ledger(options(3, 2, 2)).await.unwrap();
     let id = empty.id();
-    assert_eq!(empty.close().await.unwrap(), Closed { last_entry: None, length_bytes: 0 });
+    let closed = empty.close().await.unwrap();
+    assert_eq!((closed.last_entry, closed.length_bytes), (None, 0));
     let reader = client.open_ledger(id, PASSWORD, OpenMode::ReadOnly).await.unwrap();
     assert_eq!((reader.last_add_confirmed(), reader.length_bytes()), (None, Some(0)));
     assert!(reader.tail(entry(0)).next().await.is_none());
-    let mut listing = client.ledgers();
-    let mut ledgers = Vec::new();
-    while let Some(ids) = listing.next().await.unwrap() {
-        ledgers.extend(ids);
-    }
+    let ledgers: Vec<LedgerId> = client.ledgers().try_collect().await.unwrap();
     assert_eq!(ledgers.len(), 5);
+    let mut listing = client.ledgers();
+    assert_eq!(listing.next().await, Some(Ok(ledgers[0])));
+    assert_eq!(listing.next_range().await.unwrap().unwrap(), &ledgers[1..], "what is left of the range");
+    assert_eq!((listing.next_range().await, listing.next().await), (None, None));
     client.delete_ledger(id).await.unwrap();
     assert!(matches!(
         client.open_ledger(id, PASSWORD, OpenMode::ReadOnly).await,
@@ -129,6 +130,10 @@ async fn what_cannot_work_is_refused_with_a_reason() {
     let large = vec![0; writer.payload_bytes_max() as usize + 1];
     assert!(matches!(writer.enqueue(&large).await, Err(AppendError::TooLarge { .. })));
     assert_eq!(writer.append(&large[1..]).await.unwrap(), entry(0), "the largest entry");
+    let confirmed = writer.try_append(b"at once").unwrap();
+    assert_eq!(writer.try_enqueue(b"behind it").unwrap(), entry(2), "it has its id already");
+    assert_eq!(confirmed.await.unwrap(), entry(1));
+    assert!(matches!(writer.try_append(&large), Err(TryAppendError::Append(AppendError::TooLarge { .. }))));
     let error = client.open_ledger(id, b"wrong", OpenMode::Recover).await.unwrap_err();
     assert!(matches!(error, OpenError::WrongPassword(_)), "{error}");
     let error = client.open_for_append(id, PASSWORD).await.unwrap_err();
@@ -346,7 +351,7 @@ async fn a_ledger_is_handed_over_between_clients() {
     enqueue_many(&writer, next..next + 10).await;
     let closed = writer.close().await.unwrap();
     let length_bytes = length_of(0..next + 10);
-    assert_eq!(closed, Closed { last_entry: Some(entry(next + 9)), length_bytes });
+    assert_eq!((closed.last_entry, closed.length_bytes), (Some(entry(next + 9)), length_bytes));
     let reader = cluster.client().await.open_ledger(id, PASSWORD, OpenMode::Recover).await.unwrap();
     assert_reads(&reader, 0..next + 10).await;
 
