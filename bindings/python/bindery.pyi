@@ -331,8 +331,9 @@ class Client:
     def open(self, ledger: int, *, password: bytes | bytearray | None = None, recover: bool = False) -> LedgerReader:
         """Opens a ledger for reading, and leaves it to its writer.
 
-        Of one that is not closed (``LedgerReader.is_closed``) entries up to the last confirmed one can be read, and
-        followed: ``LedgerReader.tail``. Raises ``NotFoundError``, ``WrongPasswordError``, ``UnavailableError``.
+        Of one that is not closed (``LedgerReader.is_closed``) entries can be read up to the last one that its bookies know
+        to be confirmed, and followed: ``LedgerReader.tail``. That lags behind the writer for a moment, and when the writer
+        is gone its last entries stay out of sight until ``recover=True``. Raises ``NotFoundError``, ``WrongPasswordError``, ``UnavailableError``.
 
         ``recover=True`` is for a ledger whose writer is gone: one that is not closed is fenced, recovered and closed on
         the way, and what is then read is final. A writer that lives after all can write no more (``FencedError``).
@@ -500,7 +501,10 @@ class LedgerWriter:
 
 @final
 class LedgerReader:
-    """Reads a ledger. Iterating over it, with ``for`` or ``async for``, reads up to the last confirmed entry."""
+    """Reads a ledger. Iterating over it, with ``for`` or ``async for``, reads up to ``last_add_confirmed``.
+
+    Of a ledger that is not closed that may be less than its writer had acknowledged: see ``Client.open``.
+    """
 
     @property
     def id(self) -> int:
@@ -531,7 +535,7 @@ class LedgerReader:
         """``read_entry`` for asyncio."""
 
     def read(self, first: int = 0, last: int | None = None) -> EntryIterator:
-        """Entries ``first`` to ``last``, both included, read ahead; ``last``: up to the last confirmed entry.
+        """Entries ``first`` to ``last``, both included, read ahead; without ``last``: up to ``last_add_confirmed``.
 
         Iterating raises what ``read_entry`` raises.
         """

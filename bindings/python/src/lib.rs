@@ -46,7 +46,7 @@ mod writer;
 ///
 /// Each method that waits is there twice: `name` blocks, with the GIL released, and `name_async` returns an
 /// asyncio future. Types and meanings: the stub file, `bindery.pyi`.
-#[pymodule]
+#[pymodule(gil_used = true)]
 fn bindery(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Client>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

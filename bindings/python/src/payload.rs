@@ -1,8 +1,9 @@
-//! Payloads to be appended: any object with the buffer protocol (`bytes`, `bytearray`, `memoryview`, arrays of numpy), read where it lies.
+//! Payloads to be appended: any object with the buffer protocol (`bytes`, `bytearray`, `memoryview`, arrays of numpy).
 //!
 //! # Invariants
-//! 1. Bytes that may change are read while the GIL is held, in the call that was given them. An entry that has to wait for room
-//!    waits as a copy of them. `bytes` never change, and are never copied before they are an entry.
+//! 1. Bytes that may change are copied once, in the call that was given them, and only the copy is read: its digest is that of what is
+//!    stored, whatever others write into the buffer meanwhile (`readinto` of another thread, a mapping that processes share). `bytes`
+//!    never change, and are never copied before they are an entry.
 
 use bindery_client::{AppendError, EntryId, TryAppendError};
 use pyo3::buffer::PyUntypedBuffer;
@@ -13,15 +14,8 @@ use pyo3::types::PyBytes;
 
 use crate::errors::Raise;
 
-/// The object that was given.
+/// Bytes that do not change.
 pub(crate) enum Payload {
-    Bytes(PyBackedBytes),
-    /// C-contiguous, and perhaps to be changed by its owner.
-    Buffer(PyUntypedBuffer),
-}
-
-/// Bytes that nobody changes.
-pub(crate) enum Owned {
     Bytes(PyBackedBytes),
     Copy(Vec<u8>),
 }
@@ -36,7 +30,7 @@ impl FromPyObject<'_, '_> for Payload {
         // A `TypeError` that names the object's type.
         let buffer = PyUntypedBuffer::get(&object)?;
         match buffer.is_c_contiguous() {
-            true => Ok(Payload::Buffer(buffer)),
+            true => Ok(Payload::Copy(copy(&buffer))),
             false => Err(PyBufferError::new_err(
                 "the payload does not lie in one piece: give a contiguous buffer, or bytes(payload)",
             )),
@@ -44,58 +38,49 @@ impl FromPyObject<'_, '_> for Payload {
     }
 }
 
+/// The bytes of a contiguous buffer. Of one that is written meanwhile it is a mixture of before and after, as any reader's.
+#[allow(unsafe_code, reason = "copies out of memory that Python lends")]
+fn copy(buffer: &PyUntypedBuffer) -> Vec<u8> {
+    let size_bytes = buffer.len_bytes();
+    let mut copy = Vec::with_capacity(size_bytes);
+    if size_bytes > 0 {
+        // SAFETY: the buffer is C-contiguous, so `size_bytes` bytes lie behind the pointer, where its owner leaves them until it is
+        // released. No reference to them is made, because others may write there. The copy has that capacity, and lies elsewhere.
+        unsafe {
+            std::ptr::copy_nonoverlapping(buffer.buf_ptr().cast::<u8>(), copy.as_mut_ptr(), size_bytes);
+            copy.set_len(size_bytes);
+        }
+    }
+    copy
+}
+
 impl Payload {
-    /// Reads it in place.
-    #[allow(unsafe_code, reason = "a view of memory that Python lends")]
-    fn read<T>(&self, _py: Python<'_>, read: impl FnOnce(&[u8]) -> T) -> T {
-        match self {
-            Payload::Bytes(bytes) => read(bytes),
-            Payload::Buffer(buffer) if buffer.len_bytes() == 0 => read(&[]),
-            Payload::Buffer(buffer) => {
-                // SAFETY: the buffer is C-contiguous, so all of its bytes lie behind the pointer, where its owner leaves them
-                // until it is released. The GIL is held until `read` returns, and `read` runs no Python code (it may not: it
-                // has no token), so nothing that keeps to Python's rules changes them meanwhile.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
-                read(bytes)
-            }
-        }
-    }
-
-    fn into_owned(self, py: Python<'_>) -> Owned {
-        match self {
-            Payload::Bytes(bytes) => Owned::Bytes(bytes),
-            buffer => Owned::Copy(buffer.read(py, <[u8]>::to_vec)),
-        }
-    }
-
-    /// Has it enqueued if there is room at once, else keeps it for as long as that takes. To be called before anything is
-    /// awaited: where the GIL is held (invariant 1).
+    /// Has it enqueued if there is room at once, else gives it back, to wait for room.
     pub fn send<T>(
         self,
         try_send: impl FnOnce(&[u8]) -> Result<T, TryAppendError>,
-    ) -> PyResult<Result<T, Owned>> {
-        Python::attach(|py| match self.read(py, try_send) {
+    ) -> PyResult<Result<T, Payload>> {
+        match try_send(self.as_ref()) {
             Ok(sent) => Ok(Ok(sent)),
-            Err(TryAppendError::NoRoom { .. }) => Ok(Err(self.into_owned(py))),
+            Err(TryAppendError::NoRoom { .. }) => Ok(Err(self)),
             Err(error) => Err(error.raise()),
-        })
+        }
     }
 
     /// The same, without waiting.
     pub fn send_now(
-        self,
+        &self,
         try_send: impl FnOnce(&[u8]) -> Result<EntryId, TryAppendError>,
     ) -> PyResult<EntryId> {
-        Python::attach(|py| self.read(py, try_send).map_err(Raise::raise))
+        try_send(self.as_ref()).map_err(Raise::raise)
     }
 }
 
-impl AsRef<[u8]> for Owned {
+impl AsRef<[u8]> for Payload {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Owned::Bytes(bytes) => bytes,
-            Owned::Copy(bytes) => bytes,
+            Payload::Bytes(bytes) => bytes,
+            Payload::Copy(bytes) => bytes,
         }
     }
 }
