@@ -72,6 +72,7 @@ impl Shape {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "a process has one of them")]
 enum Index {
     Bindery(LedgerDirectory, Arc<LogView>),
     Redb(Database),

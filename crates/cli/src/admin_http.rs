@@ -203,8 +203,12 @@ fn authorization(token: Option<OsString>) -> Result<String, Failure> {
 }
 
 fn unreachable(address: &Address, error: &io::Error, words: &Words) -> Failure {
+    let tls_error = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     let advice = match error.kind() {
-        _ if error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>()) => format!(
+        _ if matches!(tls_error, Some(rustls::Error::InvalidMessage(_))) => {
+            "that port does not speak TLS: write http:// if it is an admin port".to_owned()
+        }
+        _ if tls_error.is_some() => format!(
             "with https:// the port must speak TLS with a certificate for that name, of an authority in {AUTHORITIES_VARIABLE}; if it \
              wants yours, name it in {CERTIFICATE_VARIABLE}"
         ),
@@ -296,6 +300,18 @@ mod tests {
             let failure = authorization(Some(wrong.into())).unwrap_err();
             assert!(failure.code == exit::USAGE && !failure.to_string().contains(wrong), "{failure}");
         }
+    }
+
+    #[test]
+    fn a_port_without_tls_is_told_from_one_that_is_not_trusted() {
+        let address = Address::parse("h:1").unwrap();
+        let of = |error: rustls::Error| {
+            unreachable(&address, &io::Error::other(error), &crate::flow::WORDS).to_string()
+        };
+        let plain = of(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType));
+        assert!(plain.contains("write http://"), "{plain}");
+        let strange = of(rustls::CertificateError::UnknownIssuer.into());
+        assert!(strange.contains(AUTHORITIES_VARIABLE), "{strange}");
     }
 
     #[test]

@@ -309,7 +309,7 @@ pub enum CloseError {
     Stopped(#[from] Stopped),
     /// Bookies refused every entry that was sent, as unauthorized. Nothing of them is stored, and the ledger was left as this writer found it:
     /// one with the rights or the key may go on.
-    #[error("{0}. Nothing of what was sent is stored, and the ledger was left as it was")]
+    #[error("ledger {}: {}. Nothing of what was sent is stored, and the ledger was left as it was", .0.ledger, .0.why)]
     GivenBack(Stopped),
     /// Entries of a ledger with deferred sync could not be forced: the ledger is left open. Opening it with recovery closes
     /// it, with what its bookies have.

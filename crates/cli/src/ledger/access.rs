@@ -15,7 +15,7 @@ use std::future::Future;
 use std::time::Duration;
 
 /// How long a person waits for a metadata server that says nothing.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// For the requests that open a cluster, once there is a session.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Ending a session is a courtesy to the store: it ends by itself, too.

@@ -149,7 +149,8 @@ async fn look(
     let first = args.first.unwrap_or(EntryId::FIRST);
     let mut look = reader.verify(first, args.last).await.map_err(|error| read_failure(&error))?;
     let total = look.report().last.map_or(0, |last| (last.get() - first.get()) as u64 + 1);
-    let mut progress = Progress::start(Unit::Entries, Some(total), true);
+    // Its end comes before the report, so it stands beside no data.
+    let mut progress = Progress::start(Unit::Entries, Some(total), false);
     while look.step().await.map_err(|error| read_failure(&error))? {
         progress.set(look.report().entries);
     }

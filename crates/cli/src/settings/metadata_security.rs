@@ -7,7 +7,6 @@ use super::places::absolute;
 use crate::args::MetadataArgs;
 use crate::config::values::{Finding, Values};
 use crate::exit::{self, Failure};
-use crate::ledger::access::CONNECT_TIMEOUT;
 use crate::output;
 use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions, WaitFor};
 use bindery_tls::store::{Password, PasswordSource, StoreFile};
@@ -160,11 +159,8 @@ fn sasl(file: &mut Values, jaas_file: Option<&Path>) -> Option<SaslLogin> {
 impl MetadataArgs {
     /// How a command connects to the metadata store.
     pub fn options(&self) -> Result<ConnectOptions, Failure> {
-        let of_command = ConnectOptions {
-            connect_timeout: Some(CONNECT_TIMEOUT),
-            wait_for: WaitFor::Silent,
-            ..ConnectOptions::default()
-        };
+        // A server that says nothing has the session timeout: one that was just started, for a cluster that is being made, is slow.
+        let of_command = ConnectOptions { wait_for: WaitFor::Silent, ..ConnectOptions::default() };
         let Some(path) = &self.metadata_config else { return Ok(of_command) };
         let shown = path.display();
         let text = std::fs::read_to_string(path)

@@ -59,7 +59,7 @@ pub(super) struct Claim {
     pub(super) start: TakenOver,
 }
 
-/// How bookies answered what they were sent. What was withdrawn counts as sent: it is not known to have stayed here.
+/// Sends, and the answers that refuse them as unauthorized. A send that was withdrawn counts, too: it may have left before.
 #[derive(Default)]
 struct Tally {
     sent: u64,

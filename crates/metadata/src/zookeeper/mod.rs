@@ -42,6 +42,9 @@ use crate::store::{
 /// Session timeout asked for when nothing else is configured (`zkTimeout`, BookKeeper's default).
 pub const SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
+/// For the attempt that ends with the time of all to say how.
+const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
+
 /// How to connect.
 #[derive(Debug, Clone)]
 pub struct ZooKeeperOptions {
@@ -114,7 +117,8 @@ pub async fn connect(servers: &[String], options: ZooKeeperOptions) -> Result<Zo
     let connected = state.wait_for(|state| {
         matches!(state, SessionState::Connected(_) | SessionState::AuthFailed | SessionState::Closed)
     });
-    let waited = match tokio::time::timeout(wait, connected).await {
+    // A little longer than the last attempt has, which knows best what is wrong.
+    let waited = match tokio::time::timeout(wait + LAST_WORDS_WAIT, connected).await {
         Ok(Ok(state)) if *state == SessionState::AuthFailed => return Err(StoreError::AuthFailed),
         Ok(Ok(state)) if *state == SessionState::Closed => Duration::ZERO,
         Ok(Ok(_)) => return Ok(store),

@@ -13,8 +13,7 @@
 //! 3. The state channel shows a new session before any request is sent under it.
 //! 4. A request that waited longer than the session timeout without a server fails with `Unreachable`; it was not sent.
 //! 5. Servers are tried in an order that was drawn at the start. One that does not answer has a share of the session timeout, TLS
-//!    included, and then it is the next one's turn. While a first session is sought, the share is an equal part of the time for that:
-//!    a server that is slow and alone has nearly all of it.
+//!    included, and then it is the next one's turn. Of the time of a command, which tries each server once, all have an equal part.
 //! 6. With SASL, each connection logs in before anything else is sent on it. A server that refuses that ends the session for good.
 //! 7. A session that was never open ends when no server of a round is worth waiting for ([`WaitFor`]). One that was open goes on:
 //!    servers return, and certificates may be renewed under it.
@@ -305,13 +304,7 @@ impl Session {
         loop {
             for server in self.servers.clone() {
                 let (frame, agreed) = self.connect_request();
-                let servers = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
-                let wait = match self.is_first() {
-                    // A little is left, so that the last one's fault is known when the time is over.
-                    true => self.first.timeout * 19 / 20 / servers,
-                    false => agreed / servers.saturating_add(1),
-                };
-                let wait = wait.max(CONNECT_WAIT_MIN);
+                let wait = self.wait_for_one(agreed);
                 let explains = self.is_first() && self.explained.may_look(&server);
                 let way = self.way.clone();
                 let is_connected = AtomicBool::new(false);
@@ -369,6 +362,17 @@ impl Session {
             }
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
         }
+    }
+
+    /// How long one server has to open a session (invariant 5), when all of them have so long. A command tries each of them once; a service
+    /// has time left for those that come up meanwhile.
+    fn wait_for_one(&self, all: Duration) -> Duration {
+        let (all, shares) = match (self.is_first(), self.first.wait_for) {
+            (true, WaitFor::Silent) => (self.first.timeout, self.servers.len()),
+            (true, WaitFor::Down) => (self.first.timeout, self.servers.len() + 1),
+            (false, _) => (all, self.servers.len() + 1),
+        };
+        (all / u32::try_from(shares).unwrap_or(u32::MAX)).max(CONNECT_WAIT_MIN)
     }
 
     /// Whether no session was open yet.

@@ -23,7 +23,7 @@ use super::cluster::{Cluster, append, entry, payload, read, writer};
 use super::faulty::{Faults, Faulty};
 
 const MIB: u64 = 1 << 20;
-/// Nothing takes so long that does not hang.
+/// Far above anything that must happen.
 const HANG: Duration = Duration::from_secs(60);
 
 /// A local directory, and a tierer's settings in small.
