@@ -95,11 +95,11 @@ fn a_bookie_ends_at_once_where_waiting_does_not_help() {
 
     // Commands name each cause, and each server of the URI.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let several = format!("zk://127.0.0.1:{nobody},no-such-host.invalid:1,127.0.0.1:{}/l", place.admin_port);
+    let several = format!("zk://127.0.0.1:{nobody},-nowhere.invalid:1,127.0.0.1:{}/l", place.admin_port);
     for command in [&["bookie", "list"][..], &["cluster", "cookie", "list"], &["ledger", "read", "0"]] {
         let output = bindery(&[command, &["--metadata", &several]].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(7), "{command:?}: {}", said(&output));
-        for words in ["connection refused", "no-such-host.invalid:1: unknown host", "it speaks HTTP"] {
+        for words in ["connection refused", "-nowhere.invalid:1: unknown host", "it speaks HTTP"] {
             assert!(said(&output).contains(words), "{command:?}: {}", said(&output));
         }
         assert!(!said(&output).contains("tried for"), "nothing was waited for: {}", said(&output));
@@ -155,11 +155,13 @@ fn the_error_of_a_bookie_that_is_not_reached_says_which_step_failed() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (advertised, words) in [
         (nobody.to_string(), "connection refused, no process listens on that port"),
-        ("no-such-host.invalid:3181".to_owned(), "unknown host"),
+        // Refused by the resolver itself, also where no name server answers.
+        ("-nowhere.invalid:3181".to_owned(), "unknown host"),
         (format!("127.0.0.1:{}", place.coordinator_port), "a port that is none of a bookie for its clients"),
     ] {
         let (data, listen) = (dir.path().join("bookie"), format!("127.0.0.1:{}", free_port()));
-        let options = ["--listen", &listen, "--bookie-id", "moved", "--advertise", &advertised];
+        let advertise = format!("--advertise={advertised}");
+        let options = ["--listen", &listen, "--bookie-id", "moved", &advertise];
         let mut bookie = Bookie::spawn(&place.metadata(), &data, &options);
         assert!(bookie.line("serving").is_some());
         let health = done(&place.run(&["bookie", "health", "--once"]));
