@@ -153,7 +153,8 @@ fn tls() -> Result<Arc<ClientConfig>, Failure> {
              {CERTIFICATE_VARIABLE}, if it asks for them)"
         ))
     })?;
-    let files = ClientFiles { authorities, identity: file(CERTIFICATE_VARIABLE), verifies_names: true };
+    let mut files = ClientFiles::new(authorities);
+    files.identity = file(CERTIFICATE_VARIABLE);
     let config = files.read().and_then(|contents| files.configure(&contents));
     config.map(Arc::new).map_err(Failure::usage)
 }

@@ -58,6 +58,7 @@ async fn init(args: &InitArgs) -> Result<(), Failure> {
         InitOutcome::Completed => "completed: nodes of the cluster were missing",
         InitOutcome::Mended => "mended: nodes below which bookies register were missing",
         InitOutcome::AlreadyInitialised => "already initialised, nothing changed",
+        _ => "initialised",
     };
     output::write_all(format!("{}: {said}\n", args.metadata).as_bytes())
 }

@@ -22,6 +22,7 @@ pub(crate) const RESERVED_PREFIX: &str = "bindery.";
 
 /// Who writes a ledger that can be handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Handover {
     /// Nobody: the next writer goes on at `next`.
     Idle {

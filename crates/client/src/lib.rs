@@ -57,7 +57,9 @@
 //! [`TailStream`], [`StoredStream`], [`LedgerStream`]. For bytes without entries of their own there are tokio's
 //! `AsyncWrite` and `AsyncRead`: [`ByteWriter`], [`ByteReader`].
 //!
-//! A program needs this crate and a tokio runtime: all types of its signatures are re-exported here.
+//! A program that connects, writes, reads or replaces parts of the client needs this crate and a tokio runtime: the types for
+//! that are re-exported here. A [`Layout`](metadata::Layout) is here to be opened and handed to a client; what its own methods
+//! return is in `bindery-metadata`.
 //!
 //! Without async code, and without a runtime of one's own: [`blocking`].
 //!

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::LedgerListing;
 use bindery_types::LedgerId;
-use futures_core::Stream;
+use futures_core::{FusedStream, Stream};
 
 type Range = Result<Option<Vec<LedgerId>>, StoreError>;
 type Reading = Pin<Box<dyn Future<Output = (LedgerListing, Range)> + Send>>;
@@ -18,7 +18,8 @@ type Reading = Pin<Box<dyn Future<Output = (LedgerListing, Range)> + Send>>;
 /// meanwhile may or may not be among them; all others are, once each. Also a [`Stream`], for the combinators of `StreamExt`
 /// and `TryStreamExt`.
 ///
-/// After an error it goes on with the range that could not be read: whoever does not want that stops there.
+/// After an error that may pass ([`StoreError::is_transient`]) it goes on with the range that could not be read: stop there if
+/// that is not wanted, as `TryStreamExt` does. After any other error it is over.
 #[must_use = "nothing is read before the stream is polled"]
 pub struct LedgerStream {
     listing: Listing,
@@ -83,7 +84,9 @@ impl LedgerStream {
             }
             Ok(None) => None,
             Err(error) => {
-                self.listing = Listing::Idle(listing);
+                if error.is_transient() {
+                    self.listing = Listing::Idle(listing);
+                }
                 Some(Err(error))
             }
         })
@@ -99,6 +102,12 @@ impl Stream for LedgerStream {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         (self.range.len(), None)
+    }
+}
+
+impl FusedStream for LedgerStream {
+    fn is_terminated(&self) -> bool {
+        self.range.is_empty() && matches!(self.listing, Listing::Over)
     }
 }
 

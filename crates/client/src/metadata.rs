@@ -20,9 +20,11 @@
 //! # Ok(()) }
 //! ```
 //! A process that embeds a cluster opens a [`Layout`] itself ([`connect`]), and gives it to
-//! [`ClientBuilder::layout`](crate::ClientBuilder::layout).
+//! [`ClientBuilder::layout`](crate::ClientBuilder::layout). What the methods of a `Layout` return (cookies, locks, marks of
+//! under-replication), and what a [`StoreFile`] or [`TlsOptions`] reads, is not re-exported: that is for programs which depend on
+//! `bindery-metadata` and `bindery-tls` themselves.
 
-pub use bindery_metadata::layout::{IdError, LedgerError, Registration};
+pub use bindery_metadata::layout::{IdError, LayoutError, LedgerError, Registration};
 pub use bindery_metadata::store::SessionId;
 pub use bindery_metadata::{
     ConnectOptions, Endpoint, Fault as MetadataFault, InitError, InitOutcome, Layout, LedgerLayout,

@@ -39,6 +39,7 @@ pub const TIER_PROPERTY_VALUE: &str = "1";
 
 /// Whether a bookie keeps the last reconciled entries of its ledgers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TierSupport {
     /// It does, and may drop its copies of what is in object storage.
     Supported,

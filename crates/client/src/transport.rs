@@ -197,6 +197,7 @@ pub struct BatchReadRequest {
 
 /// What a bookie knows of a ledger's last add confirmed (LAC).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LacAnswer {
     /// Body of the last explicit LAC, when one was written.
     pub explicit: Option<Bytes>,
@@ -204,13 +205,28 @@ pub struct LacAnswer {
     pub last_entry: Option<Bytes>,
 }
 
+impl LacAnswer {
+    /// What a bookie sent of it.
+    pub fn new(explicit: Option<Bytes>, last_entry: Option<Bytes>) -> LacAnswer {
+        LacAnswer { explicit, last_entry }
+    }
+}
+
 /// Room on a bookie's ledger volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DiskSpace {
     /// Bytes in all.
     pub total_bytes: u64,
     /// Bytes still free.
     pub free_bytes: u64,
+}
+
+impl DiskSpace {
+    /// So many bytes, of which some are free.
+    pub fn new(total_bytes: u64, free_bytes: u64) -> DiskSpace {
+        DiskSpace { total_bytes, free_bytes }
+    }
 }
 
 /// A long poll for the LAC to pass `previous` (protocol reference, section 2.6).

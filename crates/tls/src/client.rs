@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 /// Files of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClientFiles {
     /// Certificates of the authorities one of which must have signed a server's.
     pub authorities: StoreFile,

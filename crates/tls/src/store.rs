@@ -42,6 +42,7 @@ impl fmt::Debug for Password {
 
 /// Where the password of a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PasswordSource {
     /// The whole content of a file, as Java's bookies read it. A line break at the end counts for them, and may be there or not for us.
     File {
@@ -56,6 +57,7 @@ pub enum PasswordSource {
 
 /// A file that a setting names: certificates of authorities, or a key with its certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StoreFile {
     /// The setting, for errors.
     pub setting: &'static str,
@@ -121,6 +123,12 @@ impl StoreFile {
     /// A store without a password.
     pub fn new(setting: &'static str, path: impl Into<PathBuf>) -> StoreFile {
         StoreFile { setting, path: path.into(), password: None }
+    }
+
+    /// Opened with a password; with none a store is read as it is.
+    pub fn password(mut self, password: impl Into<Option<PasswordSource>>) -> StoreFile {
+        self.password = password.into();
+        self
     }
 
     /// Reads the file, and that of the password. Blocks.

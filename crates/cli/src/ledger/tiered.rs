@@ -84,13 +84,13 @@ pub async fn of_bookies(client: &Client, info: &LedgerInfo) -> Result<Vec<OfBook
         let admin = admin.map(|endpoint| format!("{}:{}", endpoint.host, endpoint.port));
         let state = match (client.tier_support(&bookie).await, cluster) {
             (Err(error), _) => State::Unknown(error.to_string()),
-            (Ok(TierSupport::NotRegistered), _) => State::Unknown("it is not registered".to_owned()),
             (Ok(TierSupport::KeepsEverything), _) | (Ok(TierSupport::Supported), None) => {
                 State::KeepsEverything
             }
             (Ok(TierSupport::Supported), Some(cluster)) => {
                 ask(client, &bookie, admin, cluster, info.id).await
             }
+            (Ok(_), _) => State::Unknown("it is not registered".to_owned()),
         };
         found.push(OfBookie { bookie, state });
     }

@@ -73,7 +73,9 @@ fn tls(file: &mut Values) -> Option<TlsOptions> {
              ZooKeeper server",
         );
     }
-    Some(TlsOptions { authorities, identity, verifies_names })
+    let mut tls = TlsOptions::new(authorities);
+    (tls.identity, tls.verifies_names) = (identity, verifies_names);
+    Some(tls)
 }
 
 /// Names of the keys of one store.
@@ -110,7 +112,7 @@ fn store(file: &mut Values, is_on: bool, keys: &Keys) -> Option<StoreFile> {
         file.fault(keys.form, format!("{}={form}: give PEM, PKCS12 or JKS", keys.form));
     }
     // The file itself says what it is. As in Java, a file wins over a password in the settings.
-    Some(StoreFile { setting: keys.path, path, password: of_file.or(given) })
+    Some(StoreFile::new(keys.path, path).password(of_file.or(given)))
 }
 
 fn sasl(file: &mut Values, jaas_file: Option<&Path>) -> Option<SaslLogin> {
@@ -208,11 +210,8 @@ mod tests {
         );
         assert_eq!((faults, warnings), (Vec::new(), Vec::new()));
         let file = |setting, path: &str| StoreFile::new(setting, path);
-        let expected = TlsOptions {
-            authorities: file("zkTlsTrustStore", "/ca.pem"),
-            identity: Some(file("zkTlsKeyStore", "/me.pem")),
-            verifies_names: true,
-        };
+        let expected =
+            TlsOptions::new(file("zkTlsTrustStore", "/ca.pem")).identity(file("zkTlsKeyStore", "/me.pem"));
         assert_eq!(security, Security::new().tls(expected).restricted(true));
 
         let (_, faults, warnings) =

@@ -203,9 +203,7 @@ async fn start_coordinator(
 async fn init(metadata: &MetadataUri, named: Option<ClusterId>, random: &dyn Random) -> Result<(), Failure> {
     match crate::cluster::create(metadata, &ConnectOptions::default(), named, random).await? {
         InitOutcome::AlreadyInitialised => {}
-        InitOutcome::Created | InitOutcome::Completed | InitOutcome::Mended => {
-            tracing::info!("cluster initialised")
-        }
+        _ => tracing::info!("cluster initialised"),
     }
     Ok(())
 }

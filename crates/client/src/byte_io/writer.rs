@@ -2,7 +2,11 @@
 //!
 //! # Invariants
 //! 1. At most one future has the writer, and gives it back; no entry is made meanwhile.
-//! 2. Each call polls that future until it is through; no call drops it.
+//! 2. Each call polls that future until it is through, and drops it never; a write that has room in the buffer does not
+//!    wait for acknowledgements.
+//! 3. Only a call that is itself pending stands in line for room: room that is given to a future which nobody polls is
+//!    missing to all other writers of the client.
+//! 4. The first failure answers every later call.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -14,14 +18,15 @@ use bindery_types::LedgerId;
 use tokio::io::AsyncWrite;
 use tokio::sync::watch;
 
-use crate::error::{AppendError, CloseError, Stopped, TryAppendError, WhyStopped};
+use crate::error::{AppendError, CloseError, ForceError, Stopped, TryAppendError, WhyStopped};
 use crate::writer::{Closed, LedgerWriter, Progress};
 
 /// Default of [`ByteWriter::entry_size_bytes`]: large enough that what each entry costs does not show, small enough that
 /// several readers have room for some.
 pub const ENTRY_SIZE_BYTES_DEFAULT: usize = 64 << 10;
 
-type Waiting = Pin<Box<dyn Future<Output = (LedgerWriter, Vec<u8>, Result<(), AppendError>)> + Send>>;
+/// Gives the writer back, and the buffer if it has that.
+type Waiting<T> = Pin<Box<dyn Future<Output = (LedgerWriter, Result<(), AppendError>, T)> + Send>>;
 type Closing = Pin<Box<dyn Future<Output = Result<Closed, CloseError>> + Send>>;
 
 /// Writes bytes to a ledger as entries of one size: tokio's [`AsyncWrite`].
@@ -36,18 +41,24 @@ type Closing = Pin<Box<dyn Future<Output = Result<Closed, CloseError>> + Send>>;
 /// instead, or write entries of another kind to it, take the writer back: [`into_writer`](Self::into_writer).
 ///
 /// ```no_run
-/// # async fn example(writer: bindery_client::LedgerWriter, mut file: tokio::io::Empty) -> std::io::Result<()> {
+/// # async fn example(writer: bindery_client::LedgerWriter, file: tokio::io::Empty) -> std::io::Result<()> {
 /// use bindery_client::ByteWriter;
-/// use tokio::io::AsyncWriteExt;
+/// use tokio::io::{AsyncWriteExt, BufReader};
 ///
 /// let mut bytes = ByteWriter::new(writer).entry_size_bytes(256 << 10);
-/// tokio::io::copy(&mut file, &mut bytes).await?;
+/// tokio::io::copy_buf(&mut BufReader::new(file), &mut bytes).await?;
 /// bytes.shutdown().await?; // everything is acknowledged, and the ledger closed
 /// # Ok(()) }
 /// ```
 ///
+/// `tokio::io::copy` flushes whenever its source has nothing to read at the moment: from a socket, entries are then as small as
+/// what came at once. Where their size matters use `tokio::io::copy_buf`, as above, or a loop of reads and `write_all`; both
+/// flush only at the end.
+///
 /// Cancel safe: a write that is dropped has taken nothing, and what a flush or shutdown waited for goes on with the next
-/// call.
+/// call. Once a shutdown has begun to close the ledger, a flush goes on with that, too, and a write fails. A write, flush or
+/// shutdown that is dropped while it waits for room keeps its place in line until the next call, or until this writer is
+/// dropped: until then other writers of the client may wait behind it.
 ///
 /// # Errors
 /// [`io::Error`]s with an [`AppendError`] inside, of a shutdown also a [`CloseError`]. Every call behind one fails as it
@@ -56,23 +67,58 @@ pub struct ByteWriter {
     id: LedgerId,
     progress: watch::Receiver<Progress>,
     state: State,
-    /// Bytes of the next entry. Away while the state is `Waiting`.
+    /// Bytes of the next entry. Away while the state is `Enqueuing`.
     buffer: Vec<u8>,
     entry_size_bytes: usize,
     entry_size_bytes_max: usize,
-    /// Entries were made that no flush has waited for.
+    /// There may be entries that no flush has waited for.
     has_unflushed: bool,
-    failed: Option<AppendError>,
+    failed: Option<Failure>,
 }
 
 enum State {
     Idle(LedgerWriter),
     /// For room for an entry.
-    Enqueuing(Waiting),
+    Enqueuing(Waiting<Vec<u8>>),
     /// For acknowledgements.
-    Draining(Waiting),
+    Draining(Waiting<()>),
     Closing(Closing),
-    Closed(Result<Closed, CloseError>),
+    Closed(Closed),
+    /// There is no writer: for a moment between two states, or after a close that failed.
+    Gone,
+}
+
+#[derive(Debug, Clone)]
+enum Failure {
+    Append(AppendError),
+    Close(CloseError),
+}
+
+impl From<Failure> for io::Error {
+    fn from(failure: Failure) -> io::Error {
+        match failure {
+            Failure::Append(error) => error.into(),
+            Failure::Close(error) => error.into(),
+        }
+    }
+}
+
+impl From<Failure> for AppendError {
+    fn from(failure: Failure) -> AppendError {
+        match failure {
+            Failure::Append(error) => error,
+            Failure::Close(CloseError::Stopped(stopped) | CloseError::GivenBack(stopped)) => stopped.into(),
+            Failure::Close(CloseError::ClosedElsewhere { ledger, last_confirmed, .. }) => {
+                Stopped { ledger, last_confirmed, why: WhyStopped::Closed }.into()
+            }
+            Failure::Close(CloseError::NotForced { error, last_confirmed }) => match error {
+                ForceError::Stopped(stopped) => stopped.into(),
+                ForceError::Bookies { ledger, .. } => {
+                    Stopped { ledger, last_confirmed, why: WhyStopped::Closing }.into()
+                }
+            },
+        }
+    }
 }
 
 impl ByteWriter {
@@ -86,7 +132,8 @@ impl ByteWriter {
             buffer: Vec::new(),
             entry_size_bytes: ENTRY_SIZE_BYTES_DEFAULT.min(entry_size_bytes_max),
             entry_size_bytes_max,
-            has_unflushed: false,
+            // It may have enqueued some before.
+            has_unflushed: true,
             failed: None,
         }
     }
@@ -111,7 +158,7 @@ impl ByteWriter {
     /// The end of the ledger, after a shutdown that closed it.
     pub fn closed(&self) -> Option<Closed> {
         match self.state {
-            State::Closed(Ok(closed)) => Some(closed),
+            State::Closed(closed) => Some(closed),
             _ => None,
         }
     }
@@ -130,98 +177,109 @@ impl ByteWriter {
     }
 
     /// Until no future has the writer.
-    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Result<(), AppendError>> {
-        let is_drain = matches!(self.state, State::Draining(_));
-        if let State::Enqueuing(waiting) | State::Draining(waiting) = &mut self.state {
-            let (writer, buffer, outcome) = ready!(waiting.as_mut().poll(context));
-            (self.state, self.buffer) = (State::Idle(writer), buffer);
-            match outcome {
-                Ok(()) => self.has_unflushed = !is_drain,
-                Err(error) => self.failed = Some(error),
+    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let (writer, outcome) = match &mut self.state {
+            State::Enqueuing(waiting) => {
+                let (writer, outcome, buffer) = ready!(waiting.as_mut().poll(context));
+                (self.buffer, self.has_unflushed) = (buffer, true);
+                (writer, outcome)
             }
-        }
-        Poll::Ready(match (&self.failed, &self.state) {
-            (Some(error), _) => Err(error.clone()),
-            (None, State::Closing(_) | State::Closed(_)) => Err(self.stopped().into()),
-            (None, _) => Ok(()),
-        })
+            State::Draining(waiting) => {
+                let (writer, outcome, ()) = ready!(waiting.as_mut().poll(context));
+                self.has_unflushed = false;
+                (writer, outcome)
+            }
+            State::Idle(_) | State::Closing(_) | State::Closed(_) | State::Gone => {
+                return Poll::Ready(self.usable());
+            }
+        };
+        self.state = State::Idle(writer);
+        Poll::Ready(outcome.map_err(|error| self.fail(Failure::Append(error))))
     }
 
-    /// What is said to a call behind a shutdown.
-    fn stopped(&self) -> Stopped {
-        let last_confirmed = self.progress.borrow().confirmed;
-        Stopped { ledger: self.id, last_confirmed, why: WhyStopped::Closing }
+    /// Whether it failed, or a shutdown has begun to close the ledger.
+    fn usable(&self) -> Result<(), Failure> {
+        match (&self.failed, &self.state) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, State::Closing(_) | State::Closed(_) | State::Gone) => {
+                let last_confirmed = self.progress.borrow().confirmed;
+                let stopped = Stopped { ledger: self.id, last_confirmed, why: WhyStopped::Closing };
+                Err(Failure::Append(stopped.into()))
+            }
+            (None, State::Idle(_) | State::Enqueuing(_) | State::Draining(_)) => Ok(()),
+        }
     }
 
     /// Makes an entry of the buffer, if there is anything in it.
-    fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<Result<(), AppendError>> {
+    fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         ready!(self.poll_idle(context))?;
-        let State::Idle(writer) = &self.state else { unreachable!("no future has the writer (invariant 1)") };
-        if self.buffer.is_empty() {
+        if self.buffer.is_empty() || self.try_cut()? {
             return Poll::Ready(Ok(()));
         }
-        match writer.try_enqueue(&self.buffer) {
-            Ok(_) => {
-                self.buffer.clear();
-                self.has_unflushed = true;
-                return Poll::Ready(Ok(()));
-            }
-            Err(TryAppendError::NoRoom { .. }) => {}
-            Err(TryAppendError::Append(error)) => return Poll::Ready(Err(self.fail(error))),
-        }
-        let (writer, mut buffer) = self.take();
+        let (writer, mut buffer) = (self.take(), std::mem::take(&mut self.buffer));
         self.state = State::Enqueuing(Box::pin(async move {
             let outcome = writer.enqueue(&buffer).await.map(drop);
             buffer.clear();
-            (writer, buffer, outcome)
+            (writer, outcome, buffer)
         }));
         self.poll_idle(context)
     }
 
-    fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<Result<(), AppendError>> {
+    /// Makes an entry of the buffer if that is possible at once, and says whether it was.
+    fn try_cut(&mut self) -> Result<bool, Failure> {
+        let State::Idle(writer) = &self.state else { return Ok(false) };
+        let outcome = try_enqueue(writer, &self.buffer);
+        let is_cut = outcome.map_err(|error| self.fail(error))?;
+        if is_cut {
+            self.buffer.clear();
+            self.has_unflushed = true;
+        }
+        Ok(is_cut)
+    }
+
+    fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         ready!(self.poll_cut(context))?;
         if !self.has_unflushed {
             return Poll::Ready(Ok(()));
         }
-        let (writer, buffer) = self.take();
+        let writer = self.take();
         self.state = State::Draining(Box::pin(async move {
             let outcome = writer.drain().await.map(drop);
-            (writer, buffer, outcome)
+            (writer, outcome, ())
         }));
         self.poll_idle(context)
     }
 
-    /// For what waits, which gives both back.
-    fn take(&mut self) -> (LedgerWriter, Vec<u8>) {
-        // Until there is another one, a moment later.
-        let meanwhile = State::Closed(Err(self.stopped().into()));
-        match std::mem::replace(&mut self.state, meanwhile) {
-            State::Idle(writer) => (writer, std::mem::take(&mut self.buffer)),
+    /// For a future, which gives it back.
+    fn take(&mut self) -> LedgerWriter {
+        match std::mem::replace(&mut self.state, State::Gone) {
+            State::Idle(writer) => writer,
             _ => unreachable!("no future has the writer (invariant 1)"),
         }
     }
 
-    fn fail(&mut self, error: AppendError) -> AppendError {
-        self.failed = Some(error.clone());
-        error
+    fn fail(&mut self, failure: Failure) -> Failure {
+        self.failed = Some(failure.clone());
+        failure
     }
 
     /// Takes as many of these bytes as go into the next entry.
-    fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize, AppendError>> {
-        // An entry that was full and found no room makes this wait.
-        match self.buffer.len() >= self.entry_size_bytes {
-            true => ready!(self.poll_cut(context))?,
-            false => ready!(self.poll_idle(context))?,
+    fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize, Failure>> {
+        if self.buffer.len() >= self.entry_size_bytes {
+            ready!(self.poll_cut(context))?;
+        }
+        match self.poll_idle(context) {
+            Poll::Ready(outcome) => outcome?,
+            // A flush began and was left: the buffer has room meanwhile.
+            Poll::Pending if matches!(self.state, State::Draining(_)) => {}
+            Poll::Pending => return Poll::Pending,
         }
         let whole = bytes.get(..self.entry_size_bytes).filter(|_| self.buffer.is_empty());
         if let (Some(whole), State::Idle(writer)) = (whole, &self.state) {
-            match writer.try_enqueue(whole) {
-                Ok(_) => {
-                    self.has_unflushed = true;
-                    return Poll::Ready(Ok(whole.len()));
-                }
-                Err(TryAppendError::NoRoom { .. }) => {}
-                Err(TryAppendError::Append(error)) => return Poll::Ready(Err(self.fail(error))),
+            let outcome = try_enqueue(writer, whole);
+            if outcome.map_err(|error| self.fail(error))? {
+                self.has_unflushed = true;
+                return Poll::Ready(Ok(whole.len()));
             }
         }
         let taken = bytes.len().min(self.entry_size_bytes - self.buffer.len());
@@ -230,30 +288,38 @@ impl ByteWriter {
         }
         self.buffer.extend_from_slice(&bytes[..taken]);
         if self.buffer.len() >= self.entry_size_bytes {
-            // Whatever comes of it is for the next call: these bytes are taken.
-            let _ = self.poll_cut(context);
+            // These bytes are taken: the next call waits for room (invariant 3), or fails as this did.
+            let _ = self.try_cut();
         }
         Poll::Ready(Ok(taken))
     }
 
-    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         loop {
             match &mut self.state {
-                State::Closed(outcome) => {
-                    let outcome = outcome.clone().map(drop);
-                    return Poll::Ready(outcome.map_err(io::Error::from));
-                }
-                State::Closing(closing) => {
-                    let outcome = ready!(closing.as_mut().poll(context));
-                    self.state = State::Closed(outcome);
-                }
-                State::Idle(_) | State::Enqueuing(_) | State::Draining(_) => {
+                State::Closing(closing) => match ready!(closing.as_mut().poll(context)) {
+                    Ok(closed) => self.state = State::Closed(closed),
+                    Err(error) => {
+                        self.state = State::Gone;
+                        return Poll::Ready(Err(self.fail(Failure::Close(error))));
+                    }
+                },
+                State::Closed(_) => return Poll::Ready(Ok(())),
+                State::Idle(_) | State::Enqueuing(_) | State::Draining(_) | State::Gone => {
                     ready!(self.poll_cut(context))?;
-                    let (writer, _) = self.take();
-                    self.state = State::Closing(Box::pin(writer.close()));
+                    self.state = State::Closing(Box::pin(self.take().close()));
                 }
             }
         }
+    }
+}
+
+/// Whether there was room.
+fn try_enqueue(writer: &LedgerWriter, payload: &[u8]) -> Result<bool, Failure> {
+    match writer.try_enqueue(payload) {
+        Ok(_) => Ok(true),
+        Err(TryAppendError::NoRoom { .. }) => Ok(false),
+        Err(TryAppendError::Append(error)) => Err(Failure::Append(error)),
     }
 }
 
@@ -264,14 +330,17 @@ impl AsyncWrite for ByteWriter {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.closed().is_some() {
-            return Poll::Ready(Ok(()));
-        }
-        this.poll_drain(context).map_err(io::Error::from)
+        let outcome = match this.state {
+            State::Closing(_) | State::Closed(_) => this.poll_close(context),
+            State::Idle(_) | State::Enqueuing(_) | State::Draining(_) | State::Gone => {
+                this.poll_drain(context)
+            }
+        };
+        outcome.map_err(io::Error::from)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_close(context)
+        self.get_mut().poll_close(context).map_err(io::Error::from)
     }
 }
 

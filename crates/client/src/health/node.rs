@@ -27,6 +27,7 @@ pub(crate) const HOLD: Duration = Duration::from_secs(10);
 
 /// Kinds of requests whose latencies are not comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Operation {
     /// A read of one entry.
     Read = 0,

@@ -13,6 +13,7 @@ const LEDGER_MANAGER_VERSION: u32 = 1;
 
 /// Why a LAYOUT node is not one this version works with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayoutError {
     /// Not `<version>\n<class>:<version>`.
     #[error("the LAYOUT node holds {0:?}, which is no ledger layout")]
@@ -68,6 +69,7 @@ pub enum OpenError {
 
 /// What [`init_cluster`] found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum InitOutcome {
     /// The cluster was created.
     Created,
@@ -81,6 +83,7 @@ pub enum InitOutcome {
 
 /// Why a cluster cannot be initialised.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InitError {
     /// A cluster with another layout is there.
     #[error("the cluster exists with the {stored} layout, not {wanted}; nothing was changed")]

@@ -203,7 +203,7 @@ async fn connect(servers: &[&FakeServer], security: Security) -> Result<ZooKeepe
 }
 
 fn tls(authorities: StoreFile) -> TlsOptions {
-    TlsOptions { authorities, identity: None, verifies_names: true }
+    TlsOptions::new(authorities)
 }
 
 fn over_tls(options: TlsOptions) -> Security {
@@ -234,7 +234,7 @@ async fn a_server_of_a_known_authority_is_spoken_to_and_others_are_named_at_once
             other => panic!("{other:?}"),
         }
     }
-    let any_name = TlsOptions { verifies_names: false, ..tls(trusted.clone()) };
+    let any_name = tls(trusted.clone()).skip_name_check();
     assert!(connect(&[&misnamed], over_tls(any_name.clone())).await.is_ok());
     assert!(connect(&[&strange], over_tls(any_name)).await.is_err(), "only the name does not count");
     let missing = StoreFile::new("zkTlsTrustStore", "/nowhere.pem");
@@ -256,11 +256,13 @@ async fn a_server_that_wants_a_certificate_gets_ours() {
     for (identity, why) in
         [(None, "without a certificate"), (own(&stranger), "refuses the certificate in zkTlsKeyStore=")]
     {
-        let options = TlsOptions { identity, ..tls(trusted.clone()) };
+        let mut options = tls(trusted.clone());
+        options.identity = identity;
         let said = connect(&[&server], over_tls(options)).await.err().unwrap().to_string();
         assert!(said.contains(why), "{said}");
     }
-    let options = TlsOptions { identity: own(&authority), ..tls(trusted) };
+    let mut options = tls(trusted);
+    options.identity = own(&authority);
     assert!(connect(&[&server], over_tls(options)).await.is_ok());
 }
 

@@ -445,7 +445,8 @@ async fn abilities(client: &Client, layout: &Layout) -> Option<BTreeMap<BookieId
         let ability = match client.tier_support(&bookie.bookie_id).await.ok()? {
             TierSupport::Supported => Ability::Reconciles,
             TierSupport::KeepsEverything => Ability::KeepsEverything,
-            TierSupport::NotRegistered => Ability::Absent,
+            // Not registered, or not known to this build.
+            _ => Ability::Absent,
         };
         found.insert(bookie.bookie_id, ability);
     }

@@ -91,13 +91,13 @@ impl Contents {
 /// The file with the key.
 fn key_store(config: &TlsConfig) -> StoreFile {
     let (setting, path) = (config.settings.key, config.key.clone());
-    StoreFile { setting, path, password: config.key_password.clone() }
+    StoreFile::new(setting, path).password(config.key_password.clone())
 }
 
 /// The file with the authorities of clients, if they need a certificate.
 fn authorities_store(config: &TlsConfig) -> Option<StoreFile> {
     let (setting, path) = (config.settings.client_authorities, config.client_authorities.clone()?);
-    Some(StoreFile { setting, path, password: config.client_authorities_password.clone() })
+    Some(StoreFile::new(setting, path).password(config.client_authorities_password.clone()))
 }
 
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -201,6 +201,77 @@ async fn a_writer_without_room_holds_its_caller_up_and_takes_each_byte_once() {
     cluster.stop().await;
 }
 
+/// Two entries at once have no room: whoever held some for later would have the other one wait for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_took_its_bytes_holds_no_room_that_another_waits_for() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.builder().await.memory_limit(100_000).connect().await.unwrap();
+    let mut writers = Vec::new();
+    for _ in 0..3 {
+        let entries = client.create_ledger(options(1, 1, 1)).await.unwrap();
+        writers.push(ByteWriter::new(entries).entry_size_bytes(60_000));
+    }
+    let data = pattern(1_200_000);
+    let in_turn = async {
+        for part in data.chunks(60_000) {
+            for into in &mut writers {
+                into.write_all(part).await.unwrap();
+            }
+        }
+        for into in &mut writers {
+            into.shutdown().await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), in_turn)
+        .await
+        .expect("a writer holds room that it does not use");
+    for into in writers {
+        let mut out = Vec::new();
+        let reader = open(&client, into.id(), OpenMode::ReadOnly).await;
+        reader.byte_reader(..).read_to_end(&mut out).await.unwrap();
+        assert!(out == data);
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_and_a_shutdown_that_were_left_go_on_with_the_next_call() {
+    let mut cluster = Cluster::start(1).await;
+    let patience = Duration::from_secs(60);
+    let client = cluster.builder().await.bookie_patience(patience).connect().await.unwrap();
+    let entries = client.create_ledger(options(1, 1, 1)).await.unwrap();
+    entries.append(b"zero").await.unwrap();
+    cluster.stop_bookie(&bookie("b0")).await;
+    entries.enqueue(b"enqueued before").await.unwrap();
+    let mut into = ByteWriter::new(entries);
+    let id = into.id();
+    assert!(into.flush().now_or_never().is_none(), "a flush waits for what was enqueued before");
+    // There is room in the buffer while a flush waits.
+    for part in ["one ", "entry"] {
+        into.write_all(part.as_bytes()).now_or_never().expect("it need not wait").unwrap();
+    }
+    cluster.start_bookie(0).await;
+    into.flush().await.unwrap();
+    assert_eq!(into.progress().borrow().confirmed, Some(entry(2)), "a flush waits for all that was written");
+
+    cluster.stop_bookie(&bookie("b0")).await;
+    into.write_all(b"last").await.unwrap();
+    assert!(into.shutdown().now_or_never().is_none(), "nothing acknowledges it");
+    let late = into.write_all(b"late").await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::NotConnected, "{late}");
+    assert!(into.flush().now_or_never().is_none());
+    assert_eq!(into.closed(), None);
+    cluster.start_bookie(0).await;
+    into.flush().await.unwrap();
+    assert_eq!(into.closed().unwrap().last_entry, Some(entry(3)), "the flush went on with the close");
+    into.shutdown().await.unwrap();
+    let mut out = String::new();
+    let reader = open(&client, id, OpenMode::ReadOnly).await;
+    reader.byte_reader(..).read_to_string(&mut out).await.unwrap();
+    assert_eq!((out.as_str(), sizes(&reader).await), ("zeroenqueued beforeone entrylast", vec![4, 15, 9, 4]));
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_is_dropped_leaves_the_ledger_with_what_was_flushed() {
     let cluster = Cluster::start(3).await;
@@ -264,9 +335,17 @@ async fn errors_of_the_ledger_are_inside_and_stay() {
     open(&other, into.id(), OpenMode::Recover).await;
     into.write_all(b"lost").await.unwrap();
     let error = into.shutdown().await.unwrap_err();
-    let again = into.shutdown().await.unwrap_err();
-    assert_eq!((error.kind(), again.kind()), (ErrorKind::BrokenPipe, ErrorKind::BrokenPipe));
-    assert!(error.get_ref().unwrap().is::<CloseError>() && again.get_ref().unwrap().is::<CloseError>());
+    let inside = |error: &std::io::Error| error.get_ref().and_then(|inner| inner.downcast_ref()).cloned();
+    let closing: Option<CloseError> = inside(&error);
+    assert!(closing.is_some(), "{error}");
+    for again in [
+        into.shutdown().await.unwrap_err(),
+        into.flush().await.unwrap_err(),
+        into.write_all(b"x").await.unwrap_err(),
+    ] {
+        assert_eq!((again.kind(), inside(&again)), (ErrorKind::BrokenPipe, closing.clone()), "{again}");
+    }
+    assert!(matches!(into.into_writer().await.unwrap_err(), AppendError::Stopped(_)));
 
     // A reader does not take its end for that of the ledger.
     let reader = open(&client, id, OpenMode::ReadOnly).await;

@@ -1,6 +1,7 @@
 //! Everything with a `next` is a `Stream`, too, with the same entries.
 
-use bindery_client::{Entry, EntryId, OpenMode, ReadError};
+use bindery_client::{Entry, EntryId, OpenMode, ReadError, StoreError};
+use bindery_metadata::MetadataStore;
 use futures_util::stream::{FusedStream, select};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 
@@ -97,5 +98,32 @@ async fn streams_that_nobody_polls_any_more_hold_up_nobody() {
         let all: Vec<Entry> = stream.try_collect().await.unwrap();
         assert_eq!(ids(&all), (0..91).collect::<Vec<_>>());
     }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_goes_on_after_an_error_that_passes_and_ends_after_one_that_stays() {
+    let cluster = Cluster::start(1).await;
+    let (client, store) = cluster.client_on_store().await;
+    let id = client.create_ledger(options(1, 1, 1)).await.unwrap().id();
+    let mut listing = client.ledgers();
+    store.disconnect();
+    for _ in 0..2 {
+        let error = listing.next().await.unwrap().unwrap_err();
+        assert!(error.is_transient() && !listing.is_terminated(), "{error}");
+    }
+    store.reconnect();
+    assert_eq!(listing.next().await, Some(Ok(id)));
+    assert_eq!(listing.next().await, None);
+    assert!(listing.is_terminated());
+
+    let mut listing = client.ledgers();
+    store.close().await.unwrap();
+    assert_eq!(listing.next().await, Some(Err(StoreError::Closed)));
+    assert!(
+        listing.is_terminated() && listing.next().await.is_none() && listing.next_range().await.is_none()
+    );
+    // Without that, one which asks for all of it would never end.
+    assert_eq!(client.ledgers().take(10).count().await, 1);
     cluster.stop().await;
 }

@@ -284,7 +284,7 @@ async fn the_lac_is_written_read_and_polled() {
     assert_eq!(refused(bookies.read_lac(id, ledger(1)).await), ErrorCode::NoLedger);
     setup.fill(1, 5, 10).await;
     let answer = bookies.read_lac(id, ledger(1)).await.unwrap();
-    assert_eq!(answer, LacAnswer { explicit: None, last_entry: Some(body(1, 4, 10)) });
+    assert_eq!(answer, LacAnswer::new(None, Some(body(1, 4, 10))));
 
     let poll = |previous, wait_ms| {
         let wait = Duration::from_millis(wait_ms);
@@ -308,7 +308,7 @@ async fn the_lac_is_written_read_and_polled() {
     bookies.write_lac(id, ledger(1), KEY, entry(4), lac_body.clone()).await.unwrap();
     assert_eq!(waiting.await.unwrap(), Some(entry(4)), "the explicit LAC wakes the poll");
     let answer = bookies.read_lac(id, ledger(1)).await.unwrap();
-    assert_eq!(answer, LacAnswer { explicit: Some(lac_body), last_entry: Some(body(1, 4, 10)) });
+    assert_eq!(answer, LacAnswer::new(Some(lac_body), Some(body(1, 4, 10))));
     setup.end().await;
 }
 
