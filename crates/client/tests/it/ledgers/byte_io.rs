@@ -201,31 +201,30 @@ async fn a_writer_without_room_holds_its_caller_up_and_takes_each_byte_once() {
     cluster.stop().await;
 }
 
-/// Two entries at once have no room: whoever held some for later would have the other one wait for ever.
+/// There is room for one entry at a time: a writer that held it for later would have the other one wait for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_took_its_bytes_holds_no_room_that_another_waits_for() {
-    let cluster = Cluster::start(1).await;
-    let client = cluster.builder().await.memory_limit(100_000).connect().await.unwrap();
+    let mut cluster = Cluster::start(1).await;
+    let patience = Duration::from_secs(60);
+    let builder = cluster.builder().await.memory_limit(100_000).bookie_patience(patience);
+    let client = builder.connect().await.unwrap();
     let mut writers = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..2 {
         let entries = client.create_ledger(options(1, 1, 1)).await.unwrap();
         writers.push(ByteWriter::new(entries).entry_size_bytes(60_000));
     }
-    let data = pattern(1_200_000);
-    let in_turn = async {
-        for part in data.chunks(60_000) {
-            for into in &mut writers {
-                into.write_all(part).await.unwrap();
-            }
-        }
-        for into in &mut writers {
-            into.shutdown().await.unwrap();
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(120), in_turn)
-        .await
-        .expect("a writer holds room that it does not use");
-    for into in writers {
+    let [first, second] = &mut writers[..] else { panic!("two") };
+    let data = pattern(120_000);
+    cluster.stop_bookie(&bookie("b0")).await;
+    // One entry is on its way, and each writer has taken another one.
+    first.write_all(&data).now_or_never().expect("a full entry is taken").unwrap();
+    second.write_all(&data[..60_000]).now_or_never().expect("a full entry is taken").unwrap();
+    cluster.start_bookie(0).await;
+    let flushed = tokio::time::timeout(Duration::from_secs(60), second.flush()).await;
+    flushed.expect("the first writer holds room that it does not use").unwrap();
+    second.write_all(&data[60_000..]).await.unwrap();
+    for mut into in writers {
+        into.shutdown().await.unwrap();
         let mut out = Vec::new();
         let reader = open(&client, into.id(), OpenMode::ReadOnly).await;
         reader.byte_reader(..).read_to_end(&mut out).await.unwrap();
