@@ -382,9 +382,15 @@ public final class Interop {
         step(v2 ? "tail" : "tail-long-poll", () -> {
             LedgerHandle w = create();
             AtomicReference<Throwable> fault = new AtomicReference<>();
+            AtomicLong read = new AtomicLong();
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             Thread adder = new Thread(() -> {
                 try {
                     for (int i = 0; i < count; i++) {
+                        // The last ones wait for the reader, which then has to poll for each of them, however slow it is.
+                        while (i >= count - 40 && read.get() < i - 1 && System.nanoTime() < deadline) {
+                            Thread.sleep(1);
+                        }
                         w.addEntry(p.of(i));
                         Thread.sleep(i % 50 == 0 ? 100 : 1);
                     }
@@ -394,10 +400,10 @@ public final class Interop {
             });
             adder.start();
             int polled = 0;
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             try (ReadHandle r = open(reader, w.getId(), false)) {
                 // the last entry is confirmed by no later one
                 for (long next = 0; next < count - 1;) {
+                    read.set(next);
                     check(System.nanoTime() < deadline && fault.get() == null, "at entry " + next + " the tail stands still; writer: "
                             + fault.get());
                     if (next <= r.getLastAddConfirmed()) {
