@@ -315,6 +315,8 @@ async fn a_bookie_that_was_replaced_long_ago_uses_up_no_patience() {
     setup.bookies.broken.lock().insert(last.clone());
     append_some(&writer).await;
     assert!(!writer.inner.state.lock().core.ensemble().contains(&last), "replaced");
+    // There is no spare from now on.
+    setup.client.0.layout.registration().unregister(&last).await.unwrap();
     sleep(Duration::from_secs(60)).await;
     setup.bookies.broken.lock().extend(ids("a b c d"));
     let restart = async {
