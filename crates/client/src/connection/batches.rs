@@ -7,7 +7,7 @@
 //!    └───────────── time is up ─────────────┘
 //! ```
 //!
-//! A bookie that fails in that moment for another reason is not asked for batches for that time, which costs only time.
+//! A bookie that fails at that moment for another reason gets no batch reads for that time, which costs only time.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

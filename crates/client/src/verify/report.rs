@@ -118,7 +118,7 @@ impl fmt::Display for Finding {
 pub struct VerifyReport {
     /// The ledger.
     pub ledger: LedgerId,
-    /// Whether it is closed. Of one that is not, entries up to the LAC (last add confirmed) are looked at.
+    /// Whether it is closed. If not, only entries up to the LAC (last add confirmed) are checked.
     pub is_closed: bool,
     /// Its ack quorum.
     pub ack_quorum_size: usize,
@@ -132,8 +132,8 @@ pub struct VerifyReport {
     pub payload_bytes: u64,
     /// By bookie.
     pub bookies: BTreeMap<BookieId, CopyCounts>,
-    /// Entries with fewer equal sound copies than the ack quorum, also if all copies that could not be asked for were
-    /// sound.
+    /// Entries with fewer equal sound copies than the ack quorum, even if all copies whose bookies could not be asked
+    /// were sound.
     pub below_ack_quorum: u64,
     /// Of these, entries without any sound copy.
     pub lost: u64,
