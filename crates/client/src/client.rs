@@ -733,8 +733,9 @@ impl Client {
         self.0.health.busy(within)
     }
 
-    /// Asks each of `bookies` for an entry that does not exist, and waits for the answers, a second at most. For
-    /// [`bookie_health`](Self::bookie_health) this counts as a read, also in a client that reads nothing else.
+    /// Asks each of `bookies` for an entry that does not exist, and waits for the answers, a second at most. The
+    /// request counts as a read, so that [`bookie_health`](Self::bookie_health) also works in a client that does not
+    /// read.
     pub async fn ask_bookies(&self, bookies: &[BookieId]) {
         ask(&self.0.health, &self.0.transport, bookies).await;
     }

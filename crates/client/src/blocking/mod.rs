@@ -26,7 +26,8 @@
 //! caller's thread --block_on--> the async client --tasks--> own runtime: one thread
 //! ```
 //! Handles are those of the async client with the runtime that carries their connections, so enqueued entries are sent
-//! even while no call is under way. Calls may come from several threads at once; none waits for another's answer.
+//! even while no call is under way. Calls may come from several threads at once, and do not wait for each other's
+//! answers.
 //!
 //! # Invariants
 //! 1. A call inside a tokio runtime, `spawn_blocking` included, is refused ([`Error::InsideRuntime`]): it would hold up a

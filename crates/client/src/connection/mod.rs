@@ -23,9 +23,10 @@
 //! 5. An answer above the frame limit fails its own request, found by the ids at its front; if no waiting request has
 //!    these ids, the connection ends.
 //!
-//! # Limits     per bookie ever used: a slot, one or two tasks, two more with a tierer, another one while a first batch read is
-//! under way; per connection: 64 KiB to read into, and a frame of at most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
-//! permit can return, and a connection that keeps the bytes of an overdue request is closed, so nothing piles up.
+//! # Limits     per bookie ever used: a slot, one or two tasks, two more with a tierer, another one while a first batch
+//! read is under way; per connection: 64 KiB to read into, and a frame of at most the limit; requests and their bytes:
+//! as far as callers have permits. A request is answered before its caller's permit can return, and a connection that
+//! keeps the bytes of an overdue request is closed, so nothing piles up.
 //!
 //! TLS and authentication ([`crate::tls`], [`crate::credentials`], or the application's own by [`hooks`]): a lane's task has them
 //! done with before it sends anything.

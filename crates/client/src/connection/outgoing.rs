@@ -211,7 +211,7 @@ impl Outgoing {
         withdrawn
     }
 
-    /// Removes empty places at both ends, so that a queue that holds nothing else is empty.
+    /// Removes empty places at both ends, so that a queue with no other frames is empty.
     fn trim(&mut self) {
         while self.frames.front().is_some_and(Frame::is_withdrawn) {
             self.frames.pop_front();

@@ -10,7 +10,8 @@
 //!
 //! # Invariants
 //! 1. Nothing that happens to a forgotten bookie changes its state, but its coming back (C12).
-//! 2. A forgotten bookie is looked for for [`LOOKED_FOR`]; after that only if it answered a request nevertheless.
+//! 2. The search for a forgotten bookie ends after [`LOOKED_FOR`]; later it is looked up only if it answered a request
+//!    nevertheless.
 
 use std::time::Duration;
 

@@ -340,8 +340,7 @@ impl NodeHealth {
     }
 
     /// How often to ask for the registration now; `None` when there is nothing to wait for: no probe, no end of a
-    /// probation or of a hold, no return. The longer a bookie is gone, the less often it is looked for, until the
-    /// search ends.
+    /// probation or of a hold, no return. The longer a bookie is gone, the longer the interval, until the search ends.
     fn refresh_interval(&self) -> Option<Duration> {
         let now = self.now();
         let nodes = self.nodes.read();

@@ -151,7 +151,7 @@ impl LedgerReader {
     }
 
     /// Checks every copy of the entries `first..=last` (`None`: up to the end, or to the LAC, last add confirmed, of an
-    /// open ledger): each bookie of an entry's write set is asked for its own.
+    /// open ledger): it asks each bookie of an entry's write set for its own copy.
     ///
     /// ```no_run
     /// # async fn example(reader: bindery_client::LedgerReader) -> Result<(), bindery_client::ReadError> {

@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //! 1. Each entry of the range is counted once, with a copy of each bookie of its write set, in order (`core`).
-//! 2. Faults are compared with current metadata, at most [`METADATA_AGE_MAX`] old: an entry whose write set changed meanwhile
-//!    is looked at again, so that repair and ensemble changes under way are no faults.
+//! 2. Faults are compared with current metadata, at most [`METADATA_AGE_MAX`] old: an entry whose write set changed
+//!    meanwhile is checked again, so that repair and ensemble changes under way are no faults.
 //! 3. A bookie that cannot be asked is asked again [`ASKED_AGAIN_AFTER`] later at the earliest; until then its copies
 //!    count as unreachable. So a bookie that is gone does not hold up the check of the others.
 //!
@@ -47,7 +47,7 @@ const GROWTH: u64 = 8;
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// How long metadata counts as read just now.
 const METADATA_AGE_MAX: Duration = Duration::from_secs(1);
-/// How often one part is looked at again because of changes.
+/// How often to check one part again because of changes.
 const CHANGES_MAX: u32 = 16;
 
 /// A look at every copy, one step after the other; see [`LedgerReader::verify`](crate::LedgerReader::verify).

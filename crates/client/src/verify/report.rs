@@ -16,7 +16,7 @@ pub const FINDINGS_MAX: usize = 1000;
 pub enum Fault {
     /// The bookie says that it does not have it.
     Missing,
-    /// What the bookie returns is not what a writer stored (wrong ids, wrong digest), or it cannot read it.
+    /// The bookie returns something other than a writer's entry (wrong ids, wrong digest), or it cannot read it.
     Damaged,
     /// A sound entry with another payload, or another length of the ledger up to it, than most copies have; without a
     /// majority all copies are different.
