@@ -411,7 +411,7 @@ impl Changes {
                 if adds.window.wants_change() || self.members.has_news() {
                     return self.begin_if_wanted(adds);
                 }
-                // Ask a member that was just given up after a pause.
+                // A member that was just given up gets a pause before the next request.
                 self.phase = Phase::Seeking { is_retry };
             }
             AfterMark::Change(change) if change.rejoins.is_empty() && change.ensemble == adds.ensemble() => {

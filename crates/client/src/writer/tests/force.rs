@@ -117,8 +117,8 @@ fn a_bookie_that_answers_a_force_over_another_connection_answers_for_nothing() {
     let why = WhyStopped::DeferredSync(failed("b", BookieError::Reconnected));
     assert!(matches!(&error, ForceError::Stopped(stopped) if stopped.why == why), "{error}");
     assert_eq!((script.confirmed(), script.why()), (-1, Some(why)));
-    // A member that acknowledged nothing beyond the forced entries may answer over any connection, and so may one whose
-    // entries were forced.
+    // A member that acknowledged nothing beyond the forced entries may use any connection, and so may one whose entries
+    // were forced.
     let mut script = Script::deferred(3, 3, 2);
     script.append(1);
     script.ack_over(4, 0, &[0, 1]);
