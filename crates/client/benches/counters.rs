@@ -1,4 +1,4 @@
-//! The counter of requests under way: what one request costs to count, in three forms.
+//! The counter of requests under way: the cost of counting one request, in three forms.
 //!
 //! ```text
 //! cargo bench -p bindery-client --bench counters -- [seconds for each figure] [processes]
@@ -13,7 +13,7 @@
 //! chosen    a slot, of the node with the least under way of three drawn: what looking costs beside counting
 //! ```
 //! Every process measures everything once; the figures are medians over the processes, with the lowest and the highest.
-//! What a whole request costs the client is what `--bench transport` says; beside that these are the savings. Given no
+//! `--bench transport` shows the client's cost of a whole request; the savings here are relative to that. Given no
 //! `--bench` (as by `cargo test --benches`), each measurement is short.
 
 #![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]

@@ -3,8 +3,8 @@
 //! ```text
 //! cargo bench -p bindery-client --bench transport -- [seconds] [payload bytes]
 //! ```
-//! The peer is a process of its own: what it uses is not counted. No ledger protocol and no digests are involved: this is
-//! what the connections cost. Given no `--bench` (as by `cargo test --benches`), each measurement is short.
+//! The peer is a process of its own, whose CPU time is not counted. No ledger protocol and no digests are involved:
+//! this is the cost of the connections. Given no `--bench` (as by `cargo test --benches`), each measurement is short.
 
 #![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 

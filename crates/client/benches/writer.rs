@@ -3,8 +3,9 @@
 //! ```text
 //! cargo bench -p bindery-client --bench writer -- [seconds] [payload bytes] [ledgers]
 //! ```
-//! Bookies are a list in this process that acknowledges in batches: what remains is the cost of the writer itself, on one
-//! thread, with 20,000 entries outstanding. Given no `--bench` (as by `cargo test --benches`), each measurement is short.
+//! Bookies are a list in this process that acknowledges in batches, so only the cost of the writer itself is measured,
+//! on one thread, with 20,000 entries outstanding. Given no `--bench` (as by `cargo test --benches`), each measurement
+//! is short.
 
 #![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 
@@ -27,7 +28,7 @@ const OUTSTANDING: usize = 20_000;
 /// Answers that a bookie gives in one socket read.
 const BATCH: usize = 64;
 
-/// What one ledger waits for.
+/// The answers that one ledger waits for.
 type Unanswered = (Arc<dyn AddSink>, Vec<AddAnswer>);
 
 /// By ledger, as answers come in runs of one ledger each.

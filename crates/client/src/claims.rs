@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What was claimed becomes a writer that somebody has, or is handed over. Only the end of the runtime, of the process or
-//!    of the session leaves it taken.
+//! 1. A claimed ledger becomes a writer that a caller has, or is handed over again. Only the end of the runtime, of the
+//!    process or of the session leaves it taken.
 //! 2. A client that closes waits for both, up to [`CLOSE_WAIT`].
 //!
 //! # Limits     a task for each call under way, and for each hand-over of a dropped one

@@ -174,10 +174,10 @@ impl ClientBuilder {
         self
     }
 
-    /// How long a metadata store that does not answer is waited for, 30 s by default, before an operation that needs it
-    /// fails. A writer needs it to replace a bookie that failed, and to close. With an ack quorum of other bookies it goes on
-    /// without a replacement, and catches up when the store is back; without one, and when the store failed with the
-    /// replacement half written, it stops.
+    /// How long an operation that needs the metadata store waits for one that does not answer before it fails, 30 s by
+    /// default. A writer needs the store to replace a bookie that failed, and to close. With an ack quorum of other
+    /// bookies it goes on without a replacement, and catches up when the store is back; without one, or when the store
+    /// failed with the replacement half written, it stops.
     pub fn metadata_patience(mut self, patience: Duration) -> Self {
         self.limits.metadata_patience = patience;
         self
@@ -212,11 +212,12 @@ impl ClientBuilder {
     }
 
     /// How far a bookie may be behind the others, in bytes over all ledgers of this client: half of the memory limit by
-    /// default. What others acknowledged and it has not is kept for it up to so much. If it holds up more, and at the
-    /// rate of the last half second would need longer than the [`request_timeout`](Self::request_timeout) for that, it is
-    /// replaced before requests fail. Where there is no spare bookie it gets nothing more, the ledger is marked as
-    /// under-replicated in the metadata, the writer goes on with its ack quorum, and looks for a replacement again, or for
-    /// the bookie itself, after 1 s, then 2 s, up to every 60 s. The same happens to a bookie that fails and cannot be replaced.
+    /// default. The client keeps up to this many bytes that the others acknowledged and the bookie did not. If it holds
+    /// up more, and at the rate of the last half second would need longer than the
+    /// [`request_timeout`](Self::request_timeout) to catch up, it is replaced before requests fail. Where there is no
+    /// spare bookie it gets nothing more, the ledger is marked as under-replicated in the metadata, and the writer goes
+    /// on with its ack quorum. It looks for a replacement again, or for the bookie itself, after 1 s, then 2 s, up to
+    /// every 60 s. The same happens to a bookie that fails and cannot be replaced.
     pub fn slow_replica_bytes_max(mut self, bytes: u64) -> Self {
         self.limits.slow_replica_bytes_max = Some(bytes);
         self
@@ -253,8 +254,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Bookies with more free disk space are chosen more often, whatever the placement. They are asked for it in the
-    /// background. Off by default.
+    /// Chooses bookies with more free disk space more often, whatever the placement. A background task asks them for
+    /// it. Off by default.
     pub fn disk_weights(mut self, weights: DiskWeights) -> Self {
         self.disk_weights = Some(weights);
         self
@@ -686,7 +687,7 @@ impl Client {
         }
     }
 
-    /// What the metadata store has of a ledger.
+    /// A ledger's metadata as the metadata store has it.
     pub async fn metadata(&self, id: LedgerId) -> Result<LedgerInfo, LedgerError> {
         let stored = self.0.stored(id).await?;
         let created_ms = stored.metadata.created_ms.unwrap_or(stored.created_ms);
@@ -732,8 +733,9 @@ impl Client {
         self.0.health.busy(within)
     }
 
-    /// Asks each of `bookies` for an entry that nobody has, and waits for the answers, a second at most. It counts as a
-    /// read: for [`bookie_health`](Self::bookie_health) of a client that reads nothing else.
+    /// Asks each of `bookies` for an entry that does not exist, and waits for the answers, a second at most. The
+    /// request counts as a read, so that [`bookie_health`](Self::bookie_health) also works in a client that does not
+    /// read.
     pub async fn ask_bookies(&self, bookies: &[BookieId]) {
         ask(&self.0.health, &self.0.transport, bookies).await;
     }
@@ -748,7 +750,7 @@ impl Client {
         self.0.writes.view(self.0.placement.unmet())
     }
 
-    /// What this client holds now, of [`memory_limit`](ClientBuilder::memory_limit) each.
+    /// The memory that this client holds now; each figure is limited by [`memory_limit`](ClientBuilder::memory_limit).
     pub fn memory_in_use(&self) -> MemoryInUse {
         MemoryInUse {
             adds_bytes: self.0.add_budget.gauge().used,
@@ -790,7 +792,8 @@ fn all_of(segment: &Segment) -> Vec<String> {
     segment.ensemble.iter().map(ToString::to_string).collect()
 }
 
-/// Whether a writer can go on at `next`: what a writer that hands over always leaves, and bytes in a store may not say.
+/// Whether a writer can go on at `next`. Always true after a hand-over by a writer, but stored metadata may contain
+/// anything.
 fn is_writable_from(metadata: &LedgerMetadata, next: EntryId, length_bytes: u64) -> bool {
     metadata.segments().last().is_some_and(|last| last.first_entry <= next)
         && metadata.quorum.write_quorum_size() <= WRITE_QUORUM_SIZE_MAX

@@ -1,8 +1,8 @@
 //! Entries between payload and stored form (protocol reference, section 3.1).
 //!
 //! # Invariants
-//! 1. Only authentic entries are returned: they have the ids that were asked for, and a valid digest. Authentic does not mean
-//!    "as the writer sent it": whoever has the password may have packed the entry again (invariant 3).
+//! 1. Only authentic entries are returned: they have the requested ids, and a valid digest. Authentic does not mean "as
+//!    the writer sent it": anyone with the password may have packed the entry again (invariant 3).
 //! 2. Bytes of a bookie give `None`, never a panic.
 //! 3. The LAC (last add confirmed) in the header of an authentic entry was confirmed when somebody stored that copy. A writer
 //!    and a recovery send an entry before it is confirmed, with a LAC below it. Re-replication by Java packs it again, with the

@@ -15,7 +15,7 @@ use crate::placement::resolver::ResolveError;
 use crate::tls::TlsError;
 use crate::transport::{BookieError, UNAUTHORIZED};
 
-/// What each bookie that was asked answered, in the order of the answers.
+/// The answer of each bookie that was asked, in the order of the answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BookieAnswers(pub Vec<(BookieId, BookieAnswer)>);
 

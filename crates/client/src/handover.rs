@@ -20,7 +20,7 @@ pub const HANDOVER_PROPERTY: &str = "bindery.writer";
 /// Names that begin so are the client's own.
 pub(crate) const RESERVED_PREFIX: &str = "bindery.";
 
-/// Who writes a ledger that can be handed over.
+/// The writer of a ledger that can be handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Handover {

@@ -42,7 +42,7 @@ impl Lagging {
         self.is_away.store(true, Ordering::Relaxed);
     }
 
-    /// How many were asked for.
+    /// How many syncs were requested.
     pub fn syncs(&self) -> usize {
         self.syncs.load(Ordering::Relaxed)
     }

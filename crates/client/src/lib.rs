@@ -44,10 +44,10 @@
 //! 2. A ledger ends where a sure answer of enough bookies says, never where one could not be asked; all opens agree
 //!    (IC4 to IC8, IC12, IC15). `recovery`
 //! 3. Metadata is written on the condition of what was read, and an unknown outcome is resolved by reading (IC13, IC14).
-//! 4. What a reader gets was verified, is confirmed unless it asked otherwise, and is asked of each replica once (IC9,
-//!    IC19, IC21). `reader`
+//! 4. A reader gets only entries that were verified, and only confirmed ones unless it asked otherwise; it asks each
+//!    replica for an entry only once (IC9, IC19, IC21). `reader`
 //!    Which one is asked first, and when a second, is a matter of health (C1 to C13). `health`, `reader::race`
-//! 5. Bytes in flight are bounded, nothing waits for a permit that it holds itself, and every call ends (IC17, IC18).
+//! 5. Bytes in flight are bounded, no caller waits for a permit that it holds itself, and every call ends (IC17, IC18).
 //!
 //! # Limits     entry bytes in flight, each entry counted once, and as much again read ahead:
 //! [`ClientBuilder::memory_limit`]; held up by a slow bookie: [`ClientBuilder::slow_replica_bytes_max`]; a write quorum:
@@ -70,7 +70,7 @@
 //! [`Connector`] and [`Authenticator`].
 //!
 //! To watch a client: [`Client::bookie_health`], [`Client::read_health`], [`Client::write_health`] and
-//! [`Client::memory_in_use`] are cheap to call and name no metrics library; what happens is told by `tracing`.
+//! [`Client::memory_in_use`] are cheap to call and depend on no metrics library; `tracing` reports events.
 //!
 //! # Not here   telling a bookie's incarnations apart (IC16)
 

@@ -98,11 +98,11 @@ impl std::fmt::Debug for CreateOptions {
     }
 }
 
-/// What opening an unclosed ledger does.
+/// How to open an unclosed ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenMode {
-    /// Fences its writer out, finds the last entry, closes it. What is then read is final.
+    /// Fences its writer out, finds the last entry, and closes the ledger. Reads after that are final.
     Recover,
     /// Leaves it alone: entries up to the LAC (last add confirmed) can be read, and followed.
     ReadOnly,
@@ -113,7 +113,7 @@ pub enum OpenMode {
 pub(crate) struct Limits {
     /// How long a bookie has to answer.
     pub request_timeout: Duration,
-    /// How long a metadata store that fails is waited for.
+    /// How long to wait for a metadata store that fails.
     pub metadata_patience: Duration,
     /// How long a writer without an ack quorum waits for bookies.
     pub bookie_patience: Duration,

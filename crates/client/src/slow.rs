@@ -56,7 +56,7 @@ pub(crate) struct Share {
     bytes: u64,
 }
 
-/// What a ledger is told about a bookie.
+/// How slow a bookie is, as told to a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Fine,

@@ -7,7 +7,7 @@
 //! 3. [`BookieError::is_unknown`] is false only when the bookie certainly did not and will not do what was asked.
 //! 4. A sink is never called from inside [`Transport::add`], so a caller may hold the lock that its sink takes.
 //! 5. Forces and adds with deferred sync go to a bookie over one connection at a time, and its number comes with their
-//!    answers. A bookie that was started anew, and may have lost what it had not synced, answers over another one.
+//!    answers. A bookie that restarted, and may have lost entries it had not synced, answers over another one.
 
 mod layer;
 
@@ -248,8 +248,8 @@ pub trait Transport: Send + Sync + 'static {
     /// Sends what [`add`](Self::add) queued and has not sent yet. Adds leave without it, too, but perhaps one by one.
     fn flush(&self) {}
 
-    /// The adds of this ledger and sink that have not left for this bookie need not leave any more: what is not sent is
-    /// let go of and never answered. A transport that queues nothing has nothing to do.
+    /// The adds of this ledger and sink that have not left for this bookie need not leave any more: those not sent are
+    /// dropped and never answered. A transport that queues nothing has nothing to do.
     fn withdraw(&self, bookie: &BookieId, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
         let _ = (bookie, ledger, sink);
     }

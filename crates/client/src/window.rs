@@ -10,9 +10,10 @@
 //! 3. An entry's bytes count as in flight until it is confirmed (or the writer stopped) and each of its replicas
 //!    answered or was replaced (IC17).
 //! 4. A failure for an entry that is complete already waits for the next change, which the next entry starts.
-//! 5. A position that is held gets nothing and nothing is waited for there; what its bookie acknowledged before counts.
-//!    Who holds one sees to it that each write set keeps an ack quorum of others ([`AddWindow::can_hold`]).
-//! 6. Nothing confirmed leaves the window without a word about the members that have not acknowledged it ([`Lack`]).
+//! 5. A position that is held gets nothing, and entries do not wait for its acks; acks that its bookie gave before
+//!    count. The caller that holds one makes sure that each write set keeps an ack quorum of others
+//!    ([`AddWindow::can_hold`]).
+//! 6. No confirmed entry leaves the window without a report of the members that have not acknowledged it ([`Lack`]).
 //!
 //! # Limits     memory: bounded by the caller, in bytes; a write quorum of [`WRITE_QUORUM_SIZE_MAX`]
 
@@ -391,7 +392,7 @@ impl AddWindow {
         }
     }
 
-    /// What the bookie at a position acknowledged since this was asked last: how fast it is.
+    /// Bytes that the bookie at a position acknowledged since the last call: how fast it is.
     pub fn take_acked_bytes(&mut self, position: usize) -> u64 {
         std::mem::take(&mut self.acked_bytes[position])
     }
@@ -431,8 +432,8 @@ impl AddWindow {
         }
     }
 
-    /// Lets go of what nobody waits for any more (invariant 3); the bytes given back. The bodies are for the caller to
-    /// drop; confirmed entries that a member has not acknowledged are in `lacks` as well (invariant 6).
+    /// Lets go of entries that need no more answers (invariant 3); returns the bytes given back. The caller drops the
+    /// bodies; confirmed entries that a member has not acknowledged are in `lacks` as well (invariant 6).
     pub fn release(&mut self, let_go: &mut Vec<Bytes>, lacks: &mut Vec<Lack>) -> u64 {
         let mut cost_bytes = 0;
         while let Some(slot) = self.slots.front() {
@@ -561,7 +562,7 @@ impl AddWindow {
             }
             let stays_held = gives_up_rest && !is_replaced && replacing.contains_key(&position);
             if rejoins.contains(&position) {
-                // What was sent before it was held is not waited for a second time.
+                // Entries sent before the member was held do not wait for it a second time.
                 self.is_held[position] = false;
                 self.since[position] = self.changes;
                 continue;

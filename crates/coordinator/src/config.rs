@@ -38,7 +38,7 @@ pub struct CoordinatorConfig {
     /// Sessions at a time, with those whose clients are gone and whose time is not up; a connection that asks for one
     /// more is closed.
     pub sessions_max: usize,
-    /// How often empty containers are looked for (`znode.container.checkIntervalMs`, 1 min).
+    /// How often to look for empty containers (`znode.container.checkIntervalMs`, 1 min).
     pub container_check_interval: Duration,
     /// How long a connection may take to open its session.
     pub handshake_timeout: Duration,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A frame is stamped with the last batch that has changes at that moment, and leaves when that batch is durable.
-//!    So nobody, reader or writer, ever sees a change that a crash could take back, and reads are as fresh as writes.
+//! 1. A frame is stamped with the last batch that has changes at that moment, and leaves when that batch is durable. So
+//!    no client, reader or writer, ever sees a change that a crash could take back, and reads are as fresh as writes.
 //! 2. Batches become durable in order, one at a time, each with everything that changed before it was taken.
 //! 3. After the first failure of the store no batch becomes durable and nothing is executed: the failure is latched,
 //!    every connection closes, and [`Progress::failure`] says why. A panic of the core or of the commit thread is such
@@ -54,7 +54,7 @@ struct State {
 pub(crate) struct Shared {
     pub(crate) config: CoordinatorConfig,
     pub(crate) counters: Counters,
-    /// What all connections are owed.
+    /// The bytes owed to all connections.
     pub(crate) owed: Owed,
     clock: Arc<dyn Clock>,
     started_ms: u64,
@@ -167,7 +167,7 @@ impl Shared {
     fn bound_outboxes(&self, state: &State) {
         while self.owed.bytes() > self.config.outboxes_bytes_max {
             let owed = state.outboxes.values().map(|outbox| (outbox.bytes(), outbox));
-            // What is left is of connections that have ended, and goes with them.
+            // The rest belongs to connections that have ended, and goes with them.
             let Some((bytes, outbox)) = owed.max_by_key(|(bytes, _)| *bytes).filter(|(bytes, _)| *bytes > 0)
             else {
                 return;

@@ -38,7 +38,7 @@ impl Modes {
     }
 }
 
-/// What there may be too much of.
+/// The quantities that are limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
     /// Pairs of a path and a connection.
@@ -52,7 +52,7 @@ pub(crate) enum Weight {
 struct Table {
     paths: HashMap<Arc<str>, HashMap<ConnectionId, Modes>>,
     connections: HashMap<ConnectionId, HashSet<Arc<str>>>,
-    /// Number of recursive watches: without any, parents need not be looked at.
+    /// Number of recursive watches: without any, there is no need to check parents.
     recursive: usize,
     len: usize,
     /// Bytes of the paths in `paths`.

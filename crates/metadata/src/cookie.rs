@@ -67,7 +67,7 @@ fn encode_dirs(dirs: &[String]) -> String {
     text
 }
 
-/// The directories in an encoded list. As Java: what stands before the first tab is the count and is not checked.
+/// The directories in an encoded list. As in Java, the text before the first tab is the count and is not checked.
 fn decode_dirs(text: &str) -> Vec<&str> {
     match text.split_once('\t') {
         Some((_count, dirs)) => dirs.split('\t').collect(),
@@ -333,7 +333,7 @@ pub enum CookieProblem {
         /// The journal directories that are configured no more.
         former: Vec<String>,
     },
-    /// Expansion was asked for, but a new directory has contents.
+    /// An expansion was requested, but a new directory has contents.
     #[error(
         "directories {} are to be added to bookie {bookie_id} but are not empty: empty them or name others",
         directories.join(", ")

@@ -44,7 +44,7 @@ struct Client {
     state: watch::Sender<SessionState>,
     /// A fault and how many writes pass before it.
     fault: Mutex<Option<(usize, Fault)>>,
-    /// What others do in between, and how many reads pass before it.
+    /// A change that another client makes in between, and how many reads pass before it.
     interleaved: Mutex<Option<(usize, Change)>>,
     is_hanging: AtomicBool,
 }

@@ -245,8 +245,8 @@ impl Task {
         self.save_session().await;
         let outcome = tokio::select! {
             outcome = self.registration.register(&self.bookie_id, mode, &self.info) => outcome,
-            // Waiting for a foreign node takes long; another wish or the end of the owner must not wait for it.
-            // What a dropped registration leaves behind is completed by the next one, or removed at the end.
+            // Waiting for a foreign node takes long; another wish or the end of the owner must not wait for it. A
+            // registration that is dropped half-way is completed by the next one, or removed at the end.
             _ = self.wanted.changed() => return Ok(false),
         };
         match outcome {

@@ -192,7 +192,7 @@ impl SessionState {
     }
 }
 
-/// What a later process needs to go on under the same session.
+/// The credentials with which a later process goes on under the same session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionCredentials {
     /// The session.
@@ -257,7 +257,7 @@ pub enum StoreError {
         /// The path to be created.
         path: String,
     },
-    /// Somebody else changed the node: read it again and decide anew.
+    /// Another client changed the node: read it again and decide again.
     #[error("{path} was changed by somebody else")]
     BadVersion {
         /// The path to be changed.

@@ -27,9 +27,9 @@
 //! Ids that clients chose themselves are not counted: a generated id that meets one makes the creator take the next.
 //!
 //! # What does not survive
-//! Versions and times of nodes start anew (nobody holds a version across a change of stores; a ledger's creation time
-//! is in its metadata since BookKeeper 4.8). Access rules: every node becomes open to the world, as our driver creates
-//! them. Counters other than those of ledger ids.
+//! Versions and times of nodes start over (no client holds a version across a change of stores; a ledger's creation
+//! time is in its metadata since BookKeeper 4.8). Access rules: every node becomes open to the world, as our driver
+//! creates them. Counters other than those of ledger ids.
 //!
 //! # Limits     a file: [`DUMP_SIZE_BYTES_MAX`]; a transaction: 200 nodes and 256 KiB; reads under way: 64
 //!

@@ -39,7 +39,7 @@ pub enum UriError {
         /// The text given.
         uri: String,
     },
-    /// A scheme nobody knows.
+    /// An unknown scheme.
     #[error("unknown metadata scheme {scheme:?} in {uri:?}: use {VALID_FORMS}")]
     UnknownScheme {
         /// The text given.
@@ -52,7 +52,7 @@ pub enum UriError {
     Unsupported {
         /// The scheme as given.
         scheme: String,
-        /// What it is and why it does not work.
+        /// Its meaning, and the reason why it does not work.
         why: &'static str,
     },
     /// A server that is not `host` or `host:port`.

@@ -25,13 +25,15 @@
 //! ```text
 //! caller's thread --block_on--> the async client --tasks--> own runtime: one thread
 //! ```
-//! Handles are those of the async client with the runtime that carries their connections: entries that were enqueued go
-//! on while nobody calls. Calls may come from several threads at once; none waits for another's answer.
+//! Handles are those of the async client with the runtime that carries their connections, so enqueued entries are sent
+//! even while no call is under way. Calls may come from several threads at once, and do not wait for each other's
+//! answers.
 //!
 //! # Invariants
 //! 1. A call inside a tokio runtime, `spawn_blocking` included, is refused ([`Error::InsideRuntime`]): it would hold up a
 //!    thread that runs tasks. Such a program uses [`bindery_client::Client`](crate::Client), or a thread of its own.
-//! 2. The runtime ends with the last handle, also when that is dropped inside another runtime; nothing waits for it.
+//! 2. The runtime ends with the last handle, also when that is dropped inside another runtime; the drop does not wait
+//!    for it.
 //!
 //! # Limits     one thread for each [`Client`]; bytes: those of the async client
 

@@ -210,7 +210,7 @@ impl BulkReader {
         self.0.rate.set(bytes_per_second);
     }
 
-    /// Waits until so many bytes may be read by its rate, which are read from elsewhere: what is read together has one rate.
+    /// Waits until its rate allows so many bytes, which are read elsewhere: reads that belong together share one rate.
     pub async fn charge(&self, bytes: u64) {
         let mut taken = self.0.rate.take(bytes).await;
         taken.used(bytes);

@@ -1,8 +1,8 @@
 //! Adds that wait for their answers: which answer belongs to which add (protocol reference, section 1.7).
 //!
-//! v2 answers carry ledger and entry, nothing else, and v3 answers carry them as well. A writer's adds are answered in order, so the first one waiting is
-//! nearly always the one answered. For the rest, the adds of a ledger are kept as runs of ascending entry ids: a run is
-//! searched in halves, and a new one begins only where an entry is sent again.
+//! v2 and v3 answers carry ledger and entry; v2 answers carry no other ids. A writer's adds are answered in order, so
+//! the first one waiting is nearly always the one answered. For the rest, the adds of a ledger are kept as runs of
+//! ascending entry ids: a run is searched in halves, and a new one begins only where an entry is sent again.
 //!
 //! # Invariants
 //! 1. Every add is given out exactly once: answered, overdue, or by [`PendingAdds::drain`]; or it was withdrawn before it

@@ -142,7 +142,8 @@ impl Answers {
         self.0.is_empty()
     }
 
-    /// Decodes every whole frame. An error means that nothing behind it can be understood; what came before it can.
+    /// Decodes every whole frame. After an error the bytes that follow cannot be understood; answers before it are
+    /// kept.
     pub(super) fn decode_from(&mut self, incoming: &mut Incoming) -> Result<(), String> {
         let limit = incoming.limit();
         while let Some(next) = incoming.next_frame().map_err(|error| error.to_string())? {

@@ -7,7 +7,8 @@
 //!    └───────────── time is up ─────────────┘
 //! ```
 //!
-//! A bookie that fails in that moment for another reason is not asked for batches for that time, which costs only time.
+//! A bookie that fails at that moment for another reason gets no batch reads until the time is up, which only costs
+//! speed.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,7 +27,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Bulk,
-    /// Over a connection that nothing else uses.
+    /// Over a connection of its own.
     Trial,
     /// Not at all.
     Refused,

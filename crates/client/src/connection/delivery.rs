@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A sink is called once for all that one socket read brought for it, in the order of the answers.
-//! 2. Nothing is lost: what was gathered is handed over also when the task is dropped in between (`Drop`).
+//! 2. No answer is lost: those gathered are handed over also when the task is dropped in between (`Drop`).
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl Deliveries {
         Deliveries { bookie, connection, sinks: Vec::new(), last: 0, calls: Vec::new(), spares: Vec::new() }
     }
 
-    /// What is given out from now on comes over another connection.
+    /// Later answers come over another connection.
     pub(super) fn begin_connection(&mut self) {
         self.deliver();
         self.connection.0 += 1;

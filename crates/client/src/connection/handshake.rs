@@ -4,8 +4,8 @@
 //! # Invariants
 //! 1. Not a byte is read beyond the answers to what was sent here.
 //! 2. AUTH speaks the protocol of the lane: bookies tell v2 from v3 by a connection's frames. START_TLS is v3 on both.
-//! 3. A Java bookie that wants AUTH answers START_TLS twice, the second time behind TLS, v3 on a v2 lane too: EIO, for the
-//!    client is unknown yet. It goes on all the same, and so does this.
+//! 3. A Java bookie that wants AUTH answers START_TLS twice, the second time behind TLS, v3 on a v2 lane too: EIO, for
+//!    the client is unknown yet. The bookie goes on nevertheless, and so does this client.
 //! 4. A bookie that authenticates nobody says so in its first answer. Later it would be a way out of an exchange in which the bookie has
 //!    to prove something, too.
 //!

@@ -33,7 +33,7 @@ pub const AUTH_ROUNDS_MAX: u32 = 32;
 pub struct BookieAddress {
     /// Whose it is.
     pub bookie: BookieId,
-    /// Name or IP address: what a certificate is to be for.
+    /// Name or IP address that the certificate must be for.
     pub host: String,
     /// Port.
     pub port: u16,
@@ -98,7 +98,7 @@ pub trait Exchange: Send {
 pub enum Turn {
     /// Sends this, and waits for an answer.
     Send(Vec<u8>),
-    /// Sends this, and is done: what the bookie answers to it does not matter.
+    /// Sends this and ends the exchange: the bookie's answer to it does not matter.
     SendLast(Vec<u8>),
     /// Authenticated.
     Done,

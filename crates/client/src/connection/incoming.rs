@@ -47,7 +47,7 @@ pub(super) enum Next<'a> {
 /// The payload of one frame.
 #[derive(Debug)]
 pub(super) enum Frame<'a> {
-    /// Inside the fixed buffer: what is to live longer is copied.
+    /// Inside the fixed buffer: copy it to keep it longer.
     Small(&'a [u8]),
     /// In a buffer of its own.
     Large(Bytes),

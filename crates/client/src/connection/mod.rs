@@ -20,12 +20,13 @@
 //! 3. A late answer is never taken for the answer to a later request: v2 requests keep their place until they are
 //!    answered, v3 requests have ids of their own (`pending`, `adds`).
 //! 4. Each task belongs to its lane's handle and ends with it.
-//! 5. An answer above the frame limit fails its own request, by the ids at its front; one that names no request which waits
-//!    ends the connection.
+//! 5. An answer above the frame limit fails its own request, found by the ids at its front; if no waiting request has
+//!    these ids, the connection ends.
 //!
-//! # Limits     per bookie ever used: a slot, one or two tasks, two more with a tierer, another one while a first batch read is
-//! under way; per connection: 64 KiB to read into, and a frame of at most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
-//! permit can return, and a connection that keeps the bytes of an overdue request is closed, so nothing piles up.
+//! # Limits     per bookie ever used: a slot, one or two tasks, two more with a tierer, another one while a first batch
+//! read is under way; per connection: 64 KiB to read into, and a frame of at most the limit; requests and their bytes:
+//! as far as callers have permits. A request is answered before its caller's permit can return, and a connection that
+//! keeps the bytes of an overdue request is closed, so nothing piles up.
 //!
 //! TLS and authentication ([`crate::tls`], [`crate::credentials`], or the application's own by [`hooks`]): a lane's task has them
 //! done with before it sends anything.
@@ -185,7 +186,7 @@ impl Bookies {
     }
 
     /// Ends all connections; every request under way, and every later one, is answered with [`BookieError::Closed`].
-    /// Cancelled, it ends them all the same.
+    /// Ends them even if it is cancelled.
     pub async fn close(&self) {
         let lanes: Vec<Arc<Lane>> = {
             let mut slots = self.slots.write();

@@ -15,8 +15,8 @@
 //! 1. Frames leave whole, in the order in which they were appended.
 //! 2. A frame is known by its number in the lane, and those of which the kernel took a byte are a prefix of those that
 //!    were not withdrawn: all below [`Batch::written`].
-//! 3. What is copied for one bookie is bounded; all else that is queued for it refers to the body that its caller shares
-//!    among all bookies (IC17).
+//! 3. The bytes copied for one bookie are bounded; everything else in its queue refers to the body that its caller
+//!    shares among all bookies (IC17).
 //!
 //! # Limits     copied: [`GATHERED_BYTES_MAX`], and [`TAKEN_BYTES_MAX`] and one frame being written; frames: what callers
 //! have permits for (a head besides, see `FRAME_OVERHEAD_BYTES` of the crate). Bodies of [`SHARED_BYTES_MIN`] and more are
@@ -71,7 +71,7 @@ impl Frame {
     }
 }
 
-/// What callers appended and the task has not taken.
+/// Frames that callers appended and the task has not taken.
 #[derive(Default)]
 pub(super) struct Outgoing {
     /// Before all of `frames`.
@@ -138,7 +138,7 @@ impl Outgoing {
         self.put(Frame::whole(self.next, frame, false));
     }
 
-    /// Appends an add whose head has any form. What is not copied at once waits as two frames, one behind the
+    /// Appends an add whose head has any form. If it is not copied at once, it waits as two frames, one behind the
     /// other, and cannot be withdrawn.
     pub(super) fn push_parts(&mut self, head: &[u8], body: Bytes) {
         if self.gathers(head.len() + body.len(), body.len()) {
@@ -211,7 +211,7 @@ impl Outgoing {
         withdrawn
     }
 
-    /// Empty places at the ends go at once, so that a queue of nothing else is empty.
+    /// Removes empty places at both ends, so that a queue with no other frames is empty.
     fn trim(&mut self) {
         while self.frames.front().is_some_and(Frame::is_withdrawn) {
             self.frames.pop_front();
@@ -324,7 +324,7 @@ impl Gathered {
     }
 }
 
-/// What the task took and the kernel has not taken whole.
+/// Frames that the task took and the kernel has not taken completely.
 #[derive(Default)]
 pub(super) struct Batch {
     gathered: Gathered,
@@ -416,7 +416,7 @@ mod tests {
 
     proptest! {
         /// Invariants 1 and 2, with a socket that takes any number of bytes at a time, and a ledger whose adds are
-        /// withdrawn now and then: its frames leave whole or not at all, and nobody else's are touched.
+        /// withdrawn now and then: its frames leave whole or not at all, and those of other ledgers are not touched.
         #[test]
         fn frames_leave_whole_and_in_order_and_are_counted(
             frames in prop::collection::vec((0i64..3, prop::sample::select(vec![0usize, 1, 900, 16_383, 16_384, 70_000])), 1..60),

@@ -9,8 +9,8 @@
 //!    more timeout, by which a silent connection is known; an answer with an id that nobody has is dropped.
 //! 4. Places end with the connection, which ends when they are too many or too old, or nothing comes ([`Verdict`]).
 //!
-//! # Limits     waiting requests: what callers have under way, plus what they dropped and is not answered yet;
-//! places of overdue ones: [`PLACES_MAX`], for [`PLACE_AGE_TIMEOUTS`] request timeouts
+//! # Limits     waiting requests: those that callers have under way, plus those that they dropped and that are not
+//! answered yet; places of overdue ones: [`PLACES_MAX`], for [`PLACE_AGE_TIMEOUTS`] request timeouts
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

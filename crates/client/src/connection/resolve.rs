@@ -73,7 +73,7 @@ impl Resolver {
         Ok(found)
     }
 
-    /// Asks anew next time.
+    /// Looks the address up again next time.
     pub(super) fn forget(&self) {
         *self.known.lock() = None;
     }

@@ -9,7 +9,7 @@
 //! # Invariants
 //! 1. Plain TCP takes no other way than a match: no allocation, no dynamic call.
 //! 2. A boxed stream that cannot go on has the task's waker when `WouldBlock` is returned, so that [`readable`] ends.
-//! 3. What a boxed stream was given is flushed, however often that takes.
+//! 3. Bytes given to a boxed stream are flushed, however often that takes.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice};
@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-/// What a connection is made of when it is not plain TCP, such as a TLS stream. Anything that reads and writes is one.
+/// A connection that is not plain TCP, such as a TLS stream. Anything that reads and writes is one.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}

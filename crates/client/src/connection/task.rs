@@ -12,8 +12,8 @@
 //! # Invariants
 //! 1. When a connection ends, a request is `Unreachable` only if not a byte of it was handed to the kernel.
 //! 2. Sinks are called with no lock of the lane held, and only from here.
-//! 3. A request is answered no later than its deadline: connecting ends before a request queued at its start is overdue,
-//!    and what is overdue is looked for every [`Timing::sweep_interval`], with deadlines that much earlier.
+//! 3. A request is answered no later than its deadline: connecting ends before a request queued at its start is
+//!    overdue, and a sweep every [`Timing::sweep_interval`] finds overdue requests, with deadlines that much earlier.
 //! 4. A task that is dropped at any `.await` answers everything with `Closed` (`Drop`).
 //!
 //! # Limits     pause between attempts: [`PAUSE_MIN`] doubled up to `Timing::pause_max`
@@ -412,7 +412,7 @@ impl Task {
     /// Answers what is overdue.
     fn sweep(&mut self, conversation: &Conversation, now: Instant) -> Result<(), End> {
         let sweep = Sweep {
-            // Invariant 3: what would be overdue before the next look is overdue now.
+            // Invariant 3: a request that would be overdue before the next sweep is overdue now.
             now: now + self.timing.sweep_interval,
             timeout: self.timing.request_timeout,
             written: conversation.batch.written(),

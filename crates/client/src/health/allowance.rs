@@ -1,4 +1,4 @@
-//! How many requests may be sent beyond those that were asked for: a share of them (C5).
+//! How many extra requests may be sent: a share of the original ones (C5).
 //!
 //! # Invariants
 //! 1. In the minute before any extra request, extra ones were at most the share of the originals, both in entries;
@@ -94,12 +94,12 @@ impl Allowance {
         }
     }
 
-    /// A request for so many entries was asked for.
+    /// Counts an original request for so many entries.
     pub(crate) fn original(&self, now: Duration, entries: u64) {
         self.originals.add(now, entries);
     }
 
-    /// Whether so many entries may be asked for once more; then they count.
+    /// Whether an extra request for so many entries may be sent; if so, it counts.
     pub(crate) fn take(&self, now: Duration, entries: u64) -> bool {
         let extras = self.extras.lock();
         let originals = self.originals.sum(now, SECONDS) as f64;
@@ -119,7 +119,7 @@ impl Allowance {
         is_allowed
     }
 
-    /// Entries that may be asked for once more in this minute; one for each request that is free.
+    /// Entries that extra requests may still ask for in this minute; one for each request that is free.
     pub(crate) fn left(&self, now: Duration) -> u64 {
         let extras = self.extras.lock();
         let in_share = (self.originals.sum(now, SECONDS) as f64 * self.share) as u64;

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. An order only: every replica given is in it once (C7, C8).
-//! 2. Every figure is looked at once, before sorting (C11). Ties are broken at random.
+//! 2. Every figure is read once, before sorting (C11). Ties are broken at random.
 //! 3. Nearness decides between replicas against which there is the same: never for a slow, blocked or ill one.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::placement::Distance;
 
 /// Requests under way to a bookie from which on others are preferred.
 pub(super) const PENDING_MAX: u64 = 50;
-/// A replica slower than the fastest by this factor is asked after the others ...
+/// A replica slower than the fastest by this factor comes after the others ...
 const BAND: u32 = 3;
 const BAND_OF: u32 = 2;
 /// ... unless the difference is so small that it may be chance.

@@ -10,7 +10,8 @@
 //!
 //! # Invariants
 //! 1. Nothing that happens to a forgotten bookie changes its state, but its coming back (C12).
-//! 2. A forgotten bookie is looked for for [`LOOKED_FOR`]; then only when it answered a request all the same.
+//! 2. The search for a forgotten bookie ends after [`LOOKED_FOR`]; later it is looked up only if it answered a request
+//!    nevertheless.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const PROBES: u32 = 2;
 /// How long a bookie on probation has to be without an error.
 const PROBATION: Duration = Duration::from_secs(10);
 
-/// How long the registration is asked for a bookie that left.
+/// How long to look for a bookie that left in the registration.
 pub(super) const LOOKED_FOR: Duration = Duration::from_secs(30 * 60);
 
 /// How a bookie looks from this process.
@@ -147,7 +148,7 @@ impl Condition {
         match event {
             Left if state != Forgotten => return self.go(Forgotten, now),
             Returned if state == Forgotten => {
-                // Whatever it did before, it starts anew.
+                // Whatever it did before, it starts over.
                 *self = Condition { transitions: self.transitions, ..Condition::default() };
                 return self.go(Healthy, now);
             }

@@ -75,7 +75,7 @@ impl Latency {
         window.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was recorded counts no more.
+    /// Forgets all that was recorded.
     pub(crate) fn forget(&self) {
         self.0.iter().for_each(|window| window.number.store(0, Ordering::Release));
     }

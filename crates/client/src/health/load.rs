@@ -66,7 +66,8 @@ impl Load {
         self.0[taken.line].0.answered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests under way (invariant 2). Who sees here that one was given back sees what its thread did before.
+    /// Requests under way (invariant 2). A thread that sees here that a request was given back sees all that the thread
+    /// which gave it back did before.
     pub(super) fn under_way(&self) -> u64 {
         self.0.iter().map(|line| line.0.under_way.load(Ordering::Acquire)).sum()
     }

@@ -12,10 +12,10 @@
 //! # Invariants (C: replica choice reference)
 //! 1. It gives an order and never takes a replica away; quorums, fencing, recovery and what a LAC (last add confirmed)
 //!    needs do not know of it (C7, C8, IC19).
-//! 2. Requests under way are counted by guards: what is idle is at zero (C1, C2). `node`
+//! 2. Guards count the requests under way, so an idle node is at zero (C1, C2). `node`
 //! 3. A bookie that fails fast is out of choice as soon as one that is silent (C9). `condition`
 //! 4. Extra requests are a share of the originals (C5). `allowance`
-//! 5. What a list of the registered bookies does not say, or an empty one, changes nothing (C12).
+//! 5. An empty list of the registered bookies changes nothing, and neither does a failure to get one (C12).
 //! 6. A node is found once for each version of a ledger's metadata; sending takes neither a lock nor a look-up (C13).
 //!
 //! # Limits     one node, about 3 KiB, for each bookie that a ledger in use names, or that failed; until it is neither
@@ -298,7 +298,7 @@ impl NodeHealth {
         })
     }
 
-    /// An answer came first that was asked for by a hedge.
+    /// A hedge's answer came first.
     pub(crate) fn hedge_won(&self, node: &Node) {
         count(&node.counts.hedges_won);
         self.hedges_won.fetch_add(1, Ordering::Relaxed);
@@ -339,8 +339,8 @@ impl NodeHealth {
         nodes
     }
 
-    /// How often the registration is to be asked now; `None` when there is nothing to wait for: no probe, no end of a
-    /// probation or of a hold, no return. A bookie that is gone is asked for ever more seldom, and not for ever.
+    /// How often to ask for the registration now; `None` when there is nothing to wait for: no probe, no end of a
+    /// probation or of a hold, no return. The longer a bookie is gone, the longer the interval, until the search ends.
     fn refresh_interval(&self) -> Option<Duration> {
         let now = self.now();
         let nodes = self.nodes.read();
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(kept.pending(), 0);
     }
 
-    /// A bookie that is gone for good, of a ledger that is still read.
+    /// A bookie that is gone for good, but belongs to a ledger that is still read.
     #[tokio::test(start_paused = true)]
     async fn a_bookie_that_left_is_looked_for_ever_more_seldom_and_not_for_ever() {
         let health = NodeHealth::new(1);
@@ -414,7 +414,7 @@ mod tests {
         assert!(lists.is_sorted() && lists.contains(&60), "{lists:?}");
         assert_eq!(lists[..20], [2; 20], "the first 40 s, in which a restart is to be seen (C10)");
         assert!(health.now() <= LOOKED_FOR + REFRESH_MAX && lists.len() < 120, "{lists:?}");
-        // It answers all the same.
+        // A forgotten bookie answers nevertheless.
         health.finished(gone.begin(), &gone, Operation::Read, Duration::ZERO, Outcome::Answered);
         assert_eq!((gone.state(), health.refresh_interval()), (NodeState::Forgotten, Some(REFRESH_MIN)));
         health.refresh(&set(&["a", "b"]));

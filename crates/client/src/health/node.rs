@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! 1. `pending` is what guards are alive plus what is held after a timeout; never negative, 0 when idle (C1).
-//! 2. What timed out is held for [`HOLD`] after it was given up, so that a bookie that stopped does not look idle; until it
-//!    is on probation, so that it does not look busy when it answers again (C2, C10).
+//! 2. A request that timed out is held for [`HOLD`] after it was given up, so that a bookie that stopped does not look
+//!    idle; the hold ends when the bookie is on probation, so that it does not look busy when it answers again (C2,
+//!    C10).
 //! 3. Sending takes no lock and no look-up: whoever holds a node has it. Threads do not count on one cache line (C13).
 
 use std::collections::VecDeque;
@@ -40,10 +41,10 @@ pub(super) const OPERATIONS: usize = 2;
 /// What a request came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// What was asked for.
+    /// The answer that the request asks for.
     Answered,
-    /// A sound answer that is not what was asked for, as "no such entry" or "fenced". How fast it comes says nothing: who
-    /// has lost everything says so at once.
+    /// A sound answer with another result, such as "no such entry" or "fenced". Its latency says nothing: a bookie that
+    /// has lost everything answers so at once.
     Declined,
     /// Too many requests.
     Rejected,

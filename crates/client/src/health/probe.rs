@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. One prober per client, which ends with it; nothing is sent while all bookies are healthy (C10).
-//! 2. A bookie is asked at most once a second, with a read that finds nothing, over the connection that reads use.
+//! 2. A bookie is probed at most once a second, with a read that finds nothing, over the connection that reads use.
 //!
 //! # Limits     a probe: [`READ_TIMEOUT`]; a list of the registered bookies every 2 s, in trouble only; for one that is not
 //! registered any more ever more seldom, down to once a minute, and for half an hour
@@ -89,7 +89,7 @@ pub(crate) async fn ask(health: &Arc<NodeHealth>, transport: &Arc<dyn Transport>
                 health.is_late(&node);
             }
             let outcome = match outcome_of(&node, answer.as_ref()) {
-                // Here "no such ledger" is what was asked for.
+                // Here "no such ledger" is the expected answer.
                 Outcome::Declined => Outcome::Answered,
                 other => other,
             };

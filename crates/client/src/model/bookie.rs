@@ -1,13 +1,13 @@
-//! A simulated bookie: what the rules of the protocol make it answer, and what a crash leaves of it.
+//! A simulated bookie: how it answers by the rules of the protocol, and what survives a crash.
 //!
 //! # Invariants
-//! 1. Adds, fences and explicit LACs (last add confirmed) are records of one log. What rests on a record is answered when
-//!    the log is synced up to it; a crash drops what is not synced (IB1, IB4).
-//!    An add with deferred sync is answered at once.
+//! 1. Adds, fences and explicit LACs (last add confirmed) are records of one log. An answer that depends on a record is
+//!    sent when the log is synced up to that record; a crash drops all records that are not synced (IB1, IB4). An add
+//!    with deferred sync is answered at once.
 //! 2. Fenced is for good, and an add that is not part of a recovery is refused from then on (IB3, IB5).
-//! 3. One whose disks were lost takes adds of the writer when metadata says that the ledger is open and it is in the last
-//!    ensemble, from then on until it starts again; if metadata named it when they were lost, it is in limbo: what it has
-//!    is shown, what it has not is unknown (IB27, IB28).
+//! 3. A bookie that lost its disks takes adds of the writer when metadata says that the ledger is open and the bookie
+//!    is in the last ensemble, from then on until it starts again. If metadata named it when the disks were lost, it is
+//!    in limbo: it returns the entries it has, and reports all others as unknown (IB27, IB28).
 
 use std::collections::BTreeMap;
 
@@ -25,11 +25,11 @@ pub(super) enum Mode {
     Up,
     /// No connection can be made.
     Down,
-    /// It is there and does nothing: what it is sent waits.
+    /// The bookie is there and does nothing: requests to it wait.
     Stopped,
 }
 
-/// What it holds of the ledger, in memory or on its disk.
+/// The bookie's part of the ledger, in memory or on its disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Contents {
     pub is_fenced: bool,
@@ -73,7 +73,7 @@ pub(super) struct Bookie {
     newer: Option<Newer>,
 }
 
-/// What a request comes to.
+/// The outcome of a request.
 pub(super) struct Served {
     pub result: Result<Bytes, BookieError>,
     /// It is answered when the log is synced.

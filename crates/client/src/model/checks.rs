@@ -1,4 +1,5 @@
-//! What must hold, by the numbers of the reliability reference, and the state that only the checks know.
+//! The invariants that are checked, by the numbers of the reliability reference, and the state that only the checks
+//! know.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +91,7 @@ pub(super) struct Ghost {
     pub confirmed: i64,
     /// Adds that a bookie has made durable and answered.
     pub acked: BTreeSet<(usize, i64)>,
-    /// What was durable on disks that are no more: the rules are about copies that nobody destroyed.
+    /// Copies that were durable on disks that are lost: the rules are about copies that were not destroyed.
     pub lost: BTreeSet<(usize, i64)>,
     /// The ends that somebody was told.
     ends: BTreeSet<(i64, u64)>,
@@ -188,8 +189,8 @@ impl World {
         assert!(holds || self.setup.only_outcomes, "{rule}");
     }
 
-    /// IC1, IC2, IC3, IC7, IC11: what became confirmed is where metadata says, in order, and never after it was decided
-    /// otherwise.
+    /// IC1, IC2, IC3, IC7, IC11: newly confirmed entries are where metadata says, in order, and an entry is never
+    /// confirmed after it was decided otherwise.
     pub fn note_confirmed(&mut self) {
         let Some(writer) = self.writer() else { return };
         let confirmed = EntryId::to_wire(writer.confirmed());
@@ -655,7 +656,7 @@ impl World {
         true
     }
 
-    /// What must hold when all is over.
+    /// Checks the final state, after everything has ended.
     pub fn check_end(&self) {
         let (last_entry, length_bytes) = self.end().expect("closed when healed");
         let decided = (EntryId::to_wire(last_entry), length_bytes);

@@ -44,7 +44,7 @@ pub(super) struct Budget {
     pub entries: u8,
     pub recoveries: u8,
     pub closes: u8,
-    /// Connections that break: what was sent on them comes late.
+    /// Connections that break: requests sent on them arrive late.
     pub breaks: u8,
     pub crashes: u8,
     pub store_losses: u8,
@@ -144,7 +144,7 @@ fn choices(world: &World, budget: &Budget, is_reduced: bool) -> Vec<(Event, Budg
     choices
 }
 
-/// What must hold where nothing is under way.
+/// Checks a state in which nothing is under way.
 fn check_rest(world: &World) {
     let is_closed_for_all = world.end().is_some() && world.writer().is_none() && world.recoverers() == 0;
     if is_closed_for_all {

@@ -27,7 +27,7 @@
 //! | IC15 | each entry that a recovery added has Qa acknowledgements of its own when it closes |
 //! | IC1, IC9 with deferred sync | what a force confirms has Qa durable copies; bookies acknowledge before they sync, and a crash takes what was not forced |
 //! | IC16 | a bookie whose disks were lost comes back under its name, in limbo: all of this table holds, copies that were destroyed counted as copies |
-//! | IC19 | a closed ledger is read while answers are lost: no replica is asked for an entry twice; an append that returned has its ack quorum where metadata says (`shells`) |
+//! | IC19 | a closed ledger is read while answers are lost: one read asks no replica for an entry twice; when an append returns, its entry is on an ack quorum of the bookies that metadata names (`shells`) |
 //! | IC17 | when a writer closes or hands over, marks name all bookies that lack something; when a recovery closes, those that lack what it added; a writer that is quiet holds nothing |
 //! | IC18, IC20 | when faults end, all is confirmed or a recovery succeeds, in a bounded number of events |
 //! | IC22 | a recovery, which is the only repair the client has, makes a bookie the member for those entries only that it added again |

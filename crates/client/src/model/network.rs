@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! 1. Requests of a connection are served in their order; nothing is sent twice, nothing is swallowed while it lasts.
-//! 2. When it breaks, the party hears of everything that it waits for. What it had sent may arrive all the same, later,
-//!    beside what the next connection brings.
+//! 2. When it breaks, all requests that the party waits for fail. Requests that were sent may still arrive later,
+//!    alongside those of the next connection.
 //! 3. Each request is answered once at most, and a request that is awaited is answered or failed.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crate::recovery::core::ReadTag;
 use crate::transport::{AddTag, BookieError};
 
-/// What bookies are asked.
+/// Requests to bookies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
     Add {
@@ -89,7 +89,7 @@ impl Link {
         open.map(|(index, _)| index)
     }
 
-    /// The connection breaks at the party's end; what it sent may still be done.
+    /// The connection breaks at the party's end; requests that were sent may still be executed.
     pub fn break_off(&mut self) {
         for mut flight in std::mem::take(&mut self.flights) {
             if flight.is_awaited {
@@ -121,7 +121,7 @@ impl Link {
         self.tidy();
     }
 
-    /// Forgets answers that nobody waits for.
+    /// Forgets answers that the party no longer waits for.
     pub fn tidy(&mut self) {
         self.flights.retain(|flight| flight.is_awaited || !matches!(flight.stage, Stage::Answered(_)));
     }

@@ -1,16 +1,17 @@
 //! Which orders of events come to the same, so that the explorer tries one of them.
 //!
 //! # Method
-//! Two events that happen at different places come to the same in either order, and an event that nothing else can disturb
-//! may be done before all others, or be left until it matters. In each state `enough` names events of which one may as well
-//! come first: what else can happen neither changes what they do, nor is changed by them, nor prevents them.
+//! Two events at different places have the same result in either order, and an event that no other can disturb may be
+//! done before all others, or be left until it matters. In each state `enough` returns events of which one may come
+//! first without loss: the other possible events neither change their effect, nor are changed by them, nor prevent
+//! them.
 //!
 //! # Invariants
 //! 1. Nothing is moved across what it could disturb: while faults may still come, only what a fault undoes the same before
 //!    and after.
 //! 2. An add that a bookie stores is never moved: a check at the store counts copies, and an order in which they come later
 //!    is the stricter one. An entry is confirmed, or an answer heard, early rather than late for the same reason.
-//! 3. What is left until it matters is tried as soon as it does.
+//! 3. An event that is left until it matters is tried as soon as it does.
 
 use super::bookie::Mode;
 use super::explore::Budget;
@@ -33,8 +34,8 @@ fn served<'a>(world: &'a World, event: &Event) -> Option<(usize, usize, &'a Flig
     Some((party, bookie, &link.flights[link.next_sent(is_old).expect("a request to serve")]))
 }
 
-/// An event that changes nothing but that it is over, now or later. That is a request that nobody waits for and that
-/// finds its bookie as it wants it, or an answer that comes when all was decided.
+/// An event that changes nothing except that it is over, now or later: a request without a waiting caller that finds
+/// its bookie in the state it asks for, or an answer that comes when everything is decided.
 fn is_idle(world: &World, event: &Event) -> bool {
     if let Some((_, bookie, flight)) = served(world, event) {
         let memory = world.bookies[bookie].memory();
@@ -95,7 +96,7 @@ fn is_mark(world: &World, event: &Event, budget: &Budget) -> bool {
     budget.store_losses == 0 && matches!(world.parties[party].call, Call::Asked(Step::Mark { .. }))
 }
 
-/// No fault can come any more, nobody else either, and no ensemble can change.
+/// No fault can come any more, no other party can join, and no ensemble can change.
 fn is_calm(world: &World, budget: &Budget) -> bool {
     budget.breaks == 0
         && budget.crashes == 0
@@ -104,8 +105,8 @@ fn is_calm(world: &World, budget: &Budget) -> bool {
         && world.setup.bookies == world.setup.quorum.ensemble_size()
 }
 
-/// What a party hears next, when all that it waits for is there: nothing else can come to it first, and what it
-/// hears is of no interest to others before it has sent something.
+/// The events that a party hears next, when all the answers it waits for are there: no other event can reach it first,
+/// and the others are not affected before it has sent something.
 fn of_one_party(world: &World, deliveries: &[Event], budget: &Budget) -> Option<Vec<Event>> {
     let is_open =
         |link: &Link| link.flights.iter().any(|f| f.is_awaited && !matches!(f.stage, Stage::Answered(_)));

@@ -12,7 +12,7 @@ use crate::writer::core::Step;
 /// The first recoverer.
 const RECOVERER: usize = 1;
 
-/// With a bug planted, only what comes of it is looked at.
+/// With a bug planted, only its consequences are checked.
 fn world(quorum: (usize, usize, usize), bookies: usize, planted: Option<Canaries>) -> World {
     let (e, qw, qa) = quorum;
     World::new(Setup {
@@ -97,7 +97,7 @@ impl World {
         self.apply(&Event::TimeOut { party: WRITER, bookie, flight: flight.expect("it was sent there") });
     }
 
-    /// The connection breaks and the party hears of it. What it sent waits somewhere.
+    /// The connection breaks and the party hears of it. Requests that it sent are still on their way.
     fn cut(&mut self, party: usize, bookie: usize) {
         self.apply(&Event::Break { party, bookie });
         let is_heard = |world: &World| {
@@ -159,7 +159,7 @@ impl World {
             .collect()
     }
 
-    /// What a party asked bookies about an entry and waits for.
+    /// How many requests about an entry a party has sent and waits for.
     fn asks_about(&self, party: usize, wanted: i64) -> usize {
         let links = self.links.iter().filter(|((from, _), _)| *from == party);
         let flights = links.flat_map(|(_, link)| &link.flights).filter(|flight| flight.is_awaited);

@@ -2,13 +2,14 @@
 //! readers at random and a recovery see of one ledger.
 //!
 //! # What is checked (numbers: reliability reference)
-//! IC9: with Qa - 1 bookies gone every entry up to the LAC (last add confirmed) is read. IC17: what the client holds stays
-//! within its limits, and is nothing in the end. IC18: every call ends. IC20: the ledger is closed. IC21: for each reader the
-//! LAC only grows, and no entry up to it is said to be absent; who follows gets each entry once, in order, to the end.
-//! IC7, IC8: what was confirmed is there, with its bytes, below one end; with deferred sync, what was forced. IC19: an append
-//! that returned has its ack quorum where metadata says, whatever health thinks of the bookies; no replica is asked for an
-//! entry twice by one read. All of it while Java's re-replication moves copies, which it packs again, and collects what is surplus of
-//! a closed ledger: a reader that was opened before goes on.
+//! IC9: with Qa - 1 bookies gone every entry up to the LAC (last add confirmed) can be read. IC17: the client's memory
+//! stays within its limits, and is all given back at the end. IC18: every call ends. IC20: the ledger is closed. IC21:
+//! for each reader the LAC only grows, and no entry up to it is reported as absent; a reader that follows gets each
+//! entry once, in order, to the end. IC7, IC8: every confirmed entry is there, with its bytes, below a single end; with
+//! deferred sync, every forced entry. IC19: when an append returns, its entry is on an ack quorum of the bookies that
+//! metadata names, whatever health thinks of them; one read never asks a replica for the same entry twice. Meanwhile
+//! Java's re-replication moves copies, packs them again, and collects the surplus copies of a closed ledger: a reader
+//! that was opened before keeps working.
 //!
 //! # Limits     one ledger; the metadata store works; a seed gives the same faults, and not the same run: replicas are
 //! chosen, and tasks woken, by other random numbers
@@ -238,7 +239,7 @@ fn payload(entry: i64) -> Vec<u8> {
     vec![entry as u8; (entry * 37 % 300) as usize]
 }
 
-/// What a reader must not say of an entry up to the LAC.
+/// Fails if a reader reports an entry up to the LAC as missing or as beyond the end.
 fn check_error(error: &ReadError) {
     assert!(!matches!(error, ReadError::NoEntry { .. } | ReadError::BeyondEnd { .. }), "IC21: {error}");
 }
@@ -317,7 +318,7 @@ impl Actors {
                             );
                             next += 1;
                         }
-                        // It ended below what was asked for, which only this one may.
+                        // The ledger ended below the requested entry, which only an unconfirmed read may report.
                         Err(ReadError::BeyondEnd { .. }) if is_unconfirmed => {}
                         Err(error) if next <= lac.get() => check_error(&error),
                         Err(_) => {}
@@ -329,7 +330,7 @@ impl Actors {
         read
     }
 
-    /// IC19: what is confirmed is on the disks of an ack quorum, where metadata says.
+    /// IC19: a confirmed entry is on the disks of an ack quorum of the bookies that metadata names.
     async fn check_quorum(&self, entry: EntryId, qa: usize) {
         let stored = self.client.0.layout.ledgers().get(self.ledger).await.unwrap();
         let has = |bookie: &&BookieId| {
@@ -406,7 +407,7 @@ impl Actors {
         }
     }
 
-    /// Bookies go and come back, fewer than an ack quorum at a time. What is held stays within the limits.
+    /// Bookies go and come back, fewer than an ack quorum at a time. The client's memory stays within the limits.
     async fn trouble(self: Arc<Self>, random: SeededRandom, gone_max: usize) {
         while !self.is_over.load(Ordering::Relaxed) {
             sleep(Duration::from_millis(random.below(2000))).await;
@@ -589,7 +590,7 @@ async fn scene(seed: u64, canaries: Canaries) -> Seen {
     assert_eq!((held.adds_bytes, held.read_ahead_bytes), (0, 0), "IC17: nothing is held in the end");
     let writes = client.write_health();
     assert_eq!((writes.writers, writes.writers_short), (0, 0), "no writer is left");
-    // What a dropped writer had acknowledged is not looked at any more.
+    // Acknowledgements for a dropped writer are no longer counted, so the count may be below `seen.entries`.
     assert!((confirmed + 1..=seen.entries).contains(&(writes.entries as i64)), "{writes:?}");
     seen.ensemble_changes += writes.ensemble_changes;
     seen.writers_failed += writes.writers_failed;

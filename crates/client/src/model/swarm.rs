@@ -166,7 +166,7 @@ impl Swarm {
         if chance(self.rates.recoveries) && self.world.recoverers() < 3 {
             return self.world.apply(&Event::StartRecovery);
         }
-        // What it let go of is to be marked then.
+        // Entries that the writer let go of must be marked when it ends.
         let is_for_marks = !self.world.ghost.was_held.is_empty() && chance(0.02);
         if is_for_marks && self.world.setup.is_handed_over && random.chance(0.8) {
             return self.world.apply(&Event::HandOver);

@@ -1,6 +1,6 @@
 //! The simulated world: parties, bookies, network and metadata store, moved by one [`Event`] at a time.
 //!
-//! What happens next is chosen outside: by a seed (`swarm`) or exhaustively (`explore`). What must hold is in `checks`.
+//! The next event is chosen outside: by a seed (`swarm`) or exhaustively (`explore`). The checks are in `checks`.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,13 +54,13 @@ pub(super) struct Setup {
     pub only_outcomes: bool,
     /// Whether the ledger goes from one writer to the next.
     pub is_handed_over: bool,
-    /// What one bookie may hold up.
+    /// Bytes that one bookie may hold up.
     pub slow_bytes_max: u64,
     /// Bytes that the writer may keep for bookies that lack them.
     pub keep_bytes_max: u64,
     pub read_ahead_entries: usize,
     pub canaries: Canaries,
-    /// What entries in flight are counted by.
+    /// The budget that counts entries in flight.
     pub budget: Option<ByteBudget>,
     /// Choices that are not events: sizes, replacements. None: always the first.
     pub random: Option<Arc<SeededRandom>>,
@@ -367,7 +367,7 @@ impl World {
         events
     }
 
-    /// With deferred sync what nobody waits for stays in memory, so that a crash has something to take.
+    /// With deferred sync, adds that no caller waits for stay in memory, so that a crash has something to take.
     fn has_reason_to_sync(&self, bookie: usize) -> bool {
         let is_waiting =
             |link: &Part<Link>| link.flights.iter().any(|flight| matches!(flight.stage, Stage::Done(_)));
@@ -620,7 +620,7 @@ impl World {
             (_, None) => self.bookies[bookie].serve(&flight.request, self.setup.is_deferred, word),
         };
         if let (Request::Add { entry, .. }, Ok(_), false) = (&flight.request, &result, waits) {
-            // Acknowledged before it is durable: what it comes to is seen in the copies.
+            // Acknowledged before it is durable: the copies show whether the entry survives.
             self.ghost.acked.insert((bookie, entry.get()));
         }
         flight.stage = if waits { Stage::Done(result) } else { Stage::Answered(result) };
@@ -794,8 +794,8 @@ impl World {
         self.follow(WRITER);
     }
 
-    /// What the writer's shell does after each event: what is confirmed is let go of, and what bookies need not get any
-    /// more is withdrawn, as far as it has not left.
+    /// The work of the writer's shell after each event: it lets go of confirmed entries, and withdraws adds that
+    /// bookies need not get any more, as far as they have not left.
     fn settle_writer(&mut self) {
         let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
         writer.settle();

@@ -16,7 +16,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// A bookie stands there, or nobody knows where.
+    /// Records where a bookie stands, or that its place is unknown.
     pub fn tell(&self, bookie: &BookieId, location: Option<&Location>) {
         self.health.is_at(bookie, self.location.distance(location));
     }

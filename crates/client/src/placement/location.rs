@@ -21,7 +21,7 @@ pub(crate) enum Distance {
     Rack = 0,
     /// In the same region.
     Region = 1,
-    /// Anywhere else, or nobody knows.
+    /// Anywhere else, or unknown.
     Far = 2,
 }
 

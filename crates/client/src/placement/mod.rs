@@ -6,8 +6,8 @@
 //!                      |                                   bookies: free bytes --^
 //! create, writer, recovery --(Wanted)--> Placement --> Choice
 //! ```
-//! A policy is synchronous and sees only candidates and random numbers. What it knows of places and disks was collected
-//! before, by `survey`.
+//! A policy is synchronous and sees only candidates and random numbers. `survey` has collected before what it knows of
+//! places and disks.
 //!
 //! # Invariants
 //! 1. An ensemble has distinct, writable bookies; a replacement is none of those that stay and none of those that go.
@@ -62,7 +62,7 @@ pub struct Candidates {
     pub places_error: Option<resolver::ResolveError>,
 }
 
-/// What is asked of a policy.
+/// A request to a policy.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Wanted<'a> {
@@ -103,14 +103,13 @@ impl Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unmet {
-    /// What write sets are to be spread over: `racks` or `regions`.
+    /// The domain that write sets are to be spread over: `racks` or `regions`.
     pub domain: &'static str,
     /// How many each write set should have.
     pub needed: usize,
     /// How many the worst one has; if the spread is enforced, how many there are in all.
     pub available: usize,
-    /// How many bookies are left out because nobody knows where they stand, or because their region is not to be
-    /// written to.
+    /// How many bookies are left out because their place is unknown, or because their region is not to be written to.
     pub left_out: usize,
 }
 
@@ -146,7 +145,7 @@ pub trait Placement: Send + Sync + 'static {
     /// Distinct writable bookies outside `wanted.ensemble`, for as many of `wanted.positions` as there are.
     fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice;
 
-    /// Whether it looks at [`Candidates::locations`]; if not, nobody is asked for them.
+    /// Whether it looks at [`Candidates::locations`]; if not, they are not looked up.
     fn wants_locations(&self) -> bool {
         true
     }

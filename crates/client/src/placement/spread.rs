@@ -12,7 +12,7 @@
 //! bookies left, which is the order that finds tight solutions.
 //!
 //! # Invariants
-//! 1. What it returns has distinct bookies, at most `avoided_max` avoided ones.
+//! 1. The result has distinct bookies, at most `avoided_max` avoided ones.
 //! 2. A seating at the bound of the beginning is the best there is: no search is needed to know it. Any other is the best
 //!    there is if the search was not cut short.
 //!
@@ -132,7 +132,7 @@ struct Search<'a> {
     work_left: u64,
 }
 
-/// What was done at a seat, and the bounds before it.
+/// The choice made at a seat, and the bounds before it.
 struct Placed {
     seat: Seat,
     kind: usize,

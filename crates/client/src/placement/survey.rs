@@ -7,10 +7,10 @@
 //! ledgers that are read --> wanted --> locate task --> Here: how far away they are, for the order of reads
 //! ```
 //! # Invariants
-//! 1. Whoever needs candidates waits for bookies that were never asked about, for a bounded time, and for no others: what
-//!    is known is used while it is asked for again. Readers wait for nothing.
-//! 2. A bookie whose place cannot be found keeps the one last known, or none, which is the default rack. What failed is
-//!    tried again after [`RETRY`].
+//! 1. A caller that needs candidates waits only for bookies that were never asked about, and for a bounded time. Known
+//!    values are used while they are refreshed. Readers never wait.
+//! 2. A bookie whose place cannot be found keeps the one last known, or none, which is the default rack. A failed
+//!    look-up is tried again after [`RETRY`].
 //! 3. The tasks end with the survey. One that nobody needs asks nobody: bookies unasked for since [`FORGET_AFTER`] are
 //!    forgotten.
 //!
@@ -93,7 +93,7 @@ impl DiskWeights {
 struct Known {
     wanted_at: Instant,
     location: Option<Location>,
-    /// When it is to be asked for again; `None` before the first time was over.
+    /// When to ask for it again; `None` until the first attempt is over.
     locate_at: Option<Instant>,
     free_bytes: Option<u64>,
     weigh_at: Option<Instant>,
@@ -143,7 +143,7 @@ impl Drop for Survey {
 }
 
 impl Survey {
-    /// Without a resolver nobody's place is asked for, without `disks` nobody's space.
+    /// Without a resolver it asks for no bookie's place, without `disks` for no bookie's space.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -258,7 +258,7 @@ impl Inner {
         self.rounds.send_modify(|rounds| *rounds += 1);
     }
 
-    /// What bookies are called in the network: the host of the registration, else of the id.
+    /// The bookies' names in the network: the host of the registration, else of the id.
     async fn hosts(&self, bookies: &[BookieId]) -> Vec<String> {
         let deadline = Instant::now() + LOOK_UP_TIMEOUT;
         let mut hosts = Vec::with_capacity(bookies.len());

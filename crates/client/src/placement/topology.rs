@@ -249,7 +249,7 @@ impl Chooser<'_> {
         let mut goals: Vec<Goal> = spreads
             .iter()
             .map(|&(domain, _, target)| {
-                // What cannot be had is not missed: the search knows when it is at the best.
+                // A spread that is out of reach is not aimed for, so the search knows when it has the best one.
                 let there =
                     if self.rules.is_enforced { target } else { self.count(domain, &seated, avoided_max) };
                 Goal::Spread { domain, target: target.min(there) }

@@ -1,4 +1,4 @@
-//! Reads from bookies that are slow, silent, refusing, or gone, in paused time: what each replica is asked, and when.
+//! Reads from bookies that are slow, silent, refusing, or gone, in paused time: which replica is asked, and when.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -192,7 +192,7 @@ impl Setup {
         all.into_iter().find(|health| health.bookie.as_str() == bookie).unwrap()
     }
 
-    /// Reads that each was asked for since the last call.
+    /// Reads sent to each bookie since the last call.
     fn reads(&self) -> [u64; 3] {
         let asked = std::mem::take(&mut *self.bookies.asked.lock());
         ["a", "b", "c"].map(|name| asked.get(&BookieId::new(name).unwrap()).map_or(0, |asked| asked.reads))
@@ -471,7 +471,7 @@ async fn replicas_that_are_all_slow_are_not_asked_twice_for_each_read() {
     setup.assert_idle().await;
 }
 
-/// C5: what is free counts requests. Counted in entries, a batch would be more than all of it, and wait for a second.
+/// C5: the free allowance counts requests. Counted in entries, a batch would exceed all of it, and wait for a second.
 #[tokio::test(start_paused = true)]
 async fn the_first_batches_that_meet_a_dead_replica_do_not_wait() {
     for _ in 0..20 {
@@ -483,7 +483,7 @@ async fn the_first_batches_that_meet_a_dead_replica_do_not_wait() {
         while let Some(entry) = stream.next().await {
             entry.unwrap();
         }
-        // In paused time: what was waited for, and nothing else.
+        // In paused time: nothing but the waits themselves takes time.
         assert!(started.elapsed() < ms(100), "{:?}", started.elapsed());
         assert_eq!(setup.client.read_health().retries_delayed, 0);
     }

@@ -98,7 +98,7 @@ impl LedgerReader {
         self.state.refresh().await
     }
 
-    /// Reads one entry up to the LAC (last add confirmed), which is asked for again when the entry is behind it.
+    /// Reads one entry up to the LAC (last add confirmed). If the entry is beyond the known LAC, the LAC is read again.
     pub async fn read_entry(&self, entry: EntryId) -> Result<Entry, ReadError> {
         let mut stream = self.read(entry, entry);
         stream.next().await.expect("a run of one entry has one outcome")
@@ -150,8 +150,8 @@ impl LedgerReader {
         })
     }
 
-    /// Looks at every copy of the entries `first..=last` (`None`: up to the end, or to the LAC, last add confirmed, of an
-    /// open ledger): each bookie of an entry's write set is asked for its own.
+    /// Checks every copy of the entries `first..=last` (`None`: up to the end, or to the LAC, last add confirmed, of an
+    /// open ledger): it asks each bookie of an entry's write set for its own copy.
     ///
     /// ```no_run
     /// # async fn example(reader: bindery_client::LedgerReader) -> Result<(), bindery_client::ReadError> {

@@ -13,8 +13,8 @@
 //! 2. A read ends once, with the first good answer, or when every replica has answered or failed (C3).
 //! 3. A request that lost goes on counting as under way until it is answered (C1): a slow bookie does not look idle.
 //!
-//! # Limits     requests: the write quorum; one hedge; stragglers: those of the hedges and retries that are allowed, until
-//! the transport gives them up; what they bring is dropped, and not counted by the client's read budget
+//! # Limits     requests: the write quorum; one hedge; stragglers: those of the hedges and retries that are allowed,
+//! until the transport gives them up; their answers are dropped, and the client's read budget does not count them
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};

@@ -10,9 +10,9 @@
 //!
 //! # Invariants
 //! 1. Entries come in order, once each, without a gap, up to the last one or the first error.
-//! 2. What is read ahead holds permits of the client's read budget, for as many bytes as came: an answer larger than was
+//! 2. Entries read ahead hold permits of the client's read budget, for as many bytes as came: an answer larger than
 //!    expected gets more, or is dropped and read again when its turn comes. Only the range that the caller waits for is
-//!    read without one, so streams that are not read cannot hold up another (no permit is waited for).
+//!    read without a permit, so streams that are not read cannot hold up another (no stream waits for a permit).
 //!
 //! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads; one of either while nothing
 //! is known of the size of the entries, and one batch until the first was answered
@@ -326,7 +326,7 @@ fn beyond_end(state: &ReaderState, last: EntryId) -> ReadError {
     ReadError::BeyondEnd { ledger: state.id, entry: last, last: state.lac() }
 }
 
-/// What entries take of the budget.
+/// The part of the budget that entries take.
 fn size_bytes(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| (entry.payload.len() + OVERHEAD_SIZE_BYTES_MAX) as u64).sum()
 }

@@ -38,7 +38,7 @@ enum WrongBatch {
     /// The first entry again and again.
     Repeated,
     Backwards,
-    /// More than was asked for.
+    /// More entries than the request allows.
     TooMany,
 }
 
@@ -212,7 +212,7 @@ impl Setup {
         self.close_with_length(last, 0).await;
     }
 
-    /// `length_bytes`: what readers take the size of the entries from.
+    /// `length_bytes`: the length from which readers estimate the size of the entries.
     async fn close_with_length(&mut self, last: i64, length_bytes: u64) {
         let stored = self.layout.ledgers().get(self.ledger).await.unwrap();
         self.metadata.state = LedgerState::Closed { last_entry: EntryId::new(last), length_bytes };
@@ -447,7 +447,7 @@ async fn reads_that_fail_together_ask_the_metadata_store_together() {
     let syncs = setup.store.syncs();
     // How many come together depends on the machine; each by itself would make 64 or more.
     assert!((1..=16).contains(&syncs), "{syncs} syncs");
-    // What moved since counts: a later failure asks again.
+    // Ensembles that moved since then count: a later failure asks the metadata store again.
     setup.bookies.silent.lock().clear();
     setup.move_all(63).await;
     assert_eq!(reader.read_entry(at(7)).await.unwrap().id, at(7), "IC21");
@@ -532,7 +532,7 @@ async fn bookies_that_know_no_batches_are_not_asked_for_another() {
     assert!((1..=3).contains(&batches), "{batches}");
 }
 
-/// R32, the client's part: a batch that is not what was asked for neither ends the stream nor keeps it for ever.
+/// R32, the client's part: a batch that does not match its request neither ends the stream nor stalls it forever.
 #[tokio::test]
 async fn batches_that_are_wrong_end_and_what_is_in_them_is_read_otherwise() {
     for wrong in [WrongBatch::Empty, WrongBatch::Repeated, WrongBatch::Backwards, WrongBatch::TooMany] {
@@ -582,7 +582,7 @@ async fn entries_larger_than_expected_are_not_kept_beyond_the_budget() {
             let size = if entry < 100 { 10 } else { 9_000 };
             assert_eq!((found.id, found.payload.len()), (at(entry), size), "{quorum:?}");
             drop(found);
-            // What is under way comes, and nobody takes it.
+            // Lets the answers under way arrive while no caller takes them.
             for _ in 0..200 {
                 tokio::task::yield_now().await;
             }

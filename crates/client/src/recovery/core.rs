@@ -5,7 +5,8 @@
 //! mark -> fence the last ensemble -> read on from the LAC -> add again -> mark who lacks some -> close
 //!         until covered              until an end is sure    in order     as under-replicated       one conditional write
 //! ```
-//! Reads and adds come out of the event functions; metadata is a step to be asked for, as with the writer.
+//! The event functions return reads and adds; metadata operations are steps that the driver asks for, as with the
+//! writer.
 //!
 //! # Invariants
 //! 1. Reads begin after fences cover the last ensemble; each carries the fence and the key (IC5).
@@ -48,7 +49,7 @@ use crate::transport::{AddTag, BookieError};
 use crate::window::{AddWindow, Heard, Send};
 use crate::writer::core::{CHANGES_IN_A_ROW_MAX, Step};
 
-/// How many entries are asked for at a time.
+/// How many entries to read at a time.
 pub(crate) const READ_AHEAD_ENTRIES: usize = 16;
 
 /// How many entries may wait for acks while more are read.
@@ -60,7 +61,7 @@ pub(crate) const ADDS_BYTES_MAX: u64 = 16 << 20;
 /// How often the metadata may change under a recovery before it gives up.
 pub(crate) const RESTARTS_MAX: u32 = 32;
 
-/// A read of a bookie, to be done with the key.
+/// A read of a bookie, to be sent with the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecoveryRead {
     pub bookie: BookieId,
@@ -178,7 +179,7 @@ pub(crate) struct RecoveryCore {
     suspects: BTreeSet<BookieId>,
     /// Members that failed and have no replacement.
     given_up: BookieAnswers,
-    /// How many bookies were read-only when one was looked for last.
+    /// How many bookies were read-only at the last search for a replacement.
     read_only: usize,
     result: Option<Result<Recovered, RecoveryError>>,
     read_ahead_entries: usize,
@@ -613,7 +614,7 @@ impl RecoveryCore {
                 let answers = named(self.stored.write_set(entry), answers);
                 self.fail(RecoveryError::EntryUnknown { ledger: self.ledger, entry, answers });
             }
-            // Confirmed, and now lost on all of its bookies: where the ledger ends is known all the same.
+            // Confirmed, and now lost on all of its bookies: it is nevertheless known where the ledger ends.
             None if is_last => {
                 tracing::warn!(ledger_id = %self.ledger, entry_id = EntryId::to_wire(self.lac),
                     "the last entry cannot be read: the length of the ledger is that of an earlier one");

@@ -6,7 +6,7 @@
 //! core -> step -> metadata store -> core
 //! late answers, for a while -> core
 //! ```
-//! A recovery that is cancelled leaves the ledger in recovery; the next one starts anew.
+//! A recovery that is cancelled leaves the ledger in recovery; the next one starts over.
 //!
 //! # Limits     those of the core; entries being recovered are not counted by the client's budget, so that a recovery
 //! is not held up by adds that wait for room

@@ -207,7 +207,7 @@ fn the_lac_is_never_below_the_last_segment() {
     assert_eq!(script.out.reads.iter().filter_map(|read| read.entry).min(), Some(at(10)));
     script.answer("a", 10, ABSENT);
     script.answer("b", 10, ABSENT);
-    // Nothing was found behind the LAC: its length is asked for, from the segment it is in.
+    // No entry was found behind the LAC: the length is read from the entry at the LAC, in the segment it belongs to.
     script.answer("c", 9, Ok(stored(9, 8)));
     assert_eq!(script.end(), closed(9));
 }

@@ -1,10 +1,11 @@
-//! Reads what one bookie has of a part of a ledger: its own copies, and nobody else's.
+//! Reads one bookie's own copies of a part of a ledger, and none of the other bookies'.
 //!
 //! # Invariants
 //! 1. Copies come in the order of the entries, one for each, from the first on; the first is always among them.
-//! 2. Who does not answer is asked again a few times, and then counts as unreachable for what was asked.
+//! 2. A bookie that does not answer is asked again a few times, and then counts as unreachable for that request.
 //!
-//! # Limits     no more is asked for once [`PART_BYTES`] came; under way: a batch of that size, or [`SINGLES_MAX`] entries
+//! # Limits     nothing more is read once [`PART_BYTES`] came; under way: a batch of that size, or [`SINGLES_MAX`]
+//! entries
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::core::Copy;
 use crate::entry::EntryCodec;
 use crate::transport::{BatchReadRequest, BookieError, ReadRequest, Transport};
 
-/// Bytes of one bookie's part that are asked for at a time.
+/// Bytes of one bookie's part to request at a time.
 pub(super) const PART_BYTES: u64 = 256 << 10;
 /// Single entries asked of one bookie at a time.
 const SINGLES_MAX: usize = 16;
@@ -52,7 +53,7 @@ pub(super) struct Copies {
 /// What the answer to a batch read means.
 enum Batch {
     Entries(Vec<Bytes>),
-    /// The first entry is to be asked for alone, and the rest, too.
+    /// Read the first entry alone, and the rest one by one, too.
     Singles,
     /// It does not know the request.
     Unknown,

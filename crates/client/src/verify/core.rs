@@ -4,7 +4,7 @@
 //! 1. Each copy is counted once, under the bookie that should have it, with at most one fault.
 //! 2. Copies are equal when payload and length are: the LAC (last add confirmed) in the header is of the moment, and
 //!    differs where a recovery stored an entry again (protocol reference, section 7.6).
-//! 3. An entry is below its ack quorum only if copies that could not be asked for would not make up for it.
+//! 3. An entry is below its ack quorum only if copies on bookies that could not be asked would not make up for it.
 //!
 //! # Limits     findings: [`FINDINGS_MAX`]; one open run for each bookie
 

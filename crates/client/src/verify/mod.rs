@@ -5,14 +5,14 @@
 //! part of the ledger: [bookie | bookie | bookie]  each asked for all of its copies (`copies`)
 //!        '--> as far as all came: copies of each entry, side by side --> tally (`core`) --> report
 //! ```
-//! Whom to ask is what the metadata says and nothing else: no choice by health, no hedge, no other replica instead.
+//! The metadata alone says which bookies to ask: no choice by health, no hedge, no other replica instead.
 //!
 //! # Invariants
 //! 1. Each entry of the range is counted once, with a copy of each bookie of its write set, in order (`core`).
-//! 2. Faults are compared with current metadata, at most [`METADATA_AGE_MAX`] old: an entry whose write set changed meanwhile
-//!    is looked at again, so that repair and ensemble changes under way are no faults.
-//! 3. A bookie that cannot be asked is asked again [`ASKED_AGAIN_AFTER`] later at the earliest; what it should have until
-//!    then counts as unreachable. So one that is gone does not hold up the look at the others.
+//! 2. Faults are compared with current metadata, at most [`METADATA_AGE_MAX`] old: an entry whose write set changed
+//!    meanwhile is checked again, so that repair and ensemble changes under way are no faults.
+//! 3. A bookie that cannot be asked is asked again [`ASKED_AGAIN_AFTER`] later at the earliest; until then its copies
+//!    count as unreachable. So a bookie that is gone does not hold up the check of the others.
 //!
 //! # Limits     one part at a time: `copies::PART_BYTES` (and what is under way) for each bookie of the write set, counted by the
 //! client's read budget; when that is used up, parts are of one entry
@@ -47,7 +47,7 @@ const GROWTH: u64 = 8;
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// How long metadata counts as read just now.
 const METADATA_AGE_MAX: Duration = Duration::from_secs(1);
-/// How often one part is looked at again because of changes.
+/// How often to check one part again because of changes.
 const CHANGES_MAX: u32 = 16;
 
 /// A look at every copy, one step after the other; see [`LedgerReader::verify`](crate::LedgerReader::verify).
@@ -154,7 +154,7 @@ impl Verification {
         let is_whole = quorum.ensemble_size() == quorum.write_quorum_size();
         let now = Instant::now();
         self.silent.retain(|_, (since, _)| now - *since < ASKED_AGAIN_AFTER);
-        // Of each position: what it is asked for, and what came.
+        // For each position: the entries to ask for, and the copies that came.
         let mut parts: Vec<(Vec<EntryId>, Vec<Copy>)> = Vec::with_capacity(segment.ensemble.len());
         // Dropped with this future.
         let mut reads = JoinSet::new();

@@ -16,7 +16,7 @@ pub const FINDINGS_MAX: usize = 1000;
 pub enum Fault {
     /// The bookie says that it does not have it.
     Missing,
-    /// What the bookie returns is not what a writer stored (wrong ids, wrong digest), or it cannot read it.
+    /// The bookie returns something other than a writer's entry (wrong ids, wrong digest), or it cannot read it.
     Damaged,
     /// A sound entry with another payload, or another length of the ledger up to it, than most copies have; without a
     /// majority all copies are different.
@@ -118,7 +118,7 @@ impl fmt::Display for Finding {
 pub struct VerifyReport {
     /// The ledger.
     pub ledger: LedgerId,
-    /// Whether it is closed. Of one that is not, entries up to the LAC (last add confirmed) are looked at.
+    /// Whether it is closed. If not, only entries up to the LAC (last add confirmed) are checked.
     pub is_closed: bool,
     /// Its ack quorum.
     pub ack_quorum_size: usize,
@@ -132,8 +132,8 @@ pub struct VerifyReport {
     pub payload_bytes: u64,
     /// By bookie.
     pub bookies: BTreeMap<BookieId, CopyCounts>,
-    /// Entries with fewer equal sound copies than the ack quorum, also if all copies that could not be asked for were
-    /// sound.
+    /// Entries with fewer equal sound copies than the ack quorum, even if all copies whose bookies could not be asked
+    /// were sound.
     pub below_ack_quorum: u64,
     /// Of these, entries without any sound copy.
     pub lost: u64,

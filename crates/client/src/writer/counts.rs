@@ -103,7 +103,7 @@ impl WriteCounts {
     }
 }
 
-/// What one writer has counted so far.
+/// One writer's counts so far.
 pub(super) struct Counting {
     of_client: Arc<WriteCounts>,
     acknowledged: Option<EntryId>,

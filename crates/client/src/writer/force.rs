@@ -1,5 +1,5 @@
-//! What of a ledger with deferred sync is durable: acknowledgements that bookies gave before they synced, and the forces
-//! that make good on them (protocol reference, section 7.9).
+//! Which entries of a ledger with deferred sync are durable: acknowledgements that bookies gave before they synced, and
+//! the forces that make good on them (protocol reference, section 7.9).
 //!
 //! # Data flow
 //! ```text
@@ -10,8 +10,8 @@
 //! # Invariants
 //! 1. With deferred sync the LAC (last add confirmed) is where the acknowledged entries ended, in order, when a force began
 //!    that every member of the ensemble answered well. All of them: which ones acknowledged an entry is not kept.
-//! 2. A force answers for what a member acknowledged over the connection that brings its answer, and for nothing else. A
-//!    bookie that lost its power in between answers as gladly, over another connection.
+//! 2. A force covers only entries that a member acknowledged over the connection that brings its answer. A bookie that
+//!    lost its power in between answers as gladly, over another connection.
 //! 3. A member whose acknowledgements above the LAC came over two connections may have lost the first of them: no force
 //!    can answer for both, so the writer stops.
 
@@ -76,7 +76,7 @@ impl Unforced {
         connection: Connection,
         canaries: Canaries,
     ) -> bool {
-        // What is forced needs no acknowledgement any more.
+        // Entries that were forced need no acknowledgement any more.
         let Some(acked) = self.acked.get_mut(position).filter(|_| entry.get() > self.lac) else {
             return true;
         };

@@ -1,7 +1,7 @@
 //! The way of a ledger's callers to room for their entries: in line, and no more than leaves others their part.
 //!
-//! What a ledger that waits for an ensemble change takes comes back when the change is complete and not before, which may
-//! be as long as the metadata store is out of reach.
+//! While a ledger waits for an ensemble change, the room that it takes is given back only when the change is complete,
+//! which may be as long as the metadata store is out of reach.
 //!
 //! # Invariants
 //! 1. A ledger that waits for a change takes nothing that leaves less than half of the budget.

@@ -106,7 +106,7 @@ pub(crate) struct Inner {
     pub(super) heard: Notify,
 }
 
-/// What became known under the lock and is told behind it.
+/// Results that are collected under the lock and told after it is released.
 #[derive(Default)]
 struct News {
     let_go: LetGo,
@@ -178,7 +178,7 @@ impl Inner {
         }
     }
 
-    /// What an entry takes of the byte budget.
+    /// The part of the byte budget that an entry takes.
     pub(super) fn cost_bytes(&self, payload: usize) -> Result<u64, AppendError> {
         if payload as u64 > self.payload_bytes_max {
             let (size_bytes, max_bytes) = (payload as u64, self.payload_bytes_max);
@@ -349,7 +349,7 @@ impl Inner {
         let mut news = News::default();
         let has_moved = state.core.settle();
         news.wakes_driver = self.report_slow(state);
-        // Invariant 5: what is let go of is in no queue.
+        // Invariant 5: an entry that is let go of is in no queue.
         self.withdraw(state, sink);
         state.core.may_keep(state.kept.bytes_max());
         state.core.release(&mut news.let_go);
@@ -424,7 +424,7 @@ impl Inner {
         state.core.stopped().is_some() && state.is_closing && state.tally.sent == state.tally.unauthorized
     }
 
-    /// The writer is dropped: what is under way is counted, and not acted upon.
+    /// The writer is dropped: counts the adds under way, and does nothing more about them.
     pub(super) fn abandon(&self, sink: &Arc<dyn AddSink>) {
         let mut let_go = LetGo::default();
         let state = &mut *self.state.lock();

@@ -183,7 +183,7 @@ impl LedgerWriter {
         let shared = &self.inner.shared;
         let permit = self.inner.gate.try_acquire(&shared.add_budget, cost_bytes);
         permit.ok_or_else(|| {
-            // What would make room must be on its way.
+            // Adds whose answers would make room must be on their way.
             shared.transport.flush();
             let limit_bytes = shared.limits.memory_limit;
             TryAppendError::NoRoom { size_bytes: payload as u64, limit_bytes }
@@ -197,7 +197,7 @@ impl LedgerWriter {
         if let Some(permit) = inner.gate.try_acquire(budget, cost_bytes) {
             return Ok((permit, None));
         }
-        // What would make room must be on its way.
+        // Adds whose answers would make room must be on their way.
         inner.shared.transport.flush();
         // Dropped here, the permit or the place in line goes back.
         let permit = inner.gate.acquire(budget, cost_bytes).await;
@@ -205,7 +205,7 @@ impl LedgerWriter {
         Ok((permit, Some(place)))
     }
 
-    /// What is confirmed, as it moves.
+    /// The progress of the writer, as it is made.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.inner.progress.subscribe()
     }
@@ -221,11 +221,11 @@ impl LedgerWriter {
         Ok(self.inner.state.lock().core.acknowledged())
     }
 
-    /// Has every bookie of the ensemble sync what it has of the ledger (BookKeeper's `force`); the last confirmed entry.
-    /// With [deferred sync](crate::CreateOptions::deferred_sync) that is what was acknowledged when the call began:
-    /// [`drain`](Self::drain) first to cover what was enqueued. A ledger without confirms its entries by itself; there a
-    /// force is for bookies that run with `journalSyncData=false`, of the present ensemble, which are trusted not to have
-    /// been started anew since. A dropped call confirms nothing, or all of it.
+    /// Has every bookie of the ensemble sync its entries of the ledger (BookKeeper's `force`); the last confirmed
+    /// entry. With [deferred sync](crate::CreateOptions::deferred_sync) it covers the entries that were acknowledged
+    /// when the call began: [`drain`](Self::drain) first to cover all enqueued ones. A ledger without it confirms its
+    /// entries by itself; there a force is for bookies that run with `journalSyncData=false`, of the present ensemble,
+    /// and relies on them not having restarted since. A dropped call confirms nothing, or all of it.
     ///
     /// # Errors
     /// [`ForceError::Bookies`]: it may be called again. After [`ForceError::Stopped`] the writer takes no more.

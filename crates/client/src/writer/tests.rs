@@ -395,7 +395,8 @@ fn a_late_refusal_of_a_complete_entry_does_not_keep_the_writer_from_closing() {
 
 #[test]
 fn what_a_writer_counts_of_itself_goes_with_it_and_one_that_is_closed_did_not_fail() {
-    // Invariant 1 of `counts`: a member is held, a late answer says that the ledger is fenced, and it is closed all the same.
+    // Invariant 1 of `counts`: a member is held, a late answer says that the ledger is fenced, and it is closed
+    // nevertheless.
     let mut script = Script::new(3, 3, 1);
     let counts = Arc::new(WriteCounts::new());
     let mut counting = Counting::new(counts.clone(), &script.core);

@@ -220,7 +220,7 @@ async fn parts_of_the_client_can_be_replaced_with_names_of_this_crate_alone() {
     cluster.stop().await;
 }
 
-/// The point of this file: no other crate of this project is needed for all this. That nothing else needs one, it cannot say.
+/// The point of this file: all this needs no other crate of this project. It cannot show that for anything else.
 #[test]
 fn no_other_crate_of_this_project_is_named_here() {
     let mark = concat!("bind", "ery_");

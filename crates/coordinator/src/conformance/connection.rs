@@ -11,7 +11,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// Largest frame accepted; above what any script asks for.
 const FRAME_SIZE_BYTES_MAX: usize = 8 << 20;
 
-/// What ended a wait.
+/// Why a wait ended without a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Lost {
     /// The server closed or reset the connection.

@@ -12,9 +12,9 @@
 //! 1. A script is deterministic: two runs against two fresh servers that behave alike give equal transcripts.
 //! 2. What a server chooses freely (zxids, session ids, times, orders of lists) is a symbol; how these relate (equal,
 //!    before, after, owned by) is not.
-//! 3. Nothing waits without a bound: a server that goes silent ends the script, and its transcript says so.
-//! 4. What ours does not support is in [`UNSUPPORTED`], answers Unimplemented, and is compared as such; any other
-//!    difference that is accepted is in [`KNOWN_DIFFERENCES`] with its reason.
+//! 3. Every wait is bounded: a server that goes silent ends the script, and its transcript says so.
+//! 4. Requests that our server does not support are in [`UNSUPPORTED`], get the reply Unimplemented, and are compared
+//!    as such; any other difference that is accepted is in [`KNOWN_DIFFERENCES`] with its reason.
 //!
 //! # Limits     one server at a time, fresh and with no other client; a whole run takes about half a minute, most of
 //! it spent on waiting for sessions to expire
@@ -67,7 +67,7 @@ pub fn exact_differences(golden: &str, got: &str) -> Option<String> {
     compare(&golden.lines().collect::<Vec<_>>(), &got.lines().collect::<Vec<_>>())
 }
 
-/// What ours has to write where the real server wrote `golden`.
+/// The line that our server must write where the real server wrote `golden`.
 fn expected_line(script: &str, golden: &str) -> String {
     for (_, name, _) in UNSUPPORTED {
         if let Some((who, reply)) = golden.split_once("< ")

@@ -58,7 +58,7 @@ pub(super) fn open_acl() -> Vec<Acl> {
 /// The lists of watches in setWatches and setWatches2: data, exist, child, persistent, recursive.
 pub(super) type WatchLists = [Vec<String>; 5];
 
-/// What a script can send.
+/// A request that a script can send.
 #[derive(Clone)]
 pub(super) enum Request {
     /// create, create2, createContainer or, with a time to live, createTTL.

@@ -159,7 +159,7 @@ impl Script {
         Ok(())
     }
 
-    /// What another connection needs to take up this one's session.
+    /// The connect request with which another connection takes up this one's session.
     pub(super) fn resume(&mut self, who: &str) -> Connect {
         let client = self.client(who);
         Connect { session_id: client.session_id, password: client.password.clone(), ..Connect::default() }
@@ -299,7 +299,7 @@ impl Script {
         Err(Stop)
     }
 
-    /// The server must close the connection; what it sends before is written down.
+    /// The server must close the connection; the frames that it sends before are recorded.
     pub(super) fn closed(&mut self, who: &str) -> Done {
         loop {
             match self.receive_within(who, PATIENCE) {

@@ -107,7 +107,8 @@ async fn read(shared: &Shared, outbox: &Outbox, id: ConnectionId, mut socket: Ow
             Err(why) => return why,
         };
         outbox.received.fetch_add(1, Ordering::Relaxed);
-        // Connection invariant 2. Not to be read further means not to be heard of, hence the order.
+        // Connection invariant 2. While the connection may not be read, its requests must not be executed either, hence
+        // the order.
         outbox.has_room().await;
         while shared.is_behind() {
             if progress.changed().await.is_err() {

@@ -1,4 +1,4 @@
-//! What a connection is owed: frames in order, each to be sent once the changes it shows are durable.
+//! A connection's outgoing frames, in order, each to be sent once the changes it shows are durable.
 //!
 //! # Invariants
 //! 1. Frames leave in the order in which they came.
@@ -6,7 +6,8 @@
 //!
 //! # Limits
 //! Reading stops at `replies_max` or `replies_bytes_max`; a connection is dropped beyond `outbox_bytes_max`, which
-//! notifications alone can reach. What all connections are owed is counted in [`Owed`]; who hands frames out bounds it.
+//! notifications alone can reach. [`Owed`] counts the bytes owed to all connections; the code that hands out frames
+//! bounds it.
 
 use crate::config::CoordinatorConfig;
 use bytes::Bytes;
@@ -36,7 +37,7 @@ struct State {
     is_dropped: bool,
 }
 
-/// What the writer is to do.
+/// The writer's next action.
 pub(super) enum Next {
     /// Write these; `queued_ms` of each.
     Write(Vec<Bytes>, Vec<u64>),
@@ -191,7 +192,7 @@ impl Outbox {
     pub(super) fn written(&self, frames: usize, bytes: usize) {
         self.sent.fetch_add(frames as u64, Ordering::Relaxed);
         let mut state = self.state.lock();
-        // Of a dropped one nothing is owed any more.
+        // A dropped connection is owed nothing any more.
         if !state.is_dropped {
             state.bytes -= bytes;
             self.owed_by_all.take_off(bytes);

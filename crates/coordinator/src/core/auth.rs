@@ -1,4 +1,4 @@
-//! The `auth` request: who a connection says it is.
+//! The `auth` request: the identity that a connection claims.
 
 use crate::tree::acl::Identity;
 use sha1::{Digest, Sha1};

@@ -44,7 +44,7 @@ const IDENTITIES_MAX: usize = 64;
 const CREDENTIALS_SIZE_MAX: usize = 4 << 10;
 /// Values and names that one multiRead may ask for: a small request could name a large node many thousand times.
 const READS_BYTES_MAX: usize = 4 << 20;
-/// What a request costs besides its bytes while it is not durable.
+/// The cost of a request besides its bytes while it is not durable.
 const REQUEST_OVERHEAD_BYTES: usize = 512;
 
 /// The state machine's part of the configuration.
@@ -66,7 +66,7 @@ pub(crate) struct Now {
     pub(crate) wall_ms: i64,
 }
 
-/// What the shell is to do, in order.
+/// Instructions to the shell, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Output {
     /// Send a frame, once everything that was changed so far is durable.

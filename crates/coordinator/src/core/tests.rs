@@ -142,7 +142,7 @@ fn an_expired_session_goes_with_its_nodes_in_one_batch() {
     let mut out = Vec::new();
     for tick in 1..=5 {
         core.on_tick(at(tick * 1000), false, &mut out);
-        // Only one of them is heard of.
+        // Only one of the two clients sends pings.
         let mut ping = BytesMut::new();
         ping.put_i32(-2);
         ping.put_i32(opcode::PING);
@@ -347,7 +347,7 @@ fn watches_on_long_names_end_the_connection_before_they_fill_the_memory() {
     assert_eq!((core.watches.len(), core.watches.path_bytes()), (0, 0), "nothing is left of it");
 }
 
-/// Core's limits: who used up the watches pays, not who asks next.
+/// Core's limits: the connection that used up the watches is dropped, not the one that asks next.
 #[test]
 fn the_connection_with_most_watches_goes() {
     for by_bytes in [false, true] {

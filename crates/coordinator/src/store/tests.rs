@@ -25,7 +25,7 @@ fn node(zxid: i64, size: u64) -> NodeRecord {
     }
 }
 
-/// What the store must hold.
+/// The expected contents of the store.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Model {
     nodes: BTreeMap<String, NodeRecord>,

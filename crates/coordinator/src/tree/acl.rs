@@ -1,4 +1,4 @@
-//! Access rules: what they are made of, and whom they let in.
+//! Access rules: their parts, and the clients they let in.
 //!
 //! Schemes: `world` (everybody), `digest` (name and password), `ip` (address, or a network as `address/bits`), and in
 //! requests `auth`, which stands for the identities the connection has proven.

@@ -5,7 +5,7 @@
 //! 2. A node's parent exists, is not ephemeral, and lists it; nobody lists a node that does not exist.
 //! 3. A node's version counts its values, its aversion its access rules; a parent's cversion counts the creations
 //!    below it and never goes back, so a sequential name is never given out twice by one parent.
-//! 4. What a committed transaction touched is in [`Tree::take_changed`] once, with its final state.
+//! 4. [`Tree::take_changed`] returns each node that a committed transaction touched once, with its final state.
 //!
 //! # Limits
 //! `size_bytes_max` over paths, values, access rules and [`NODE_OVERHEAD_BYTES`] per node; beyond it creations, larger
@@ -127,7 +127,8 @@ impl Node {
         self.children.iter().map(|name| &**name)
     }
 
-    /// What clients are told. The cversion shown counts creations and deletions; a container has no owner to them.
+    /// The stat that clients get. The cversion shown counts creations and deletions; to clients a container has no
+    /// owner.
     pub(crate) fn stat(&self) -> Stat {
         let record = &self.record;
         let small = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
@@ -557,8 +558,8 @@ impl Tree {
         if used + added > self.size_bytes_max { Err(Code::QuotaExceeded) } else { Ok(()) }
     }
 
-    /// What registers a process has room also in a full tree: without it a bookie could not even go read-only, and nobody
-    /// could delete what fills it.
+    /// The registration of a process has room even in a full tree: without it a bookie could not even go read-only, and
+    /// no process could delete the nodes that fill the tree.
     fn has_reserve(&self, added: usize) -> bool {
         let ephemerals = || self.ephemerals.values().map(BTreeSet::len).sum::<usize>();
         added <= RESERVE_BYTES_MAX && ephemerals() < RESERVE_NODES

@@ -11,8 +11,8 @@ pub(crate) fn is_valid(path: &str) -> bool {
     rest.split('/').all(|name| !matches!(name, "" | "." | "..") && name.chars().all(allowed))
 }
 
-/// Parent and last component; the parent of a node below the root is empty, as in ZooKeeper. `None` without a slash
-/// or with a NUL: no parent is looked for then.
+/// Parent and last component; the parent of a node below the root is empty, as in ZooKeeper. `None` without a slash or
+/// with a NUL: then there is no parent to look up.
 pub(crate) fn split(path: &str) -> Option<(&str, &str)> {
     if path.contains('\0') { None } else { path.rsplit_once('/') }
 }

@@ -347,7 +347,7 @@ proptest! {
             }
             prop_assert!(!tree.has_changed());
         }
-        // Tree invariant 4: what was reported is the tree.
+        // Tree invariant 4: the reported changes add up to the tree.
         let mut restored = Tree::new(1 << 20);
         for (path, record) in stored {
             restored.restore(&path, record).unwrap();

@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// Size of a [`Stat`] on the wire.
 const STAT_SIZE: usize = 68;
 
-/// What a client is told about a node besides its value.
+/// A node's figures for clients, besides its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stat {
     pub(crate) czxid: i64,

@@ -83,7 +83,7 @@ impl CreateFlags {
     }
 }
 
-/// What an added watch is for.
+/// The nodes that an added watch covers, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WatchMode {
     /// This node and its children, until removed.

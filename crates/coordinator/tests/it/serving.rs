@@ -269,7 +269,7 @@ async fn nonsense_ends_its_connection_only() {
     coordinator.stop().await;
 }
 
-/// A coordinator that is dropped goes on writing what it had begun: nobody else may open the store meanwhile, and the
+/// A dropped coordinator finishes the writes it had begun: no other process may open the store meanwhile, and the
 /// directory is free afterwards.
 #[tokio::test]
 async fn a_dropped_coordinator_lets_go_of_its_directory_when_it_has_written_everything() {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What was read in one version is written in that version.
+//! 1. Metadata that was read in one version is written in that version.
 //! 2. No bytes make the decoder panic or allocate more than they are long.
 
 use bindery_types::{
@@ -98,7 +98,7 @@ pub fn encode(metadata: &LedgerMetadata) -> Vec<u8> {
     }
 }
 
-/// The message after its length. What follows it is ignored, as Java ignores it.
+/// The message after its length. The bytes behind it are ignored, as in Java.
 fn delimited(mut body: &[u8]) -> Result<&[u8], LedgerMetadataError> {
     let size = prost::decode_length_delimiter(&mut body)?;
     body.get(..size).ok_or(LedgerMetadataError::Truncated)

@@ -93,7 +93,7 @@ pub enum InitError {
         /// In the store.
         stored: LedgerLayout,
     },
-    /// What is there has a layout that cannot be used.
+    /// The existing cluster has a layout that cannot be used.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// Somebody copies a cluster to there.
@@ -236,7 +236,7 @@ pub async fn init_cluster(
         if outcome != Err(InitError::Store(StoreError::ConnectionLoss)) {
             return outcome;
         }
-        // What is there now may be what the last attempt wrote: all that is known is that the cluster is complete.
+        // The last attempt may have created the cluster: all that is known is that it is complete.
         outcome = try_init_cluster(store, root, layout, instance_id).await.map(|_| InitOutcome::Completed);
     }
     outcome
@@ -262,7 +262,7 @@ async fn try_init_cluster(
     ];
     let created = match store.multi(ops).await {
         Ok(()) => true,
-        // Somebody's cluster, or ours after a lost connection or an earlier crash: what counts is what is there.
+        // Another process's cluster, or ours after a lost connection or an earlier crash: the stored nodes decide.
         Err(StoreError::NodeExists { .. }) => false,
         Err(other) => return Err(other.into()),
     };

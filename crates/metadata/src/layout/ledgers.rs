@@ -40,7 +40,7 @@ pub enum LedgerError {
     /// The id is taken: take the next one.
     #[error("ledger {0} exists already")]
     Exists(LedgerId),
-    /// Somebody else changed it: read it again and decide anew (protocol reference, section 7.8).
+    /// Another client changed it: read it again and decide again (protocol reference, section 7.8).
     #[error("ledger {0} was changed by somebody else")]
     Changed(LedgerId),
     /// Its bytes cannot be read: a newer format, or damage. Never to be taken for a missing ledger.

@@ -29,7 +29,7 @@ impl Membership {
         Membership { layout, bookie_id, instance_id, cookie }
     }
 
-    /// Who it is.
+    /// The bookie's id.
     pub fn bookie_id(&self) -> &BookieId {
         &self.bookie_id
     }

@@ -3,8 +3,8 @@
 //! # Invariants
 //! 1. A bookie that changes between writable and read-only is visible at every moment: the new node comes before the
 //!    old one goes.
-//! 2. A node that another session owns is never deleted or overwritten. It is waited for as long as a dead session can
-//!    last (its timeout and a margin), then refused: its owner may be a live bookie under the same id.
+//! 2. A node that another session owns is never deleted or overwritten. Registration waits for it to go for as long as
+//!    a dead session can last (its timeout and a margin), then fails: its owner may be a live bookie under the same id.
 //! 3. [`Registration::register`] returns `Ok(session)` only when the node belongs to `session`.
 
 use std::collections::BTreeSet;
@@ -47,7 +47,7 @@ pub enum RegistrationError {
         path: String,
         /// Who owns it.
         owner: SessionId,
-        /// How long it was waited for.
+        /// How long registration waited for it to go.
         waited: Duration,
     },
     /// A node of this id exists that no session owns: somebody made it by hand.
@@ -59,7 +59,7 @@ pub enum RegistrationError {
     /// The session changed while registering: register again under the new one.
     #[error("the session with the metadata store changed while registering")]
     SessionChanged,
-    /// What answers now is not the cluster in which the bookie started.
+    /// The metadata store now has another cluster than the one in which the bookie started.
     #[error(
         "the metadata store now has another cluster at {root}: its instance id is {}, this bookie's is {}. Its ledgers \
          are not those of this bookie: look at --metadata and at the store before it is started again",

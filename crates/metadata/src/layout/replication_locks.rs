@@ -81,8 +81,8 @@ impl ReplicationLocks {
         if stat.owner != Some(lock.session) {
             return Ok(());
         }
-        // While this session lives nobody else gets the lock. Left open: that it ends between the two requests and another
-        // takes the lock, whose version is 0 as well.
+        // While this session lives, no other client gets the lock. Left open: that it ends between the two requests and
+        // another takes the lock, whose version is 0 as well.
         match self.store.delete(&lock.path, Some(stat.version)).await {
             Ok(()) | Err(StoreError::NoNode { .. }) => Ok(()),
             Err(other) => Err(other),

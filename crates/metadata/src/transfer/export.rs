@@ -7,7 +7,7 @@ use super::walk::{Walk, patiently};
 use crate::layout::Layout;
 use crate::store::{CreateMode, StoreError};
 
-/// What an export holds, and what it does not.
+/// The contents of an export, and the nodes that it leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExportSummary {
     /// Nodes in the file.
@@ -27,7 +27,7 @@ enum Stage {
 
 /// An export under way. It changes nothing but, once, the counter of ledger ids: one id is skipped.
 ///
-/// It is no snapshot: what is changed while it runs may be in it or not. Stop writers and bookies first.
+/// It is no snapshot: a change made while it runs may be in it or not. Stop writers and bookies first.
 pub struct Export {
     layout: Layout,
     walk: Walk,

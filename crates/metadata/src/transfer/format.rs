@@ -170,7 +170,7 @@ impl Dump {
         let (mut line, mut number, mut total) = (Vec::new(), 0, 0_u64);
         let mut counts = None;
         let mut at = HashSet::new();
-        // The checksum decides first, at the end: what a damaged line says is no fault of the export's.
+        // The checksum decides first, at the end: an error in a damaged line is no mistake of the export.
         let mut fault = None;
         loop {
             line.clear();
@@ -201,7 +201,7 @@ impl Dump {
             digest.update(&line);
             digest.update(b"\n");
             match dump.take_line(&line, number, &mut counts, &mut at) {
-                // What a later version writes behind it is not ours to judge.
+                // This version cannot judge the lines that a later version writes behind it.
                 Err(error @ DumpError::Version(_)) => return Err(error),
                 Err(error) => fault = fault.or(Some(error)),
                 Ok(()) => {}

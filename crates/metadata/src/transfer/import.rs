@@ -23,7 +23,7 @@ const LAYOUT: &str = "/LAYOUT";
 pub struct ImportSummary {
     /// Nodes of the file, all of them there and equal.
     pub nodes: u64,
-    /// Those that were there before: 0, or an earlier attempt was gone on with.
+    /// Those that were there before: 0, unless this continued an earlier attempt.
     pub found: u64,
     /// The whole cluster was there before; nothing was changed.
     pub already_there: bool,

@@ -11,7 +11,7 @@ use crate::store::{MetadataStore, Node, StoreError};
 
 /// Reads under way at once.
 const READS_MAX: usize = 64;
-/// How often a read is tried, and how long it waits in between: a server that restarts is waited for.
+/// How often a read is tried, and the pause in between, which gives a server time to restart.
 const ATTEMPTS_MAX: u32 = 8;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -46,7 +46,7 @@ impl Walk {
     }
 
     /// Some more nodes, by path relative to the root (the root itself is ""); `None` at the end. A node that goes while
-    /// it is read is not there. Cancelled, it skips what it was reading: such a walk must not be gone on with.
+    /// it is read is not there. If this is cancelled, it skips the nodes it was reading: do not continue such a walk.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<(String, Node)>>, StoreError> {
         if !self.started {
             self.started = true;

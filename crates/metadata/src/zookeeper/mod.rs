@@ -39,7 +39,7 @@ use crate::store::{
     VALUE_SIZE_BYTES_MAX, Version, Watch,
 };
 
-/// Session timeout asked for when nothing else is configured (`zkTimeout`, BookKeeper's default).
+/// The session timeout to request when none is configured (`zkTimeout`, BookKeeper's default).
 pub const SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
 /// For the attempt that ends with the time of all to say how.

@@ -27,7 +27,8 @@ const ANSWER_BYTES_MAX: usize = 64;
 /// A port that needs longer is as good as one that says nothing.
 const ANSWER_WAIT_MAX: Duration = Duration::from_millis(300);
 
-/// For a server that speaks TLS, before it is said to speak nothing else: a JVM that just started is slow.
+/// For a second answer from a server that speaks TLS, before the fault says that it speaks only TLS: a JVM that just
+/// started is slow.
 const SECOND_ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What ZooKeeper answers in plain text, whether it serves or not, and also when its administrator forbids this very word.
@@ -135,7 +136,7 @@ fn is_of_bookie(answer: &[u8]) -> bool {
 
 /// The beginning of an answer.
 struct Answer {
-    /// As far as it came.
+    /// The bytes that came.
     bytes: Vec<u8>,
     /// The server answered, or ended the connection: in time.
     is_over: bool,

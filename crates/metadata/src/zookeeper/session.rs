@@ -143,7 +143,7 @@ pub(super) struct Session {
 /// How long the explanation of a fault is good for: each look makes connections, and a server that is electing has few to spare.
 const EXPLANATION_KEPT: Duration = Duration::from_secs(10);
 
-/// Faults of servers that were looked at ([`super::probe`]), by server.
+/// Faults of servers that were probed ([`super::probe`]), by server.
 #[derive(Default)]
 struct Explained(BTreeMap<String, (Instant, Fault)>);
 

@@ -66,7 +66,7 @@ fn metadata() -> impl Strategy<Value = LedgerMetadata> {
                 let mut metadata = LedgerMetadata::new(quorum, LedgerSecret { digest_type, password });
                 metadata.format_version = version;
                 metadata.state = state;
-                // What a version cannot hold is absent.
+                // Fields that a version cannot hold are absent.
                 metadata.created_ms = created_ms.filter(|_| !v1);
                 metadata.creation_token = token.filter(|_| version == MetadataFormatVersion::V3);
                 metadata.custom = if v1 { BTreeMap::new() } else { custom };

@@ -162,7 +162,7 @@ async fn another_sessions_node_is_waited_for_then_refused_and_never_touched() {
         };
         assert_eq!((found, at.as_str()), (session_of(&other), path));
         assert_eq!(store.get(path).await.unwrap().data, "theirs");
-        // Once it goes while it is waited for, the bookie registers.
+        // When the node goes while registration waits for it, the bookie registers.
         let (id, info) = (bookie(), info());
         let waiting = registration.register(&id, mode, &info);
         let (outcome, ()) = tokio::join!(waiting, async { other.close().await.unwrap() });

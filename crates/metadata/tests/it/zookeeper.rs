@@ -164,7 +164,7 @@ async fn a_killed_bookie_registers_at_once_with_its_session_and_after_its_end_wi
     let second = register(&fresh).await.unwrap();
     assert_ne!(second, first);
     println!("registered after a kill: with session {at_once:?}, without {:?}", begin.elapsed());
-    // While that one lives, nobody else registers.
+    // While that one lives, no other session registers.
     let rival = open(&uri, None).await;
     let refused = register(&rival).await;
     assert!(matches!(refused, Err(RegistrationError::Owned { owner, .. }) if owner == second), "{refused:?}");

@@ -5,10 +5,11 @@
 //! where there is a choice; entries are the same in all of them. Ledgers that were deleted while their objects were still there
 //! come back, and are removed again by the comparison with the metadata store.
 //!
-//! Of two extents with the same entry a bookie takes the one in the object with the later id, and refuses the other: as long as a catalogue
-//! lives, whoever takes a range over has a later id than those who had it. Footers do not tell that: what reaches furthest may be in an
-//! object with an earlier id than one that bookies were told of. Such an object gets the mark of one whose extents others took over
-//! while extents of it are referred to, by which upkeep rewrites all of it: bookies take the object that comes of it, which has a later id.
+//! Of two extents with the same entry a bookie takes the one in the object with the later id, and refuses the other: as
+//! long as a catalogue lives, the object that takes over a range has a later id than the objects that had it. Footers
+//! do not tell that: the extent that reaches furthest may be in an object with an earlier id than one that bookies were
+//! told of. Such an object gets the mark of one whose extents others took over while extents of it are referred to, by
+//! which upkeep rewrites all of it: bookies take the object that comes of it, which has a later id.
 //!
 //! The ledgers of an object whose footer cannot be read are not known. All objects with earlier ids from which something is taken get the
 //! mark, however much earlier, and although that may be the whole tier: any of them may have gone into it when it was rewritten. What was live of

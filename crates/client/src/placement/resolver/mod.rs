@@ -30,7 +30,7 @@ pub trait NetworkResolver: Send + Sync + 'static {
     fn resolve<'a>(&'a self, hosts: &'a [String]) -> Resolution<'a>;
 }
 
-/// Why nobody knows where bookies stand. They count as being in `/default-region/default-rack` until the next attempt,
+/// Why the places of bookies are unknown. They count as being in `/default-region/default-rack` until the next attempt,
 /// or where they were last known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

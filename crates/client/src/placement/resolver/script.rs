@@ -4,8 +4,8 @@
 //! # Invariants
 //! 1. A script that fails, hangs, prints too little, too much or nonsense gives an error that says so; no rack is made up.
 //! 2. It runs in a process group of its own, which is killed when the time is over and when the caller goes away.
-//! 3. Nothing waits for it on a thread of the runtime: starting it is left to the pool of blocking calls, its output is
-//!    read as a socket is.
+//! 3. It never blocks a thread of the runtime: the pool of blocking calls starts it, and its output is read as from a
+//!    socket.
 //!
 //! # Limits     [`OUTPUT_BYTES_MAX`] of output, [`STDERR_BYTES_MAX`] kept of standard error; as many arguments at once as
 //! [`ScriptResolver::arguments_max`]
@@ -32,7 +32,7 @@ pub const SCRIPT_ARGUMENTS_MAX_DEFAULT: usize = 100;
 
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 const STDERR_BYTES_MAX: usize = 4096;
-/// How often a script that has closed its output is looked at.
+/// How often to check whether a script that has closed its output has exited.
 const EXIT_LOOK: Duration = Duration::from_millis(5);
 
 /// Asks a script.
@@ -44,7 +44,7 @@ pub struct ScriptResolver {
 }
 
 impl ScriptResolver {
-    /// Nothing is run yet. A path without a slash is looked for in `PATH`.
+    /// Runs nothing yet. A path without a slash is searched for in `PATH`.
     pub fn new(script: impl Into<PathBuf>) -> ScriptResolver {
         ScriptResolver {
             script: script.into(),
@@ -124,7 +124,7 @@ struct Ended {
 
 /// A running script. Dropped, it is killed, with all that it started (invariant 2).
 struct Running {
-    /// `None` once it was waited for: its number may be somebody else's then.
+    /// `None` once its exit status was collected: its process id may belong to another process then.
     child: Option<Child>,
 }
 
@@ -163,7 +163,8 @@ impl Running {
 
     fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        // Gone meanwhile is fine: it is still unwaited for, so its number is nobody else's.
+        // It may have exited meanwhile, which does no harm: its exit status was not collected, so its process id is
+        // still its own.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(move || child.wait())),
@@ -179,7 +180,8 @@ impl Drop for Running {
     }
 }
 
-/// The first `bytes_max` bytes. `ends` at that point, or reads on and drops the rest, so that the writer is not held up.
+/// Reads the first `bytes_max` bytes. `ends` at that point, or reads on and drops the rest, so that the writer is not
+/// held up.
 async fn read(pipe: OwnedFd, bytes_max: usize, ends: bool) -> io::Result<Vec<u8>> {
     let mut pipe = Receiver::from_owned_fd(pipe)?;
     let mut bytes = Vec::new();

@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! 1. A writer that stopped has no change under way, and begins none.
-//! 2. Of the core: 4 to 10, in the order in which things are done. What they say of members is kept by `members`, what
-//!    they say of metadata by `known`.
+//! 2. Invariants 4 to 10 of the core, in the order in which things are done. `members` keeps those about members,
+//!    `known` those about metadata.
 //!
 //! # Limits     [`CHANGES_IN_A_ROW_MAX`]
 
@@ -107,7 +107,7 @@ impl Changes {
     pub fn on_slow(&mut self, position: usize, bytes: u64, adds: &mut Adds) -> Result<(), WhyStopped> {
         let window = &adds.window;
         let is_replaced = window.replacing().is_some_and(|replacing| replacing.contains_key(&position));
-        // Core invariant 10: with deferred sync it is waited for, within the budget, until its requests fail.
+        // Core invariant 10: with deferred sync the writer waits for it, within the budget, until its requests fail.
         if adds.is_deferred()
             || is_replaced
             || self.members.is_slow(position)
@@ -205,7 +205,7 @@ impl Changes {
         }
     }
 
-    /// Gives up what nothing waits for: it is tried again later.
+    /// Gives up a step that is optional: it is tried again later.
     pub fn put_off(&mut self, adds: &mut Adds) -> Result<(), WhyStopped> {
         assert!(self.phase.is_optional(), "nothing waits for what is put off");
         if !matches!(self.phase, Phase::Seeking { .. }) {
@@ -333,7 +333,7 @@ impl Changes {
             return self.begin_if_wanted(adds);
         }
         let before = adds.ensemble();
-        // In the order in which they were asked for.
+        // In the order in which they were requested.
         let wanting: Vec<usize> = self.members.wanting().map(|(position, _)| position).collect();
         let ensemble = with_replacements(before, wanting.iter(), chosen);
         let rejoins = self.members.rejoining(alive, &ensemble);
@@ -411,7 +411,7 @@ impl Changes {
                 if adds.window.wants_change() || self.members.has_news() {
                     return self.begin_if_wanted(adds);
                 }
-                // One that was just given up is asked after a pause.
+                // A member that was just given up gets a pause before the next request.
                 self.phase = Phase::Seeking { is_retry };
             }
             AfterMark::Change(change) if change.rejoins.is_empty() && change.ensemble == adds.ensemble() => {

@@ -35,12 +35,12 @@ pub(crate) fn overhead_bytes(frames: usize) -> u64 {
     ENTRY_OVERHEAD_BYTES + frames as u64 * FRAME_OVERHEAD_BYTES
 }
 
-/// What an entry of this size takes from the budget, by the number of its [`frames`].
+/// The part of the budget that an entry of this size takes, by the number of its [`frames`].
 pub(crate) fn cost_bytes(codec: &EntryCodec, frames: usize, payload: usize) -> u64 {
     codec.stored_size_bytes(payload) as u64 + overhead_bytes(frames)
 }
 
-/// What nobody waits for any more, to be dropped where no lock is held.
+/// Bodies and permits that are not needed any more, to be dropped where no lock is held.
 #[derive(Default)]
 pub(crate) struct LetGo {
     pub bodies: Vec<Bytes>,
@@ -85,7 +85,7 @@ impl std::fmt::Debug for LetGo {
     }
 }
 
-/// What a ledger holds of the budget.
+/// A ledger's part of the budget.
 #[derive(Default)]
 pub(super) struct Held(Option<Permit>);
 
@@ -125,9 +125,9 @@ impl std::fmt::Debug for Held {
 pub(super) struct InFlight {
     /// Entries are stored one behind another, so that they share an allocation.
     block: BytesMut,
-    /// What the entries in the window hold of the budget.
+    /// The permit for the entries in the window.
     permit: Held,
-    /// What they cost, which is what the permit is for.
+    /// Their cost, which the permit covers.
     cost_bytes: u64,
 }
 

@@ -79,7 +79,7 @@ impl KnownMetadata {
         &self.metadata
     }
 
-    /// What a write is conditional on.
+    /// The version that a write is conditional on.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -167,8 +167,8 @@ impl KnownMetadata {
     }
 
     fn judge(&mut self, metadata: &LedgerMetadata, goal: &Goal, end: End) -> Result<Found, WhyStopped> {
-        // Nobody else leaves this writer's ledger to others: whoever has it now, or left it further on, got it from here, by a
-        // write whose answer was lost. They may have closed it since, or somebody recovers it from them.
+        // Only this writer hands its ledger over: a writer that has it now, or left it further on, got it from here, by
+        // a write whose answer was lost. It may have closed the ledger since, or a client recovers the ledger from it.
         if *goal == Goal::HandOver {
             let is_handed_over = match Handover::of(metadata) {
                 Some(Ok(Handover::Busy { token })) => self.token.is_some_and(|ours| ours != token),

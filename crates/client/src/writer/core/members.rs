@@ -24,18 +24,18 @@ use crate::error::{BookieAnswer, BookieAnswers};
 use crate::transport::BookieError;
 use crate::window::AddWindow;
 
-/// How soon a replacement for a held bookie is looked for again, at first; twice as long each time.
+/// The first pause before another search for a replacement of a held bookie; it doubles each time.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// And at last.
+/// The longest pause.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// See the module. Positions are of the window's ensemble.
 #[cfg_attr(test, derive(Clone, Debug))]
 pub(super) struct Members {
     ledger: LedgerId,
-    /// Members that are too far behind and are written to all the same, because they were not yet dealt with, or because
-    /// the ack quorum needs them.
+    /// Members that are too far behind and still get entries, because they were not yet dealt with, or because the ack
+    /// quorum needs them.
     slow: BTreeMap<usize, BookieError>,
     /// Whether `slow` has members that were not dealt with.
     has_news: bool,
@@ -164,7 +164,8 @@ impl Members {
         holds || !self.unmarked.is_empty()
     }
 
-    /// The mark was made, or is done without: slow members that it names are held, as long as an ack quorum is left.
+    /// The mark was made, or the writer goes on without it: slow members that it names are held, as long as an ack
+    /// quorum is left.
     pub fn hold_slow(&mut self, window: &mut AddWindow) {
         for (position, error) in std::mem::take(&mut self.slow) {
             let is_marked = self.lacking.contains(&window.ensemble()[position]);
@@ -202,7 +203,7 @@ impl Members {
         self.lacking.extend(positions.map(|&position| window.ensemble()[position].clone()));
     }
 
-    /// The change of these members begins: what is queued for their bookies is not to be sent.
+    /// The change of these members begins: adds in the queues to their bookies are not to be sent.
     pub fn withdraw<'a>(&mut self, positions: impl Iterator<Item = &'a usize>, window: &AddWindow) {
         self.withdrawn.extend(positions.map(|&position| window.ensemble()[position].clone()));
     }
@@ -280,9 +281,9 @@ impl Members {
         self.withdrawn.extend(withdrawn);
     }
 
-    /// When to look for replacements again: members are held, or slow and needed; or all are well again after searches. A
-    /// bookie that rejoins and fails again and again makes a segment each time, so the pauses begin anew only when all were
-    /// well for the longest of them. Or when to try again to mark the ledger (invariant 2).
+    /// When to look for replacements again: members are held, or slow and needed; or all are well again after searches.
+    /// A bookie that rejoins and fails again and again makes a segment each time, so the pauses start over only when
+    /// all members were well for the longest of them. Or when to try again to mark the ledger (invariant 2).
     pub fn retry_after(&self) -> Option<Duration> {
         let pause = |tries: u32| Some(RETRY_MAX.min(RETRY_MIN * 2u32.pow(tries.min(10))));
         match self.held.is_empty() && self.slow.is_empty() {

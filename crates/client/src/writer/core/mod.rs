@@ -7,8 +7,8 @@
 //! slow ------+                    +--> confirmed, bodies let go of, bookies to withdraw from, stopped
 //! step done -+
 //! ```
-//! A step is asked for with [`WriterCore::next_step`] and stays the next one until its outcome is told, so a driver
-//! that was cancelled can be followed by another.
+//! [`WriterCore::next_step`] returns the step to do now, and returns the same one until it is told the outcome, so
+//! another driver can take over from one that was cancelled.
 //!
 //! Here is what each event leads to, in the order of an add's life, and when the writer stops. Who keeps what:
 //! - `adds`: ids, lengths, acks, the LAC (last add confirmed), around the [`AddWindow`]; `in_flight`: their memory
@@ -25,8 +25,9 @@
 //!    recognised (IC13, IC14; protocol reference, sections 7.3 and 7.8).
 //! 4. A segment begins at the LAC + 1, which does not move while a change is under way.
 //! 5. A member that failed or is slow and has no replacement is held: it gets nothing, the ledger goes on with its ack
-//!    quorum, and a replacement is looked for again and again. Below an ack quorum the writer stops instead. As long
-//!    as its driver has patience, it first retries the members that failed, with pauses; nothing is confirmed meanwhile.
+//!    quorum, and the writer looks for a replacement again and again. Below an ack quorum the writer stops instead. As
+//!    long as its driver has patience, it first retries the members that failed, with pauses; nothing is confirmed
+//!    meanwhile.
 //! 6. Before entries that a slow bookie has not acknowledged are let go of, the ledger is marked as under-replicated
 //!    there; where the mark cannot be made they are held back, within the budget, until the bookie answers or fails.
 //!    For entries that a *failed* bookie has not acknowledged the writer does not wait: they are confirmed by an ack quorum or
@@ -39,12 +40,14 @@
 //!    repair that sees no gap removes the mark, and a writer that crashes tells nobody.
 //! 8. Nothing is held up by the search for a replacement of a slow or held member, which is not begun for it (IC20): an
 //!    ensemble change freezes the LAC only when there is something to write, and a failure ends the search.
-//! 9. What metadata is not needed for does not stop a writer that has an ack quorum: when bookies cannot be listed, or the
-//!    mark cannot be made, for longer than the driver is patient, a failed member is held all the same. The mark is tried
-//!    again after pauses, with each search, and before the end; a ledger that cannot be marked then is closed with a warning.
-//! 10. With deferred sync an entry is acknowledged before it is confirmed: [`force`](super::force) says when. Its
-//!     ensemble does not change and nobody is held, since whoever takes a bookie's place cannot answer for what that one had
-//!     not synced (protocol reference, section 7.9): a failure stops the writer. What is closed is what was forced.
+//! 9. Trouble with metadata does not stop a writer that has an ack quorum, as long as it needs no metadata to go on:
+//!    when bookies cannot be listed, or the mark cannot be made, for longer than the driver is patient, a failed member
+//!    is held anyway. The mark is tried again after pauses, with each search, and before the end; a ledger that cannot
+//!    be marked then is closed with a warning.
+//! 10. With deferred sync an entry is acknowledged before it is confirmed: [`force`](super::force) says when. The
+//!     ensemble of such a ledger does not change and no member is held, since a replacement cannot answer for entries
+//!     that the bookie before it had not synced (protocol reference, section 7.9): a failure stops the writer. The
+//!     ledger is closed at the last forced entry.
 //! 11. A confirmed entry that a bookie lacks is kept for a while, within a part of the budget, and sent when the bookie is
 //!     back (`kept`), whether it is still a member or not. Copies that are let go of instead are counted, and marked; those of
 //!     a writer that stops by itself get one attempt to mark them. With deferred sync no copies are kept.
@@ -160,7 +163,7 @@ impl WriterCore {
             return Err(self.because(WhyStopped::Closing));
         }
         let Some(entry) = self.adds.append(payload, permit, out) else {
-            // Not latched: what is under way can still be confirmed, and the ledger closed.
+            // Not latched: adds under way can still be confirmed, and the ledger closed.
             return Err(self.because(WhyStopped::Full));
         };
         let outcome = self.changes.on_pushed(&mut self.adds, out);
@@ -462,7 +465,7 @@ impl WriterCore {
         self.latch(outcome);
     }
 
-    /// Gives up the step that failed, if nothing waits for it: it is tried again later. False when it must be done.
+    /// Gives up the step that failed, if it is optional: it is tried again later. False when the step must be done.
     pub fn put_off(&mut self) -> bool {
         let is_optional = self.changes.phase().is_optional();
         if is_optional {

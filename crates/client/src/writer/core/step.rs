@@ -1,4 +1,4 @@
-//! What is to be done about metadata, and what it is done for.
+//! Steps on metadata, and their purposes.
 //!
 //! # Data flow
 //! ```text
@@ -40,7 +40,7 @@ pub(crate) enum Step {
     Read,
 }
 
-/// What the metadata is being changed for.
+/// Why the metadata is being changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Goal {
     Ensemble(EnsembleChange),
@@ -80,7 +80,7 @@ pub(super) enum AfterMark {
 pub(super) enum Phase {
     /// None is under way.
     Idle,
-    /// Replacements are looked for, of members that failed.
+    /// Looking for replacements of members that failed.
     Placing,
     /// There are none, and the members left are no ack quorum: those that failed are tried again after a pause.
     Waiting,
@@ -95,7 +95,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Whether nothing waits for it, so that it can be given up.
+    /// Whether the writer can go on without it, so that it can be given up.
     pub fn is_optional(&self) -> bool {
         matches!(
             self,

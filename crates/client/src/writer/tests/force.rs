@@ -21,7 +21,7 @@ impl Script {
         EntryId::to_wire(self.core.acknowledged())
     }
 
-    /// Answers of the members, in their order; what the force comes to.
+    /// Answers of the members, in their order; returns the outcome of the force.
     fn end(
         &mut self,
         mut force: Force,
@@ -92,7 +92,7 @@ fn a_force_that_not_all_answer_confirms_nothing_and_may_be_tried_again() {
     let error = script.force(&[Ok(0), Ok(0), Err(timed_out.clone())]).unwrap_err();
     let ForceError::Bookies { answers, .. } = &error else { panic!("{error}") };
     assert_eq!(*answers, failed("c", timed_out));
-    // One that was not asked to its end.
+    // A force that not all members answered.
     assert!(script.force(&[Ok(0), Ok(0)]).is_err());
     assert_eq!((script.confirmed(), script.why()), (-1, None));
     assert_eq!(script.force(&[Ok(0), Ok(0), Ok(0)]), Ok(Some(at(0))));
@@ -117,7 +117,8 @@ fn a_bookie_that_answers_a_force_over_another_connection_answers_for_nothing() {
     let why = WhyStopped::DeferredSync(failed("b", BookieError::Reconnected));
     assert!(matches!(&error, ForceError::Stopped(stopped) if stopped.why == why), "{error}");
     assert_eq!((script.confirmed(), script.why()), (-1, Some(why)));
-    // Who acknowledged nothing that is not forced may come over any, and so may who was forced.
+    // A member that acknowledged nothing beyond the forced entries may use any connection, and so may one whose entries
+    // were forced.
     let mut script = Script::deferred(3, 3, 2);
     script.append(1);
     script.ack_over(4, 0, &[0, 1]);

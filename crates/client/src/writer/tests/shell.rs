@@ -32,7 +32,7 @@ const PAYLOAD: [u8; 1000] = [7; 1000];
 /// Bookies that acknowledge everything, but those of the sets.
 #[derive(Default)]
 struct Scripted {
-    /// Their connections break, and they say nothing else.
+    /// Bookies that break their connections and give no other answer.
     broken: Mutex<BTreeSet<BookieId>>,
     /// They refuse this client.
     unauthorized: Mutex<BTreeSet<BookieId>>,
@@ -343,7 +343,7 @@ async fn a_mark_that_somebody_else_spoilt_does_not_stop_a_writer() {
     assert_eq!(writer.close().await.unwrap().last_entry, EntryId::new(2));
 }
 
-/// The same: the store is gone for longer than the client is patient, and comes back.
+/// The same while the store is gone beyond the client's patience, and comes back.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_does_not_stop_a_writer_with_an_ack_quorum() {
     let setup = Setup::new("a b c", MEMORY_LIMIT).await;

@@ -108,7 +108,7 @@ fn without_a_spare_the_writer_goes_on_and_looks_again_with_growing_pauses() {
         script.core.retry();
         assert_eq!(script.core.next_step(), place(&[2], "c"), "the held one is asked, too");
         match entry {
-            // The metadata store cannot be reached: nothing waits for it.
+            // The metadata store cannot be reached: the step is optional.
             5 => assert!(script.core.put_off()),
             _ => script.core.placed(&[], 0, &[]),
         }
@@ -139,8 +139,8 @@ fn without_a_spare_the_writer_goes_on_and_looks_again_with_growing_pauses() {
     assert_eq!(script.why(), Some(WhyStopped::Closing));
 }
 
-/// A bookie that rejoins and is lost again at once costs a segment each time: the pauses go on growing. One that stays
-/// well for the longest pause has them begin anew.
+/// A bookie that rejoins and is lost again at once costs a segment each time: the pauses keep growing. They start over
+/// with a bookie that stays well for the longest pause.
 #[test]
 fn the_pauses_begin_anew_once_all_were_well_for_the_longest() {
     let mut script = with_silent_third(4);
@@ -305,8 +305,8 @@ fn a_failed_bookie_without_a_spare_is_held_and_the_ack_quorum_goes_on() {
     assert!(message.contains("fewer bookies than its ack quorum can be written to"), "{message}");
 }
 
-/// Invariant 6: what a slow bookie has not acknowledged is kept until the mark is made, also with a spare at hand; a
-/// failure that comes meanwhile is first.
+/// Invariant 6: entries that a slow bookie has not acknowledged are kept until the mark is made, even with a spare at
+/// hand; a failure that comes meanwhile goes first.
 #[test]
 fn nothing_is_let_go_of_before_the_mark_with_a_spare_at_hand_either() {
     let slow_and_needed = || {
@@ -672,7 +672,7 @@ fn a_slow_bookie_that_the_ack_quorum_needs_is_waited_for() {
     script.ack(0, &[1]);
     assert_eq!(script.confirmed(), 0);
 
-    // One that caught up is not looked for any more, and the pauses begin anew with the next one.
+    // A bookie that caught up needs no replacement any more, and the pauses start over with the next one.
     let mut script = Script::new(2, 2, 2);
     script.append(1);
     script.ack(0, &[0]);
@@ -807,7 +807,7 @@ fn bk_3466_r37_what_a_held_bookie_answers_late_confirms_nothing() {
     script.mark("c");
     script.core.placed(&[], 0, &[]);
     script.ack(2, &[0]);
-    // Whether it was withdrawn or stored, nobody waits for it.
+    // Whether it was withdrawn or stored, its answer no longer counts.
     script.core.on_answer(at(2), tag, Connection::default(), &Ok(()));
     script.settle();
     assert_eq!(script.confirmed(), 1, "IC1");

@@ -98,7 +98,7 @@ async fn inside_a_runtime_calls_are_refused_with_a_reason_and_drops_are_harmless
     assert_eq!(entries.next(), None);
     assert!(client.ledgers().eq([Err(Error::InsideRuntime)]));
     assert_eq!(client.close(), Err(Error::InsideRuntime));
-    // Nothing waits for anything, so it may be called anywhere.
+    // This call does not block, so it may be made anywhere.
     assert_eq!(writer.try_enqueue(b"y").unwrap(), entry(1));
     assert_eq!(writer.close().unwrap_err(), Error::InsideRuntime);
     drop((client, reader, entries));

@@ -77,7 +77,7 @@ async fn a_bookie_that_stops_fails_the_force_and_one_that_came_back_cannot_answe
     assert!(writer.append(b"late").await.is_err());
     let error = writer.close().await.unwrap_err();
     assert_eq!(error, CloseError::Stopped(stopped));
-    // What an ack quorum has is kept.
+    // Entries that an ack quorum has are kept.
     let reader = client.open_ledger(id, PASSWORD, OpenMode::Recover).await.unwrap();
     assert_eq!(reader.last_add_confirmed(), Some(entry(49)));
     assert_reads(&reader, 0..50).await;

@@ -239,7 +239,7 @@ async fn the_ledger_of_a_dead_writer_is_recovered_also_by_several_at_once() {
         enqueue_many(&writer, 0..1000).await;
         writer.drain().await.unwrap();
         enqueue_many(&writer, 1000..1300).await;
-        // Its process dies: what is under way is not waited for.
+        // Its process dies: adds under way do not finish.
         client.close().await;
         drop(writer);
         if has_failed_bookie {
@@ -318,7 +318,7 @@ async fn a_tail_follows_across_an_ensemble_change_and_ends_with_the_ledger() {
     cluster.stop_bookie(&victim).await;
     enqueue_many(&writer, 300..600).await;
     writer.drain().await.unwrap();
-    // Idle: readers learn of the last entry all the same.
+    // Idle: readers still learn of the last entry.
     wait_for_lac(&reader, 599).await;
     enqueue_many(&writer, 600..700).await;
     writer.close().await.unwrap();

@@ -94,7 +94,7 @@ async fn a_script_places_bookies_and_one_that_fails_places_nobody() {
     assert!(matches!(&error, CreateError::CannotSpread { unmet, .. } if unmet.left_out == 4), "{error}");
     assert!(error.to_string().contains("broken failed (exit status: 1), and said nothing."), "{error}");
     client.close().await;
-    // Not enforced, entries are stored all the same.
+    // Not enforced, so entries are stored nevertheless.
     let client = cluster.builder().await.placement(RackAware::new(SystemRandom));
     let client = client.network_resolver(script("broken", "exit 1")).connect().await.unwrap();
     assert_eq!(ensemble(&client, options(3, 3, 2)).await.len(), 3);

@@ -121,7 +121,7 @@ async fn write_past(writer: &LedgerWriter, client: &Client) -> EntryId {
 async fn a_stopped_bookie_is_replaced_by_a_spare_when_it_holds_too_much() {
     let bookies = Scripted::start(4).await;
     let client = bookies.client().await;
-    // Two ledgers: what the bookie holds of both counts together.
+    // Two ledgers: the bytes that the bookie holds up of both count together.
     let (one, two) =
         (client.create_ledger(options(3, 3, 2)).await, client.create_ledger(options(3, 3, 2)).await);
     let (one, two) = (one.unwrap(), two.unwrap());

@@ -237,7 +237,7 @@ async fn riddle_is_solved(line: &mut Line, hello: Option<u64>, ends: &'static [u
     answer_auth(line, hello, "riddle", ends).await;
     let (id, solution) = next_auth(line).await.unwrap();
     assert_eq!(&solution.payload[..], b"7");
-    // What comes to the last message comes beside answers to requests, and is nobody's.
+    // The answer to the last message comes among answers to requests, and belongs to no request.
     answer_auth(line, id, "riddle", b"welcome").await;
 }
 

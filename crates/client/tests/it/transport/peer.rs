@@ -1,4 +1,4 @@
-//! Against peers that follow a script: what a bookie does once in years, or never.
+//! Against peers that follow a script: behaviour that a bookie shows once in years, or never.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -498,7 +498,7 @@ async fn what_is_no_answer_ends_the_connection() {
         for _ in 0..3 {
             line.next_add().await;
         }
-        // What came before it counts.
+        // An answer before the malformed bytes counts.
         line.answer_adds([(1, 0, ErrorCode::Ok)]).await;
         line.socket.write_all(bytes).await.unwrap();
         let outcomes = sink.outcomes(3).await;

@@ -94,7 +94,7 @@ pub(super) fn frames(s: &mut Script) -> Done {
         s.send_bytes("b", &format!("byte {index} of a close"), &[*byte]);
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // Its reply belongs to no request of the script's own: only the end is looked at.
+    // Its reply belongs to no request of the script: only the end is checked.
     let size = s.read_to_end("b")?.len();
     s.said("b", &format!("{size} bytes, then the end"));
     Ok(())

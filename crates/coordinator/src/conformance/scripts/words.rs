@@ -2,7 +2,7 @@
 
 use super::super::script::{Done, Script};
 
-/// Numbers and versions become `N`; what remains are the names and their order.
+/// Replaces numbers and versions by `N`, which leaves the names and their order.
 fn shape(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

@@ -190,7 +190,8 @@ impl Updates {
                 continue;
             }
             let Some(target) = self.targets.get_mut(&ledger) else { continue };
-            // Without them it is asked for its register, and wants extents from the catalogue then.
+            // Without them the request asks the bookie for its register, and the ledger needs extents from the
+            // catalogue then.
             target.forget_old_extents(now);
             let Some(member) = target.members.get(&bookie) else { continue };
             let extents = member.extents(target, extents_left.min(EXTENTS_KEPT_MAX));

@@ -425,7 +425,7 @@ fn answers_that_make_no_sense_are_failures_and_tried_later() {
         assert!(desk.requests.iter().all(|request| request.bookie != bookie("a")), "not at once: {answer:?}");
         desk.pass(RETRY_MAX);
         desk.requests.retain(|request| !desk.given_up.contains(&request.id));
-        // What was committed a while ago is asked for again (invariant 7).
+        // Extents that were committed a while ago are requested again (invariant 7).
         desk.updates.extents(desk.now, ledger(1), Some(vec![extent(0, 9)]), &mut desk.reports);
         desk.go_on();
     }

@@ -244,7 +244,7 @@ impl Upkeep {
     /// Tiering was paused, or goes on. A pass under way ends with the action under way, and starts over later.
     pub fn set_paused(&mut self, is_paused: bool) {
         if self.is_paused && !is_paused && !self.is_under_way {
-            // What was to be said or removed next may be wrong by now.
+            // The next message or removal may be wrong by now.
             self.phase = Phase::Waits;
         }
         self.is_paused = is_paused;

@@ -12,8 +12,8 @@
 //! 2. The new object's id is above those of its sources: by it a bookie tells which of two objects it was told of later. If bookies may
 //!    refuse a source (invariant 5), it is not known which object they were told of, and the new id is above those of all objects of the
 //!    catalogue. Until then such a source waits.
-//! 3. An object that was deleted, or rewritten by somebody else, meanwhile leaves extents that the catalogue drops, and an object of
-//!    nobody if it drops all of them. Nothing else happens.
+//! 3. If a source was deleted, or rewritten by another tierer, meanwhile, the catalogue drops its extents of the new
+//!    object; if it drops all of them, the new object is unreferenced. There are no other effects.
 //! 4. Sources of which something is left are left alone for a while, ever longer. A source that could not be read is the only one: the others of
 //!    its group come again at once, without it. Where a failure names none, the next group with one of them is half as large: so one
 //!    damaged object is alone before long, and keeps no other.

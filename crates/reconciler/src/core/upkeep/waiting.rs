@@ -10,25 +10,28 @@
 //! ```
 //!
 //! # Invariants
-//! 1. An object is released when all of its extents are done. An extent is done when each bookie in an ensemble of its ledger, by the
-//!    metadata of that time, took the extents that the catalogue has for the range, holds nothing of the ledger, or keeps everything
-//!    (it does not advertise tiering). An unregistered bookie has done none of these. A ledger that has left the catalogue was
-//!    deleted and needs no answer. A bookie that joins an ensemble for the first time later hears of the catalogue's new extents
-//!    anyway. One that returns to an ensemble may still refer to the object, and only this module would tell it. So before a
-//!    release all extents are checked once more in one pass, against the ensembles and registrations of that pass, and those that
-//!    lack an answer are open again. Answers of bookies count whether or not they are members at the time; "keeps everything" and
-//!    "deleted" are established anew in each check.
+//! 1. An object is released when all of its extents are done. An extent is done when each bookie in an ensemble of its
+//!    ledger, by the metadata of that time, took the extents that the catalogue has for the range, holds nothing of the
+//!    ledger, or keeps everything (it does not advertise tiering). An unregistered bookie has done none of these. A
+//!    ledger that has left the catalogue was deleted and needs no answer. A bookie that joins an ensemble for the first
+//!    time later hears of the catalogue's new extents anyway. One that returns to an ensemble may still refer to the
+//!    object, and only this module would tell it. So before a release all extents are checked once more in one pass,
+//!    against the ensembles and registrations of that pass, and those that lack an answer are open again. Answers of
+//!    bookies count whether or not they are members at the time; "keeps everything" and "deleted" are determined again
+//!    in each check.
 //! 2. An object is examined only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after this tierer saw the latest takeover of
 //!    its extents in the log, by its own monotonic clock, and after the time stamped on that record: by then no tierer announces the
 //!    old extents any more ([`EXTENTS_KEPT_FOR`]). So answers stay valid until more extents are taken over.
 //! 3. A tierer that starts again, or finds the log shorter than before, tells all bookies again, which changes nothing.
-//! 4. Bookies are told within [`EXTENTS_KEPT_FOR`] after the catalogue was read, for each window anew, and answers given by then are
-//!    not asked for again. Where the catalogue took so long that nobody can be told any more, the same extents come again in smaller windows,
-//!    whatever other objects did to these meanwhile. A pass goes on where the one before stopped. So an object of any number of extents is finished after
-//!    finitely many passes, as long as bookies answer. The check of invariant 1 ends in the pass in which it began. It tells nobody: at
-//!    the first extents that lack an answer it is over, and these and all behind them are examined as before, a part in each pass. A
-//!    check that takes too long is given up, and that of the same object has twice the time in a later pass, as often as that takes, up to
-//!    [`CHECK_TIME_MAX`]. One that takes even longer is an alarm, and is tried again.
+//! 4. Bookies are told within [`EXTENTS_KEPT_FOR`] after the catalogue was read, a period that starts over with each
+//!    window, and answers given by then are not requested again. Where the catalogue took so long that it is too late
+//!    to tell any bookie, the same extents come again in smaller windows, whatever other objects did to these
+//!    meanwhile. A pass goes on where the one before stopped. So an object of any number of extents is finished after
+//!    finitely many passes, as long as bookies answer. The check of invariant 1 ends in the pass in which it began. It
+//!    tells no bookie: at the first extents that lack an answer it is over, and these and all behind them are examined
+//!    as before, a part in each pass. A check that takes too long is given up, and that of the same object has twice
+//!    the time in a later pass, as often as that takes, up to [`CHECK_TIME_MAX`]. One that takes even longer is an
+//!    alarm, and is tried again.
 //! 5. An object whose footer is damaged is never released unless it is repaired. Operators get one alarm, and it keeps no other object
 //!    from being rewritten.
 //! 6. When memory is short, the answers for the object nearest to its release are kept.
