@@ -249,8 +249,8 @@ async fn a_refusal_at_once_stays_behind_an_older_add_of_its_key() {
     bookie.stop().await;
 }
 
-/// IB23: an add that waits for a word of metadata is not passed by a later one of its key, though the ledger was vouched
-/// for in between; nor by one that finds no memory to wait in. Later ones of other keys do not wait.
+/// IB23: an add that waits for a check of metadata is not passed by a later one of its key, though the ledger was
+/// vouched for in between; nor by one that finds no memory to wait in. Later ones of other keys do not wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     let bookie = start(limits(DEADLINE)).await;
@@ -290,7 +290,7 @@ async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     bookie.stop().await;
 }
 
-/// Recovery adds have room of their own, whatever came before them on their connection; adds of one ledger stay in
+/// Recovery adds have room of their own, regardless of earlier requests on their connection; adds of one ledger stay in
 /// order, those of a recovery among them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovery_add_does_not_wait_for_ordinary_adds_of_other_ledgers() {
@@ -434,9 +434,9 @@ async fn greeted(bookie: &Bookie) -> Client {
     client
 }
 
-/// While adds of a connection wait for room, what comes in later reads of it passes them: fences, recovery adds, health
-/// requests, FORCE_LEDGER and reads of other ledgers. What depends on them does not, and nothing else passes that
-/// (reader::ahead, invariant 1).
+/// While adds of a connection wait for room, requests in later reads of it pass them: fences, recovery adds, health
+/// requests, FORCE_LEDGER and reads of other ledgers. Requests that depend on the adds do not, and no other request
+/// passes those (reader::ahead, invariant 1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_need_not_wait_for_adds_passes_them_in_later_reads() {
     let bookie = start(limits(DEADLINE)).await;
@@ -535,7 +535,7 @@ async fn adds_that_wait_for_room_keep_no_read_buffer_from_others() {
         assert_eq!(writer.next_v2().await, OwnedV2::Add(ErrorCode::Ok, one, entry));
         writers.push(writer);
     }
-    // Clients of which nobody knows yet that they add.
+    // Clients that are not yet known to add.
     for _ in 0..2 * BUFFERS {
         writers.push(greeted(&bookie).await);
     }
