@@ -61,8 +61,8 @@ pub struct BookieConfig {
     pub option_names: OptionNames,
     /// Bytes for all pools together; `None` for the default of the machine.
     pub memory_limit: Option<u64>,
-    /// True when `limits.connections_max` was asked for (`maxConnections`) and must fit `memory_limit`; false: as many
-    /// of them as fit.
+    /// True when `limits.connections_max` was set (`maxConnections`) and must fit `memory_limit`; false: as many of
+    /// them as fit.
     pub are_connections_set: bool,
     /// When the write pool's share of it is taken from the system.
     pub pool_memory: PoolMemory,

@@ -66,7 +66,7 @@ impl Flushing {
             Ok(true) => self.finish_job(now, job)?,
             Err(JobError::Source(log, error)) => {
                 self.skip(log, &error.to_string());
-                // The others are tried again without it; those of a merge are chosen anew.
+                // The others are tried again without it; those of a merge are chosen again.
                 let (cause, live) = (job.cause(), job.live());
                 let rest = job.give_up(&self.directories[directory]);
                 let rest: Vec<LogId> = rest.into_iter().filter(|log_id| *log_id != log.1).collect();

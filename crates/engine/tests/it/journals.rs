@@ -213,8 +213,8 @@ fn used_files(dir: &Path) -> usize {
     std::fs::read_dir(dir).unwrap().count()
 }
 
-/// IB12. What three journals acknowledged is there after a kill, whatever the numbers of journals and shards are then,
-/// and each journal got its share.
+/// IB12. Entries that three journals acknowledged are there after a kill, whatever the numbers of journals and shards
+/// are then, and each journal got its share.
 #[test]
 fn several_journals_survive_kills_and_changes_of_their_number() {
     let dir = tempfile::tempdir().unwrap();

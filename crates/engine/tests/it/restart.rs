@@ -1,4 +1,4 @@
-//! The engine on a real disk: what was acknowledged is read back, from memory, from the journal, from entry logs.
+//! The engine on a real disk: acknowledged entries are read back, from memory, from the journal, from entry logs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

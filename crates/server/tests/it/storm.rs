@@ -562,7 +562,7 @@ async fn storm(
     drop(first);
     let mut peers: Vec<Peer> =
         (0..PEERS).map(|number| Peer::new(number, seed, tally.clone(), tls.clone(), logs_in)).collect();
-    // Everybody goes after each part, so that the gauges can be looked at while the bookie goes on.
+    // All peers leave after each part, so that the gauges can be checked while the bookie goes on.
     for part in 1..=4 {
         let mut tasks = tokio::task::JoinSet::new();
         for mut peer in peers.drain(..) {

@@ -192,7 +192,7 @@ impl BatchLoad {
             shared.metrics.reads_without_wait.add(sound as u64);
         }
         self.is_next_unsound = sound < fitting;
-        // What comes next does not fit.
+        // The next entry does not fit.
         let is_ended = sound == fitting && fitting < found.lengths().len();
         if is_ended { Err(self.full()) } else { Ok(true) }
     }
