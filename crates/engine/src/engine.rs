@@ -846,7 +846,7 @@ impl Engine {
         for shard in &self.shards {
             shard.lock().refuse_adds();
         }
-        // Whoever waits for room is to be told.
+        // Waiters for room must be told.
         self.wake_journals();
         is_first
     }

@@ -95,7 +95,7 @@ impl TierState {
 }
 
 impl LedgerState {
-    /// A ledger nobody knew.
+    /// A ledger that was not known.
     pub(crate) fn new(key: Option<MasterKey>) -> LedgerState {
         LedgerState {
             key,
@@ -208,7 +208,7 @@ impl LedgerState {
         }
     }
 
-    /// The ledger exists again, empty. One that nobody fenced takes the key it is given next.
+    /// The ledger exists again, empty. One that was not fenced takes the key it is given next.
     pub(crate) fn revive(&mut self) {
         if self.is_removed() {
             self.life += 1;

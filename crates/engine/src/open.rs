@@ -53,7 +53,7 @@ pub enum OpenError {
         /// Why.
         source: bindery_storage::DirectoryError,
     },
-    /// A ledger directory belongs to somebody else.
+    /// A ledger directory belongs to another owner.
     #[error(
         "ledger directory {} belongs to bookie {found_bookie} of cluster {found_instance:?}, and this is bookie \
          {bookie} of cluster {instance:?}: give each bookie its own directories",

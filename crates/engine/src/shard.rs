@@ -150,7 +150,7 @@ pub(crate) struct Shard {
     last_removal: u64,
     /// Removed and remembered.
     removed: BTreeSet<LedgerId>,
-    /// Those of them that nobody fenced: what [`Shard::forget`] looks at.
+    /// Those of them that are not fenced: [`Shard::forget`] examines these.
     unfenced_removed: BTreeSet<LedgerId>,
     /// Dropped here, and still in a table, perhaps for good: the commits that forget them are under way.
     forgetting: BTreeMap<LedgerId, LedgerRecord>,

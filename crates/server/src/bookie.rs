@@ -9,7 +9,7 @@
 //! 1. Nothing is served before replay is committed; nothing is registered before connections are accepted.
 //! 2. Nothing is written to a directory or to metadata before every check that can refuse has passed.
 //! 3. While it runs, a lost registration is renewed by the registrar; when that is refused the bookie stops rather than
-//!    serve under an identity that may be somebody else's.
+//!    serve under an identity that may belong to another process.
 //! 4. A stop ends within `drain_max` and [`STOP_REST_MAX`] from any state. The next start replays what is not flushed
 //!    by then.
 //!

@@ -107,7 +107,7 @@ pub struct BookieConfig {
     pub tls: Option<TlsConfig>,
     /// TLS on the admin port; `None` for plain HTTP.
     pub admin_tls: Option<TlsConfig>,
-    /// Clients have to say who they are; `None`: everybody is served.
+    /// Clients have to say who they are; `None`: every client is served.
     pub auth: Option<AuthConfig>,
     /// Object storage, from which entries are read whose copies here were let go; `None` without.
     pub tier: Option<TierConfig>,

@@ -22,7 +22,7 @@ use std::str::FromStr;
 
 /// Connections listed at most.
 pub const CONNECTIONS_MAX: usize = 1000;
-/// Connections listed when nobody says how many.
+/// Connections listed when the request gives no number.
 pub const CONNECTIONS_DEFAULT: usize = 50;
 /// Connections looked at between two looks at other work.
 const CONNECTIONS_AT_ONCE: usize = 128;

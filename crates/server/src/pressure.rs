@@ -26,7 +26,7 @@ struct State {
     since_ns: u64,
     /// When the last wait ended.
     ended_ns: Option<u64>,
-    /// When anybody last looked.
+    /// When the clock was last read.
     seen_ns: u64,
 }
 
@@ -58,7 +58,7 @@ impl Pressure {
         }
     }
 
-    /// Somebody begins to wait for memory.
+    /// A task begins to wait for memory.
     pub fn begin(&self, now_ns: u64) {
         let mut state = self.0.lock();
         state.see(now_ns);
@@ -68,7 +68,7 @@ impl Pressure {
         state.waiting += 1;
     }
 
-    /// Somebody has waited.
+    /// A task has waited.
     pub fn end(&self, now_ns: u64) {
         let mut state = self.0.lock();
         state.see(now_ns);

@@ -46,7 +46,7 @@ impl Shard {
         if self.is_covered(ledger) && !denies { Refusal::Unknown } else { Refusal::NoLedger }
     }
 
-    /// True when a normal add of a ledger that is not removed waits for a word (invariant 2).
+    /// True when a normal add of a ledger that is not removed waits for a check of metadata (invariant 2).
     pub(super) fn needs_word(&self, ledger: LedgerId, state: Option<&LedgerState>) -> bool {
         let is_checked = self.config.checked_up_to.is_some_and(|up_to| ledger <= up_to);
         let is_marked = state.is_some_and(|state| state.is_limbo || state.life > 0);

@@ -91,8 +91,8 @@ impl Shard {
         self.unfenced_removed.remove(&ledger);
     }
 
-    /// A removed ledger exists after all: metadata names this bookie again. It is empty. Its fence holds, and with it its
-    /// key; a ledger that nobody fenced may be a new one under the same id.
+    /// A removed ledger exists after all: metadata names this bookie again. It is empty. Its fence holds, and with it
+    /// its key; a ledger that was not fenced may be a new one under the same id.
     #[must_use]
     pub(crate) fn revive(
         &mut self,

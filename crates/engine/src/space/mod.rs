@@ -503,7 +503,7 @@ impl Flushing {
         if self.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) {
             return (Verdict::Winner, 0);
         }
-        // What cannot be read proves nothing (IB15).
+        // An unreadable log proves nothing (IB15).
         let is_proven = newer.unread.is_empty() && !newer.is_partial;
         let unproven = if is_proven { Verdict::Winner } else { Verdict::InDoubt };
         let (mut verdict, mut reads) = (unproven, 0);

@@ -293,7 +293,7 @@ impl Flushing {
         self.engine.space.on_dropped(logs.len() as u64, freed);
         self.space.unplan(index, logs);
         let now = self.clock.monotonic_ns();
-        // Nobody misses what was in them.
+        // Their contents are no longer needed.
         self.on_replaced(now, index, logs);
         self.unlink_replaced(now);
         Ok(true)

@@ -755,7 +755,7 @@ fn what_stays_of_a_flush_that_waited_is_written() {
     assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger));
 }
 
-/// A log that is dropped while a scrub is in the middle of it gives its blocks back: nobody has its file open.
+/// A log that is dropped while a scrub is in the middle of it gives its blocks back: no reader has its file open.
 #[test]
 fn a_scrub_keeps_no_file_of_a_dropped_log_open() {
     let mut bookie = Bookie::new(1);

@@ -519,7 +519,7 @@ fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
         assert!(begun.elapsed() < HANG, "the first add is being written");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Fills the group that forms, until somebody has to wait for room.
+    // Fills the group that forms, until an add has to wait for room.
     let mut placed = 1;
     while offer(&bookie.engine, 1, placed, 100_000) {
         placed += 1;

@@ -295,7 +295,7 @@ fn flush(shared: &Shared, dir: &Path, first_log: u64, arenas: &Receiver<Arena>) 
         file.sync().unwrap();
         disk.sync_dir(dir).unwrap();
         drop(chunks);
-        // Under the lock: nobody is between his look and his sleep.
+        // Under the lock: no thread is between its check and its sleep.
         drop(shared.forming.lock().unwrap());
         shared.freed.notify_all();
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// How often, and at what distance, a taken port is tried again: half a second.
+/// Attempts to bind a port that is taken, and the pause between them: half a second in all.
 const BIND_ATTEMPTS: u32 = 25;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 

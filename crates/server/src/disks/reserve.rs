@@ -44,7 +44,7 @@ pub struct Situation {
     pub held: u64,
     /// Bytes that it should have.
     pub size: u64,
-    /// Somebody was refused space just now.
+    /// A write was refused space just now.
     pub is_short: bool,
     /// Adds may come.
     pub takes_adds: bool,

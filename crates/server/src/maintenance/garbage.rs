@@ -80,7 +80,7 @@ impl Default for GarbageConfig {
     }
 }
 
-/// A round that somebody asks for.
+/// A requested round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GarbageRequest {
     /// With a minor compaction behind it.

@@ -93,7 +93,7 @@ async fn x18_r12_bk_2612_wiped_disks_deny_nothing() {
     bookie.store.disconnect();
     assert_eq!(bookie.add(3, 0).await, ErrorCode::Io, "metadata cannot be asked");
     bookie.store.reconnect();
-    // A ledger that did not exist when the disks were new: nobody is asked.
+    // A ledger that did not exist when the disks were new: metadata is not asked.
     assert_eq!(bookie.add(100, 0).await, ErrorCode::Ok);
     bookie.collect("").await;
     let limbo = bookie.json("/api/v1/bookie/limbo").await;
@@ -205,7 +205,7 @@ async fn r33_bk_4668_a_surplus_ledger_goes_without_harm_to_a_repair() {
     assert_eq!(bookie.recover(1, 1).await, ErrorCode::Ok);
     bookie.collect(surplus).await;
     assert_eq!(bookie.read(1, 1).await, ErrorCode::Ok);
-    // Unchanged, but somebody holds the lock.
+    // Unchanged, but another worker holds the lock.
     let (locks, other) = (bookie.layout.replication_locks(), BookieId::new("worker").unwrap());
     let lock = locks.try_lock(id(1), &other).await.unwrap().unwrap();
     bookie.collect(surplus).await;

@@ -115,7 +115,7 @@ impl Running {
         self.until(&format!("{name} {value}"), async |running| running.metric(name).await == value).await;
     }
 
-    /// Stops in order; by then nothing is held by anybody.
+    /// Stops in order; by then no peer holds anything.
     async fn stop(self) {
         self.stop.set();
         assert_eq!(tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap(), Ended::Stopped);

@@ -102,7 +102,7 @@ fn neighbours(bookie: &Bookie) -> (i64, i64) {
 
 fn add_of<'a>(id: i64, entry: i64, is_recovery: bool, body: &'a [u8]) -> Add<'a> {
     Add {
-        // No connection has this number: nobody is answered.
+        // No connection has this number: no client is answered.
         origin: Origin { connection: u64::MAX, txn: 0, tag: 2 },
         ledger: ledger(id),
         entry: EntryId::new(entry).unwrap(),
@@ -320,7 +320,7 @@ async fn ordinary_adds_do_not_pass_the_line_behind_a_recovery_add() {
     gate.shut(true);
     let bodies = [body(1, 0, -1, 10), body(1, 1, -1, 10), body(1, 2, -1, 10)];
     bookie.shared.metrics.adds_in_progress.add(2);
-    // The group of this one stands still, so that nobody gets a turn.
+    // The group of this one stands still, so that no waiter gets a turn.
     assert_eq!(engine.add_batch(shard_of(&bookie, 1), &[add_of(1, 0, true, &bodies[0])]), 1);
     until(|| gate.is_waited_at()).await;
     let turn = wait_for_all_room(&bookie, 1);
@@ -516,7 +516,7 @@ async fn adds_read_ahead_stay_within_their_memory_and_keep_their_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn adds_that_wait_for_room_keep_no_read_buffer_from_others() {
     const BUFFERS: usize = 4;
-    // Longer than anybody here waits for an answer.
+    // Longer than any client here waits for an answer.
     let limits = limits(10 * PATIENCE);
     let (buffers, firsts) = (BUFFERS * limits.read_buffer_bytes, BUFFERS * limits.first_buffer_bytes);
     let plan = MemoryPlan {

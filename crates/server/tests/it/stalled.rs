@@ -139,7 +139,7 @@ async fn a_peer_that_takes_nothing_holds_a_write_of_entries_and_its_share_of_des
     bookie.stop().await;
 }
 
-/// `stalledConnectionClose=always`: closed though nobody needs anything, and counted.
+/// `stalledConnectionClose=always`: closed though no other peer needs anything, and counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_peer_is_closed_when_the_operator_wants_it() {
     let bookie = start(limits(StalledClose::Always)).await;

@@ -71,7 +71,7 @@ async fn healthy_round(bookie: &Bookie, round: i64) {
     assert_eq!(client.v3(1, info).await.status, ErrorCode::Ok.v3());
 }
 
-/// Waits until nothing is loaded for anybody.
+/// Waits until no entry is loaded for any peer.
 async fn until_returned(bookie: &Bookie) {
     let returned = async {
         while bookie.shared.pools.gauges().iter().any(|(_, gauge)| (gauge.used, gauge.waiting) != (0, 0)) {

@@ -1,6 +1,6 @@
 //! Long polls of one connection: reads that wait until a ledger's LAC (last add confirmed) moves (protocol reference,
 //! section 2.6). A parked poll holds only its descriptor, for which the memory limit has a part of its own
-//! ([`crate::memory::MemoryPlan::long_polls_max`]), and room for its answer is promised again when it ends.
+//! ([`crate::memory::MemoryPlan::long_polls_max`]); room for its answer is promised again when it ends.
 //!
 //! # Limits     `long_polls_per_connection_max`, `long_polls_max`
 

@@ -449,8 +449,8 @@ impl ReadQueue {
         self.cover.leased_bytes()
     }
 
-    /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; nobody runs it.
-    /// The old queue is to be dropped without the lock.
+    /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; it is not
+    /// run. The old queue is to be dropped without the lock.
     #[must_use = "it is not to be dropped with the lock held"]
     pub fn clear(&mut self) -> ReadQueue {
         let room_made = self.room_made.clone();

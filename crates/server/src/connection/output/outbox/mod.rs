@@ -194,7 +194,7 @@ pub struct OutboxView {
 }
 
 impl State {
-    /// Bytes that wait for the kernel; none while somebody writes.
+    /// Bytes that wait for the kernel; none while a thread writes.
     fn unsent(&self) -> u64 {
         let queued: usize = self.segments.iter().map(|segment| segment.len() - segment.written).sum();
         let dropped = self.part.as_ref().map_or(0, |(_, part)| part.identity.frame_len() - part.sent);
@@ -509,7 +509,7 @@ impl Outbox {
             if state.is_closed || state.is_writing {
                 return (Vec::new(), 0);
             }
-            // Nobody writes meanwhile: the bytes are taken apart outside the lock.
+            // No thread writes in the meantime: the bytes are taken apart outside the lock.
             state.is_writing = true;
             std::mem::take(&mut state.segments)
         };
@@ -632,7 +632,7 @@ impl Outbox {
         }
     }
 
-    /// True when something is queued that nobody is writing.
+    /// True when something is queued that no thread is writing.
     pub fn has_unsent(&self) -> bool {
         !self.state.lock().segments.is_empty()
     }

@@ -100,8 +100,8 @@ impl BatchLoad {
         self.lookups.max(1) + self.body.len() / BYTES_OF_A_START
     }
 
-    /// Reads and answers it when nobody has to wait for the disk and it is short; else gives it back as far as it is.
-    /// Returns what that took ([`BatchLoad::starts`]).
+    /// Reads and answers it when no thread has to wait for the disk and it is short; else gives it back as far as it
+    /// is. Returns what that took ([`BatchLoad::starts`]).
     pub fn run_inline(
         mut self,
         shared: &Arc<Shared>,

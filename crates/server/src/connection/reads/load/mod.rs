@@ -314,7 +314,7 @@ pub fn answer_from_memory(shared: &Shared, connection: &Connection, granted: Gra
     answer_entry(shared, connection, granted, Body::Copy(bytes), shared.clock.monotonic_ns());
 }
 
-/// Answers an entry on disk at once when nobody has to wait for the disk, up to [`SCRATCH_BYTES`]. Gives everything
+/// Answers an entry on disk at once when no thread has to wait for the disk, up to [`SCRATCH_BYTES`]. Gives everything
 /// back when it takes a thread that may wait.
 pub fn run_inline(
     shared: &Shared,

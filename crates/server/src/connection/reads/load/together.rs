@@ -92,7 +92,7 @@ impl Together {
         self.reads.into_iter().map(|granted| granted.give_up(connection)).collect()
     }
 
-    /// Answers all when nobody has to wait for the disk; else gives back those that are not answered.
+    /// Answers all when no thread has to wait for the disk; else gives back those that are not answered.
     pub fn run_inline(mut self, shared: &Shared, connection: &Connection) -> Option<Together> {
         let answered = self.answer_sound(shared, connection, Patience::Never);
         shared.metrics.reads_without_wait.add(answered as u64);
