@@ -2,11 +2,12 @@
 //!
 //!     cargo bench -p bindery-engine --bench admission -- --seconds 0.8 --rounds 5 --dir /some/disk --svg plot.svg
 //!
-//! What is bounded is the group that forms while the one before is written. By bytes is what the engine does
-//! (`group_bytes_max`, 16 MiB by default); by writes is a switch of the same place, with limit / mean size as its number.
-//! One shard, so that the limit is one number. Closed loop, with more outstanding than both admit: a mix of 90 % entries
-//! of 1 KiB and 10 % of 1 MiB (64 producers with 16 adds each), and 10 writers of 2 MiB with one each. Both engines are
-//! open at the same time, and their rounds alternate. Latency begins when an add is offered, before it waits for room.
+//! The limit bounds the group that forms while the one before is written. The engine limits it by bytes
+//! (`group_bytes_max`, 16 MiB by default); a limit by writes is a switch in the same place, with limit / mean size as
+//! its number. One shard, so that the limit is one number. Closed loop, with more outstanding than both admit: a mix of
+//! 90 % entries of 1 KiB and 10 % of 1 MiB (64 producers with 16 adds each), and 10 writers of 2 MiB with one each.
+//! Both engines are open at the same time, and their rounds alternate. Latency begins when an add is offered, before it
+//! waits for room.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -103,7 +103,7 @@ fn main() {
     let only = args.value("--case").unwrap_or("");
     let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(only)).collect();
     let mut rounds: Vec<[Vec<Round>; 2]> = cases.iter().map(|_| Default::default()).collect();
-    // What grows at the first use has grown after this.
+    // Everything that grows at first use has grown after this.
     CASES[0].engine(&running, &sink, args.seconds.min(2.0));
     for round in 0..args.rounds {
         for (case, rounds) in cases.iter().zip(&mut rounds) {

@@ -38,7 +38,7 @@ pub struct AdmissionGrant {
 }
 
 impl AdmissionGrant {
-    /// What it is worth: bytes, or records where these are counted.
+    /// Its cost: bytes, or records where these are counted.
     pub(crate) fn cost(&self) -> usize {
         self.cost
     }
@@ -61,7 +61,7 @@ impl Drop for AdmissionGrant {
 pub struct Admittance {
     /// Batches in the queue. Those whose connection gave up count until they come to its head.
     pub waiting: usize,
-    /// What they are worth: bytes, or records where these are counted.
+    /// Their cost: bytes, or records where these are counted.
     pub waiting_cost: usize,
     /// Recovery batches, which bypass the queue.
     pub urgent: usize,

@@ -1,4 +1,4 @@
-//! What the engine is asked and what it answers: plain data, no behaviour.
+//! Requests to the engine and its answers: plain data, no behaviour.
 
 use bindery_io::chunk::ChunkSlice;
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -57,7 +57,7 @@ impl AddDone {
     }
 }
 
-/// What a group was, and when: times of the engine's clock, in nanoseconds, one reading of it for each.
+/// A group and its times: in nanoseconds of the engine's clock, one reading of it for each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupTimes {
     /// Number of its journal.
@@ -66,7 +66,7 @@ pub struct GroupTimes {
     pub adds: u64,
     /// Bytes of its records; 0 when nothing was written.
     pub bytes: u64,
-    /// When it was cut: what came later is in the next one.
+    /// When it was cut: later records are in the next one.
     pub cut_ns: u64,
     /// When its write began.
     pub begun_ns: u64,

@@ -24,8 +24,8 @@ pub enum Admission {
     /// Their bytes: [`EngineConfig::group_bytes_max`].
     #[default]
     Bytes,
-    /// So many records in each shard, whatever their size: what a bookie would do that counts requests. For the benchmark
-    /// `admission` only, which shows what it costs.
+    /// This many records in each shard, whatever their size, as in a bookie that counts requests. For the benchmark
+    /// `admission` only, which shows the cost.
     Writes(usize),
 }
 
@@ -148,10 +148,10 @@ pub struct EngineConfig {
     pub bookie_id: String,
     /// Every ledger up to it may have lost entries here and starts in limbo, until [`crate::Engine::end_cover`] (IB27).
     pub limbo_up_to: Option<LedgerId>,
-    /// Normal adds of ledgers up to it wait for a word of metadata: the highest ledger when the directories were new
+    /// Normal adds of ledgers up to it wait for a check of metadata: the highest ledger when the directories were new
     /// (IB28).
     pub checked_up_to: Option<LedgerId>,
-    /// Start although the journal is damaged where acknowledged records may be: what can be read is taken over. Give
+    /// Start although the journal is damaged where acknowledged records may be: readable records are taken over. Set
     /// `limbo_up_to` with it.
     pub accepts_journal_damage: bool,
     /// Planted bugs (simulator only).

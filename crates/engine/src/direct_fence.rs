@@ -9,7 +9,8 @@
 //! 1. A waiter fires with `Ok` only after the commit that says fenced, with the key, is durable (IB4).
 //! 2. No ticket is out when a fence is committed: a flush of a state frozen before would take it back. A ticket that
 //!    cannot be flushed makes direct fences fail.
-//! 3. What else the record says of the ledger is durable: a failed journal has made the shard forget the rest.
+//! 3. Everything else that the record says of the ledger is durable: a failed journal has made the shard forget the
+//!    rest.
 //!
 //! # Limits
 //! [`DIRECT_FENCES_MAX`] fences wait; more are refused with an I/O error.

@@ -72,7 +72,7 @@ pub struct Status {
     pub journal_sync: bool,
 }
 
-/// Shards over the journals and the ledger directories. Every method takes `&self`; none waits for a peer.
+/// Shards over the journals and the ledger directories. Every method takes `&self` and never waits for a peer.
 pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) pool: ChunkPool,
@@ -85,7 +85,7 @@ pub struct Engine {
     queues: Vec<Arc<AdmissionQueue>>,
     /// By the number of the journal.
     pub(crate) journals: Vec<JournalDesk>,
-    /// What every ledger directory has committed.
+    /// The marks that every ledger directory has committed.
     pub(crate) covered: Mutex<MarkVector>,
     /// The generation that the next freeze gives to what comes after it: one count over all journals.
     next_generation: AtomicU64,
@@ -246,9 +246,9 @@ impl Engine {
         ((u128::from(hash) * self.shards.len() as u128) >> 64) as usize
     }
 
-    /// Takes adds in order, all of them of ledgers of `shard`, and returns how many were taken. What was taken is
-    /// answered through the sink, refusals included. Fewer than given: there was no room; see [`Engine::when_room`].
-    /// Adds that metadata would have to speak for are refused.
+    /// Takes adds in order, all of them of ledgers of `shard`, and returns how many were taken. Every add taken is
+    /// answered through the sink, refusals included. When it returns fewer than were given, there was no room; see
+    /// [`Engine::when_room`]. Adds that need a check of metadata are refused.
     pub fn add_batch(&self, shard: usize, adds: &[Add<'_>]) -> usize {
         self.place_batch(shard, adds, None, None)
     }
@@ -667,7 +667,7 @@ impl Engine {
         with_limbo: bool,
         mut runs: RunSet,
     ) -> Result<Option<Vec<EntryRun>>, Refusal> {
-        // Memory first: what a flush moves to disk in between is then seen twice, never missed.
+        // Memory first: entries that a flush moves to disk in between are then seen twice, never missed.
         let hidden_below = self.shard(ledger).lock().cached_entries(ledger, with_limbo, &mut runs)?;
         entries_on_disk(&self.views, ledger, hidden_below, &mut runs)?;
         Ok(runs.finish())
@@ -709,11 +709,11 @@ impl Engine {
         self.pulses[journal].write_under_way()
     }
 
-    /// Asks for an empty group now and then while nothing else is written, so that a journal that became slow is seen
+    /// Asks for an empty group now and then while no other group is written, so that a journal that became slow is seen
     /// to be fast again.
     pub fn set_probing(&self, is_probing: bool) {
-        // Said again and again, it wakes nobody: a journal that is woken more often than it takes to count as idle would
-        // neither seal its last group nor write the groups that are asked for here.
+        // Repeated calls wake no journal: one that is woken more often than it takes to count as idle would neither
+        // seal its last group nor write the groups requested here.
         let changed = self.pulses.iter().filter(|pulse| pulse.set_probing(is_probing)).count();
         if changed > 0 {
             self.wake_journals();
@@ -794,7 +794,7 @@ impl Engine {
         self.wake_journals();
     }
 
-    /// True while a collection that was asked for has not begun.
+    /// True while a requested collection has not begun.
     pub fn is_collection_wanted(&self) -> bool {
         self.space.is_wanted()
     }
@@ -812,7 +812,7 @@ impl Engine {
         self.journals.iter().map(of).fold((0, 0), |(b, c), (bytes, chunks)| (b + bytes, c + chunks))
     }
 
-    /// What the write caches hold now.
+    /// The load of the write caches now.
     pub(crate) fn load(&self) -> Load {
         let mut load = Load { written: self.pacing.written.load(Ordering::Acquire), ..Load::default() };
         for shard in &self.shards {
@@ -846,7 +846,7 @@ impl Engine {
         for shard in &self.shards {
             shard.lock().refuse_adds();
         }
-        // Whoever waits for room is to be told.
+        // Waiters for room must be told.
         self.wake_journals();
         is_first
     }

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A ticket's mark is complete when every directory that is not out has committed it: what a failed one did not take
-//!    is committed elsewhere before the others say that it is out, and only then are journal files released (IB12).
-//! 2. A log whose write or sync failed is not written again: what is tried again goes into a new file (IB14). A
-//!    directory that failed for any reason but space or descriptors takes nothing any more before a restart.
+//! 1. A ticket's mark is complete when every directory that is not out has committed it: entries that a failed one did
+//!    not take are committed elsewhere before the others record that it is out, and only then are journal files
+//!    released (IB12).
+//! 2. A log whose write or sync failed is not written again: a retry goes into a new file (IB14). A directory that
+//!    failed for any reason but space or descriptors takes no more entries before a restart.
 //! 3. While a ticket waits for space no adds are taken, so memory stays bounded; fences go to the journal as always. When it is
 //!    tried again, entries of ledgers that were removed meanwhile are left out, as soon as the journal has the removal durably: a
 //!    start replays it behind the ticket's mark.
@@ -31,7 +32,7 @@ use bindery_storage::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
-/// What one directory takes of a ticket: places in its list of frozen caches.
+/// One directory's share of a ticket: places in its list of frozen caches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Part {
     /// Whose entries.
@@ -146,8 +147,9 @@ impl FlushRouting {
     }
 }
 
-/// A start: directories that were out are in again. What they missed is in the others, so their marks move up to where
-/// all of those are; then nobody says any more that they are out. Both before anything is flushed to them.
+/// At a start, directories that were out are in again. The others have the entries that they missed, so their marks
+/// move up to where all of those are; then the others no longer record them as out. Both happen before any flush to
+/// them.
 ///
 /// # Errors
 /// The directory that cannot be changed.
@@ -311,7 +313,7 @@ impl Flushing {
         Some(flushed)
     }
 
-    /// True while a flush waits for space. Nothing else can be flushed then.
+    /// True while a flush waits for space. No other ticket can be flushed then.
     pub fn is_waiting(&self) -> bool {
         self.routing.is_waiting()
     }

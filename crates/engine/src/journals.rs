@@ -1,7 +1,7 @@
 //! What the rest of the engine sees of its journals, and the vector of their marks.
 //!
 //! Shard s belongs to journal s % J. Each journal is driven by a thread of its own, which alone cuts and freezes its
-//! shards; what several threads look at is here.
+//! shards; state that several threads read is here.
 //!
 //! # Invariants
 //! 1. Marks of several journals are compared component by component, never as one number or in lexicographic order
@@ -65,7 +65,7 @@ pub struct JournalStats {
     pub files: u64,
     /// See `files`.
     pub files_free: u64,
-    /// What all its files may take; 0 for no limit.
+    /// Bytes that all its files may take; 0 for no limit.
     pub bytes_max: u64,
     /// Times a group waited, or waits, for a file to be freed: the journal was at its cap.
     pub file_waits: u64,
@@ -167,7 +167,7 @@ impl MarkVector {
         }
     }
 
-    /// Canary M7: the order that vectors do not have. Nothing else may ask for it.
+    /// Canary M7: the order that vectors do not have. No other code may use it.
     pub(crate) fn is_lexicographically_at_most(&self, other: &MarkVector) -> bool {
         self.0 <= other.0
     }

@@ -1,9 +1,9 @@
 //! A maximum that is shown only as far as it is durable.
 //!
 //! LAC (last add confirmed) and last entry of a ledger grow with every record placed, but may be shown only once that
-//! record is durable (architecture, "Visibility"). At most one group is being written and one forming, so three
-//! values suffice: durable, in the group being written, in the group forming. They are resolved when somebody looks,
-//! so that a finished group touches no ledger that nobody waits for.
+//! record is durable (architecture, "Visibility"). At most one group is being written and one forming, so three values
+//! suffice: durable, in the group being written, in the group forming. They are resolved on reading, so that a finished
+//! group touches no ledger without waiters.
 //!
 //! # Invariants
 //! 1. The shown value never decreases.

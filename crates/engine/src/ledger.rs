@@ -1,8 +1,8 @@
 //! What a shard knows of one ledger. There is one such object for each ledger, ever: two would mean two fence bits,
 //! and an add could slip past a fence (BookKeeper #4701).
 //!
-//! It is small, because there may be a million: what a ledger has only while somebody writes to it or waits for it is in
-//! boxes, which go with [`LedgerState::rest`].
+//! It is small, because there may be a million: state that a ledger needs only while a client writes to it or waits for
+//! it is in boxes, which go with [`LedgerState::rest`].
 
 use crate::lagging::Lagging;
 use crate::polls::Polls;
@@ -95,7 +95,7 @@ impl TierState {
 }
 
 impl LedgerState {
-    /// A ledger nobody knew.
+    /// A ledger that was not known.
     pub(crate) fn new(key: Option<MasterKey>) -> LedgerState {
         LedgerState {
             key,
@@ -208,7 +208,7 @@ impl LedgerState {
         }
     }
 
-    /// The ledger exists again, empty. One that nobody fenced takes the key it is given next.
+    /// The ledger exists again, empty. One that was not fenced takes the key it is given next.
     pub(crate) fn revive(&mut self) {
         if self.is_removed() {
             self.life += 1;
@@ -224,8 +224,8 @@ impl LedgerState {
         self.hidden_below = self.hidden_below.max(record.hidden_below.0);
     }
 
-    /// The generation below which copies are gone for good: a removal that is not in the state table yet, which has
-    /// what was frozen up to `flushed`, hides nothing that a power cut could not bring back.
+    /// The generation below which copies are permanently removed: a removal that is not in the state table yet, which
+    /// has what was frozen up to `flushed`, hides nothing that a power cut could not bring back.
     pub(crate) fn hidden_for_good(&self, flushed: u64) -> u64 {
         if self.hidden_below <= flushed { self.hidden_below } else { 0 }
     }

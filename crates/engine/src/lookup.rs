@@ -32,7 +32,7 @@ pub struct DiskRead {
     canaries: Canaries,
 }
 
-/// What the extents say about an entry that is not in memory.
+/// The answer of the extents about an entry that is not in memory.
 pub(crate) enum OnDisk {
     Read(DiskRead),
     Refused(Refusal),
@@ -75,7 +75,7 @@ pub(crate) fn on_disk(
     let otherwise = match otherwise {
         _ if tiered.is_some() => Refusal::Tiered,
         Otherwise::Undurable { sequence, .. } if leads.is_empty() => return OnDisk::Undurable(sequence),
-        // Should no run hold the entry after all, its copy on the way was not acknowledged when it was asked for.
+        // If no run holds the entry after all, its copy on the way was not acknowledged at the time of the request.
         Otherwise::Undurable { in_limbo: false, .. } | Otherwise::NoEntry => Refusal::NoEntry,
         Otherwise::Undurable { in_limbo: true, .. } | Otherwise::Unknown => Refusal::Unknown,
     };

@@ -11,8 +11,8 @@
 //! # Invariants
 //! 1. In each journal `cut`, `write`, `finish` follow each other; there is one group in flight.
 //! 2. A ticket's mark is the group of the cut its caches were frozen at, so the mark committed with them covers exactly
-//!    what they and earlier flushes of the same journal hold (BookKeeper #1345, #2983). Whatever is placed after the
-//!    cut is in a later group and in the next cache.
+//!    the records that they and earlier flushes of the same journal hold (BookKeeper #1345, #2983). A record placed
+//!    after the cut is in a later group and in the next cache.
 //! 3. Every ledger directory commits the component of the ticket's journal, also one that has no entries of it, and
 //!    no component goes back (IB12, BookKeeper #3329, #4105). Journal files are released only after that.
 //! 4. A new log is visible before the frozen cache it came from is dropped.
@@ -65,7 +65,7 @@ pub struct InFlight {
     /// Shards whose freeze began with this cut.
     freezing: Vec<usize>,
     is_freeze: bool,
-    /// What formed waits for a journal file: these are answers of what was refused meanwhile.
+    /// The formed group waits for a journal file: these are answers to adds refused in the meantime.
     is_refusals: bool,
     /// Who may add to the group that forms now.
     grants: Vec<(RoomWaiter, AdmissionGrant)>,
@@ -120,7 +120,7 @@ impl Completions {
         }
     }
 
-    /// True when it is answers to at most `adds_max` adds, and nothing else.
+    /// True when it consists only of answers, to at most `adds_max` adds.
     pub(crate) fn is_few_adds(&self, adds_max: usize) -> bool {
         self.waiters.is_empty()
             && self.grants.is_empty()
@@ -137,8 +137,8 @@ impl Completions {
 pub struct FreezeTicket {
     /// The journal whose shards were frozen; `None` for all, at the start.
     pub(crate) journal: Option<usize>,
-    /// What is covered once the caches are flushed, sampled at the freeze: the component of the journal, and of the
-    /// others what was committed by then.
+    /// The marks covered once the caches are flushed, sampled at the freeze: the component of this journal, and of the
+    /// others the marks committed by then.
     pub(crate) marks: MarkVector,
     /// Shards that have not taken over all ledgers.
     pub(crate) freezing: Vec<usize>,
@@ -246,7 +246,7 @@ impl Journaling {
         Some(InFlight { group, cuts, freezing, is_freeze, is_refusals: false, grants, times })
     }
 
-    /// While what formed waits for space, nobody knows how long, what is refused is answered all the same.
+    /// While the formed group waits for space, for an unknown time, refusals are still answered.
     fn cut_refusals(&mut self) -> Option<InFlight> {
         let engine = self.engine.clone();
         if !engine.is_waiting() {
@@ -329,8 +329,8 @@ impl Journaling {
         cap > 0 && self.journal.bytes_in_use() >= cap / 2 && is_behind()
     }
 
-    /// The flush under way waits for space, nobody knows how long: no adds are taken then, so the file that is kept back
-    /// takes what has formed, and fences.
+    /// The flush under way waits for space, for an unknown time: no adds are taken then, so the file that is kept back
+    /// takes the formed group, and fences.
     fn may_use_kept_file(&self) -> bool {
         self.journal.files_free() > 0 && self.engine.is_waiting()
     }
@@ -406,7 +406,7 @@ impl Journaling {
     }
 
     /// Writes an empty group behind the last one, once, when the journal has gone idle: damage to the last group of
-    /// records then has a group behind it and is not taken for a write that never finished. Nobody waits for it.
+    /// records then has a group behind it and is not taken for a write that never finished. No caller waits for it.
     /// Blocks on the disk.
     pub fn seal(&mut self) {
         self.journal.make_spare();
@@ -485,7 +485,7 @@ impl Journaling {
             let (mut adds, waiters) = self.engine.shards[index].lock().fail();
             let mut all = cut.adds;
             all.append(&mut adds);
-            // A refusal stays what it was; what would have been acknowledged is refused.
+            // Refusals stay as they were; adds that would have been acknowledged are refused.
             let is_told = self.engine.config.canaries.has(Canary::M29FailedGroupAcknowledged);
             for add in all.iter_mut().filter(|_| !is_told) {
                 add.result = add.result.and(Err(Refusal::ReadOnly));
@@ -684,7 +684,7 @@ impl Flushing {
                 for record in records.newest_ascending().iter() {
                     let entry = EntryId::new(record.entry).expect("placed entries are not negative");
                     if let Err(error) = log.append(ledger, entry, frozen.bytes_of(record), record.crc32c) {
-                        // What it holds is in no table; if it stays, the next start removes it.
+                        // Its entries are in no table; if the file stays, the next start removes it.
                         let _ = log.abandon();
                         return Err(error.into());
                     }

@@ -6,8 +6,8 @@
 //!    behind it: it gets its first mark when the replay is over. Directories that begin together start with mark 0.
 //! 2. No mark is above what the journal proved to hold: a journal that ends before one has lost acknowledged groups.
 //! 3. When opening returns, everything the journals held is committed in all directories and their files are free, or
-//!    waits for space as it was laid out (`held`). So behind the marks a ledger's records are in one journal only, and a
-//!    change of the number of shards, journals or directories needs nothing else.
+//!    waits for space as it was laid out (`held`). So behind the marks a ledger's records are in one journal only, and
+//!    a change of the number of shards, journals or directories needs no further step.
 
 use crate::config::{ConfigFaults, EngineConfig};
 use crate::engine::Engine;
@@ -31,7 +31,7 @@ mod journals;
 
 pub use held::WantOfSpace;
 
-/// Why an engine cannot be opened. Nothing is lost: what is on disk stays as it was.
+/// Why an engine cannot be opened. Nothing is lost: the files on disk stay as they were.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Settings that cannot work.
@@ -53,7 +53,7 @@ pub enum OpenError {
         /// Why.
         source: bindery_storage::DirectoryError,
     },
-    /// A ledger directory belongs to somebody else.
+    /// A ledger directory belongs to another owner.
     #[error(
         "ledger directory {} belongs to bookie {found_bookie} of cluster {found_instance:?}, and this is bookie \
          {bookie} of cluster {instance:?}: give each bookie its own directories",
@@ -66,7 +66,7 @@ pub enum OpenError {
         found_bookie: String,
         /// Of which cluster.
         found_instance: String,
-        /// Who we are.
+        /// This bookie.
         bookie: String,
         /// Our cluster.
         instance: String,
@@ -158,7 +158,7 @@ impl OpenError {
         matches!(self, OpenError::Directory { source, .. } if source.is_damage())
     }
 
-    /// True when acknowledged records may be missing from the journal, and nothing else is wrong:
+    /// True when the only fault is that acknowledged records may be missing from the journal:
     /// [`EngineConfig::accepts_journal_damage`] would open what is left.
     pub fn is_journal_damage(&self) -> bool {
         match self {
@@ -260,7 +260,7 @@ impl Machine {
         let views: Vec<_> = directories.iter().map(LedgerDirectory::view).collect();
         let tiers = directories.iter().map(LedgerDirectory::tier).collect();
         let generations = views.iter().flat_map(|view| view.logs()).map(|log| log.generation().0);
-        // A removed ledger hides generations that may have gone with their logs: what comes is above them too.
+        // A removed ledger hides generations that may have gone with their logs: new generations are above them too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
         let directory_count = directories.len();
@@ -301,7 +301,7 @@ impl Machine {
             engine,
             replayed: Replayed::default(),
         };
-        // What is out of place must be flushed, and after accepted damage nothing of the journal may be read again.
+        // Records out of place must be flushed, and after accepted damage no part of the journal may be read again.
         let may_wait = is_settled && !marks.contains(&None) && !machine.engine.config.accepts_journal_damage;
         machine.replay(&coverage, may_wait)?;
         // Also after a change of their number, which only now needs nothing of the journals any more.

@@ -14,8 +14,8 @@
 //! 1. A frozen set is written before the active one is frozen, as long as the disk can: at each moment the share that
 //!    is written is at least the share of the next set that has filled.
 //! 2. A flush is spread over `spread` at most, whatever the adds do; and it never pauses while the pool is half full.
-//! 3. What is offered shrinks with the room that is left, from `group_bytes_max` to nothing, and each byte that the
-//!    flush writes gives a byte back at once, not at its end.
+//! 3. The offer shrinks with the room that is left, from `group_bytes_max` to nothing, and each byte that the flush
+//!    writes gives a byte back at once, not at its end.
 //! 4. Only ordinary adds are held back, and only while a flush is under way, whose end opens the room again.
 //!
 //! # Limits
@@ -23,7 +23,7 @@
 
 use std::time::Duration;
 
-/// A pause is looked at again after so long: adds may have come, or a stop.
+/// A pause is reconsidered after this long: adds may have come, or a stop.
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// Shorter pauses cost more than they give.
@@ -35,7 +35,7 @@ const SHARE_OF_ROOM: u64 = 16;
 /// Less is not worth a group of its own: adds wait for the next write of the flush.
 const OFFER_MIN: u64 = 64 << 10;
 
-/// What the write caches hold, in bytes of records and of their index.
+/// The load of the write caches, in bytes of records and of their index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Not frozen.

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What one journal has done since the start.
+/// Totals of one journal since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JournalPulse {
     /// Groups written, empty ones included.

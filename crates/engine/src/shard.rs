@@ -19,7 +19,7 @@
 //! 4. Answers to adds leave in the order in which the adds came, refusals included. Those of a bookie that takes no adds
 //!    may leave ahead of a group whose write hangs ([`Shard::take_refusals_ahead`]), never ahead of one to the same entry.
 //! 5. A cut takes everything placed; there is never more than one cut in flight.
-//! 6. What is not durable is not shown.
+//! 6. Records that are not durable are not shown.
 //! 7. A removed ledger answers nothing and takes nothing from the moment its removal is placed; its state stays, so
 //!    that late writers meet it (BookKeeper #4462), until [`Shard::forget`]. It hides copies of lower generations only.
 //! 8. A freeze has of each ledger what was placed up to its cut, nothing more and nothing less, though it takes ledgers over
@@ -63,7 +63,7 @@ use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What a shard is made with.
+/// The configuration of a shard.
 #[derive(Clone)]
 pub(crate) struct ShardConfig {
     pub(crate) index: u32,
@@ -97,7 +97,7 @@ pub(crate) enum Taken {
 /// Why an add is not placed.
 enum Obstacle {
     Refused(Refusal),
-    /// Metadata can say; the refusal holds where nobody asks it.
+    /// Metadata can decide; without a check of metadata the refusal holds.
     Asks(Refusal),
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct Shard {
     formed_update_bytes: usize,
     /// Bytes that ordinary adds may place until the next cut: at most `formed_bytes_max`.
     offered_bytes: usize,
-    /// What ordinary adds of the batch under way may make `formed` at most; see [`Shard::admit`].
+    /// Most that `formed` may reach with ordinary adds of the batch under way; see [`Shard::admit`].
     admitted: usize,
     /// Last sequence placed, taken by a cut, durable.
     sequence: u64,
@@ -150,7 +150,7 @@ pub(crate) struct Shard {
     last_removal: u64,
     /// Removed and remembered.
     removed: BTreeSet<LedgerId>,
-    /// Those of them that nobody fenced: what [`Shard::forget`] looks at.
+    /// Those of them that are not fenced: [`Shard::forget`] examines these.
     unfenced_removed: BTreeSet<LedgerId>,
     /// Dropped here, and still in a table, perhaps for good: the commits that forget them are under way.
     forgetting: BTreeMap<LedgerId, LedgerRecord>,
@@ -240,8 +240,8 @@ impl Shard {
         }
     }
 
-    /// Checks and places one add. Its answer leaves with a cut, whatever it is, unless it must be asked for and
-    /// `may_ask`; `NoRoom` leaves no trace.
+    /// Checks and places one add. Its answer, whatever it is, leaves with a cut, unless metadata must be asked and
+    /// `may_ask` is set; `NoRoom` leaves no trace.
     pub(crate) fn add(&mut self, add: &Add<'_>, gate: &Gate<'_>, may_ask: bool) -> Result<Taken, NoRoom> {
         let done = AddDone::of(add, Ok(()));
         let passage = self.passage(add, gate);

@@ -21,8 +21,8 @@ use std::time::Duration;
 /// never waits.
 const COMPLETIONS_MAX: usize = 4;
 
-/// A group of so few adds is answered by the journal thread itself: what its sockets take costs less than waking another
-/// thread, which would be most of what a single add costs.
+/// A group of so few adds is answered by the journal thread itself: writing to its sockets costs less than waking
+/// another thread, which would be most of the cost of a single add.
 const ANSWERS_AT_ONCE_MAX: usize = 4;
 
 /// After this long without an add the journal counts as idle and seals its last group.
@@ -71,7 +71,7 @@ struct FlushDesk {
     is_last: AtomicBool,
 }
 
-/// What a journal thread has besides its journal.
+/// State of a journal thread besides its journal.
 struct JournalLine {
     completions: SyncSender<Completions>,
     /// Sent to the completion thread and not delivered, of all journals.
@@ -251,7 +251,7 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
         if cut.is_none() && line.stop.load(Ordering::Acquire) {
             return journaling;
         }
-        // What is refused while a file is waited for is no work: the next try to make one must come.
+        // Refusals while the journal waits for a file do not count as work: the next attempt to make one must come.
         if cut.as_ref().is_none_or(InFlight::is_refusals) {
             let now = journaling.clock.monotonic_ns();
             let idle_ns = now.saturating_sub(*idle_from.get_or_insert(now));
@@ -418,7 +418,7 @@ fn prepare_file(
     stop: &AtomicBool,
 ) -> bool {
     let config = &journal.config;
-    // What is filled ahead of its use must not be what entries and metadata then lack.
+    // Files filled ahead of their use must not take the space that entries and metadata then lack.
     let free = disk.space(&config.dir).map_or(u64::MAX, |space| space.free);
     if free < 2 * config.file_bytes {
         let free_mib = free >> 20;

@@ -24,8 +24,9 @@
 //! 4. An entry at or below the trim is never denied: a copy, its extent, or an error.
 //! 5. A ledger is restored ([`Engine::restore`]) only where nothing of it is, or nothing but what was restored before: then there
 //!    is no copy that would have to be compared (T19). The record that restores it has its extents and its trim.
-//! 6. Extents at or below the trim are replaced only by those whose objects were compared ([`Engine::reconcile_compared`]): they are
-//!    all that leads to entries without a copy. What was compared are the extents that are replaced: an update in between ends it.
+//! 6. Extents at or below the trim are replaced only by those whose objects were compared
+//!    ([`Engine::reconcile_compared`]): they are all that leads to entries without a copy. Only the extents that were
+//!    compared are replaced: an update in between ends the replacement.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
@@ -168,7 +169,7 @@ impl TieredRead {
         self.entry
     }
 
-    /// Another one when the ledger was removed and came back: what was found for one does not hold for the other.
+    /// It changes when the ledger is removed and comes back: findings for one epoch do not hold for another.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }

@@ -106,7 +106,7 @@ fn main() {
             next_ledger += LEDGERS as i64;
             load
         };
-        // What grows at the first use has grown after this.
+        // Everything that grows at first use has grown after this.
         driver::run(bookie.address, load_of(cases[0], args.seconds.min(2.0)));
         for (case, rounds) in cases.iter().zip(&mut rounds) {
             for turn in [round % 2, (round + 1) % 2] {

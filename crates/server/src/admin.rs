@@ -37,7 +37,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// What a journal record has beside the entry.
+/// Bytes of a journal record besides the entry.
 const RECORD_HEADER_BYTES: u64 = 12;
 
 /// What the admin port knows of the bookie.
@@ -179,7 +179,7 @@ struct GcOrder {
     force_surplus: bool,
 }
 
-/// GET says whether a round that was asked for is still to be done, PUT asks for one.
+/// GET says whether a requested round is still to be done, PUT requests one.
 async fn gc(
     State(state): State<Arc<AdminState>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -472,7 +472,7 @@ struct FlowOrder {
     limit: Option<String>,
 }
 
-/// Who holds which bytes and who waits for what. Ours: BookKeeper has none.
+/// Which peers hold which bytes and which wait for what. Our own endpoint: BookKeeper has none.
 async fn flow(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) -> Response {
     if method != Method::GET {
         return not_found(&method);

@@ -9,9 +9,9 @@
 //! 1. Nothing is served before replay is committed; nothing is registered before connections are accepted.
 //! 2. Nothing is written to a directory or to metadata before every check that can refuse has passed.
 //! 3. While it runs, a lost registration is renewed by the registrar; when that is refused the bookie stops rather than
-//!    serve under an identity that may be somebody else's.
-//! 4. A stop ends within `drain_max` and [`STOP_REST_MAX`] from any state. What is not flushed by then is replayed by
-//!    the next start.
+//!    serve under an identity that may belong to another process.
+//! 4. A stop ends within `drain_max` and [`STOP_REST_MAX`] from any state. The next start replays what is not flushed
+//!    by then.
 //!
 //! # Order of the stop
 //! ```text
@@ -106,13 +106,13 @@ impl Metadata {
 /// How a bookie ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It was asked to; everything is flushed.
+    /// On request; everything is flushed.
     Stopped,
     /// Its registration was refused while it ran.
     RegistrationLost(String),
     /// A disk is full and `readOnlyModeEnabled` is false; everything is flushed that finds room.
     DiskFull(String),
-    /// It was asked to, but not everything could be flushed; the next start replays it.
+    /// On request, but not everything could be flushed; the next start replays it.
     Unclean(String),
 }
 
@@ -276,7 +276,7 @@ impl Bookie {
                 let _ = serving.await;
                 stop_metadata_checks.set();
                 let _ = metadata_checker.await;
-                // What it could not flush is replayed; the error of the start says more.
+                // The next start replays what it could not flush; the error of the start says more.
                 let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
                 return Err(error);
             }

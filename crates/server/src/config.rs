@@ -61,8 +61,8 @@ pub struct BookieConfig {
     pub option_names: OptionNames,
     /// Bytes for all pools together; `None` for the default of the machine.
     pub memory_limit: Option<u64>,
-    /// True when `limits.connections_max` was asked for (`maxConnections`) and must fit `memory_limit`; false: as many
-    /// of them as fit.
+    /// True when `limits.connections_max` was set (`maxConnections`) and must fit `memory_limit`; false: as many of
+    /// them as fit.
     pub are_connections_set: bool,
     /// When the write pool's share of it is taken from the system.
     pub pool_memory: PoolMemory,
@@ -107,7 +107,7 @@ pub struct BookieConfig {
     pub tls: Option<TlsConfig>,
     /// TLS on the admin port; `None` for plain HTTP.
     pub admin_tls: Option<TlsConfig>,
-    /// Clients have to say who they are; `None`: everybody is served.
+    /// Clients have to say who they are; `None`: every client is served.
     pub auth: Option<AuthConfig>,
     /// Object storage, from which entries are read whose copies here were let go; `None` without.
     pub tier: Option<TierConfig>,

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A directory is examined before anything is written into it: what is not ours stays as it was found.
+//! 1. A directory is examined before anything is written into it: foreign contents stay as they were found.
 //! 2. Everything that is later trusted (cookie, session) is read and written under the lock.
 //! 3. `BINDERY` is there before `VERSION`: a directory with a cookie and without the mark is a Java bookie's.
 
@@ -33,7 +33,7 @@ const COOKIE_NAME: &str = "VERSION";
 const SESSION_NAME: &str = "SESSION";
 /// The layout of directories that this version reads and writes.
 const FORMAT_VERSION: u32 = 1;
-/// How often, and at what distance, a lock is asked for: two seconds.
+/// Attempts to take a lock, and the pause between them: two seconds in all.
 const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Longer small files are not ours.

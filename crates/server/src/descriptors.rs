@@ -21,7 +21,7 @@ const DESCRIPTORS_MIN: u64 = 256;
 pub struct TooFewDescriptors {
     /// The hard limit of this process.
     pub limit: u64,
-    /// What all connections would take.
+    /// Descriptors that all connections would take.
     pub wanted: u64,
 }
 

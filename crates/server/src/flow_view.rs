@@ -1,5 +1,5 @@
-//! The flow view: who holds which bytes, who waits for what, who does not take what it asked for. What
-//! `GET /api/v1/bookie/flow` answers and `bindery flow` shows.
+//! The flow view: which peers hold which bytes, which wait for what, and which do not take what they asked for. `GET
+//! /api/v1/bookie/flow` returns it, and `bindery flow` shows it.
 //!
 //! # Data flow
 //! ```text
@@ -22,7 +22,7 @@ use std::str::FromStr;
 
 /// Connections listed at most.
 pub const CONNECTIONS_MAX: usize = 1000;
-/// Connections listed when nobody says how many.
+/// Connections listed when the request gives no number.
 pub const CONNECTIONS_DEFAULT: usize = 50;
 /// Connections looked at between two looks at other work.
 const CONNECTIONS_AT_ONCE: usize = 128;
@@ -174,7 +174,7 @@ pub struct ConnectionFlow {
     pub peer: String,
     /// `v2`, `v3`, `v2+v3`, or `-` before the first request.
     pub protocol: String,
-    /// What it was used for in the last minute.
+    /// Its use in the last minute.
     pub class: Class,
     /// Since it was opened.
     pub open_ms: u64,

@@ -8,7 +8,7 @@
 //! what they read. Only threads that may block begin a read.
 //!
 //! # Invariants
-//! 1. Nobody waits for a peer here: jobs load bytes and hand them over without waiting.
+//! 1. No job waits for a peer: jobs load bytes and hand them over without waiting.
 //! 2. A job enters by a slot of its place and class. Whoever waits for a
 //!    slot gets it in the order of arrival; with few slots a connection that asks for much waits its turn there, and not
 //!    others behind its jobs.

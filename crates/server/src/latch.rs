@@ -29,7 +29,7 @@ impl Latch {
     pub async fn wait(&self) {
         let changed = self.changed.notified();
         tokio::pin!(changed);
-        // Registered before the flag is looked at: a set in between is not missed.
+        // Registered before the flag is read: a set in between is not missed.
         changed.as_mut().enable();
         if !self.is_set() {
             changed.await;

@@ -49,14 +49,14 @@ pub struct Limits {
     pub silent_max: Option<Duration>,
     /// Memory for the first request of a connection; a larger one takes its length from a pool of its own.
     pub first_buffer_bytes: usize,
-    /// What the kernel is told about each socket.
+    /// Options of each socket.
     pub socket: SocketOptions,
     /// Memory a connection reads into while it has something to say. Larger frames take their length from another pool.
     pub read_buffer_bytes: usize,
     /// A peer in the middle of a frame is closed after this long without enough progress, but only while others wait for
     /// the bytes it holds.
     pub stall_max: Duration,
-    /// What becomes of a peer that takes nothing of its answers.
+    /// Rules for a peer that takes none of its answers.
     pub stall: StallRules,
     /// Plain reads, and adds that are not placed, are answered with too-many-requests at this age, counted from their
     /// arrival in the kernel; zero: never. Reads do not grow old while their own peer takes nothing, adds only while memory

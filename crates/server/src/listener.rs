@@ -7,8 +7,8 @@
 //!    silent for longest ([`crate::connection`]'s door); when none is silent nothing is accepted until one closes, and
 //!    the kernel's backlog bounds what waits.
 //! 3. An address has no more places than the limits allow; one more is closed at once.
-//! 4. At a stop nothing is accepted any more; what had reached this machine by then is handled and answered, as far as
-//!    `drain_max` allows.
+//! 4. At a stop no connection is accepted any more; requests that had reached this machine by then are handled and
+//!    answered, as far as `drain_max` allows.
 //! 5. [`Listener::run`] returns when every connection's tasks have ended.
 //! 6. While clients cannot connect for want of file descriptors, whoever registers this bookie knows of it: from the first
 //!    attempt that failed until none has for [`SHORTAGE_OVER`].
@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const SHORTAGE_OVER: Duration = Duration::from_secs(10);
 /// Newcomers accepted before whatever else is ready runs: a fraction of a millisecond.
 const ACCEPTS_IN_A_ROW: u32 = 8;
-/// How often answers under way are looked at while draining.
+/// How often answers under way are checked while draining.
 const DRAIN_STEP: Duration = Duration::from_millis(10);
 /// One log line in this time about newcomers that were turned away, or took the place of another.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -272,7 +272,7 @@ impl Drop for Entry {
     }
 }
 
-/// Waits until everything received is answered and nothing is owed to any peer, at most `drain_max`.
+/// Waits until everything received is answered and no peer is owed an answer, at most `drain_max`.
 async fn drain(shared: &Shared) {
     let deadline = tokio::time::Instant::now() + shared.limits.drain_max;
     loop {

@@ -1,10 +1,10 @@
 //! Byte pools: one limit, split into named parts, with a check that the parts fit (architecture, section 8).
 //!
 //! `--memory-limit` bounds what this process holds because of what peers do: bytes read from sockets (first requests,
-//! inbound), journal chunks that are also the write cache (write), answers (outbox), loaded entries (outbound), requests
-//! that wait (control), connections themselves, what it keeps of the index of flushed entries (index, cache), and the
-//! caches of libraries. The kernel's buffers of sockets are not this process's memory; the start-up table shows them
-//! beside the sum.
+//! inbound), journal chunks that are also the write cache (write), answers (outbox), loaded entries (outbound),
+//! requests that wait (control), connections themselves, the part of the index of flushed entries that it keeps (index,
+//! cache), and the caches of libraries. The kernel's buffers of sockets are not this process's memory; the start-up
+//! table shows them beside the sum.
 //!
 //! # Invariants
 //! 1. The parts never exceed the limit: every part has a least size, the rest of the limit is shared out by weight, and
@@ -87,7 +87,7 @@ pub struct MemoryPlan {
     pub inbound: u64,
     /// Socket read buffers of connections that add.
     pub inbound_adds: u64,
-    /// What comes behind adds that wait.
+    /// Requests behind adds that wait.
     pub ahead: u64,
     /// Frames larger than a read buffer.
     pub inbound_large: u64,
@@ -127,7 +127,7 @@ pub enum MemoryPlanError {
         .limit / MIB, .least.div_ceil(MIB)
     )]
     TooSmall {
-        /// What was asked for.
+        /// The requested limit.
         limit: u64,
         /// The least that works with these limits.
         least: u64,
@@ -139,7 +139,7 @@ pub enum MemoryPlanError {
         .connections * .each / MIB, .limit / MIB, .least.div_ceil(MIB)
     )]
     Connections {
-        /// What was asked for.
+        /// Connections requested.
         connections: u64,
         /// Bytes of each.
         each: u64,
@@ -165,7 +165,7 @@ impl MemoryPlan {
     /// for writes.
     ///
     /// # Errors
-    /// When a pool would be too small to work, or the connections that were asked for do not fit.
+    /// When a pool would be too small to work, or the requested connections do not fit.
     pub fn of(limit: u64, limits: &Limits, around: Surroundings) -> Result<MemoryPlan, MemoryPlanError> {
         let frame = limits.frame.size_bytes() as u64;
         let each = CONNECTION_BYTES + around.tls_connection_bytes;
@@ -224,7 +224,7 @@ impl MemoryPlan {
         Ok(plan)
     }
 
-    /// What all parts may hold together.
+    /// Bytes that all parts may hold together.
     pub fn sum(&self) -> u64 {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
@@ -310,7 +310,7 @@ pub struct Pools {
     pub inbound: ByteBudget,
     /// Read buffers of connections that add.
     pub inbound_adds: ByteBudget,
-    /// What comes behind adds that wait.
+    /// Requests behind adds that wait.
     pub ahead: ByteBudget,
     /// Large frames.
     pub inbound_large: ByteBudget,
@@ -370,7 +370,7 @@ impl Pools {
         self.all().map(|pool| (pool.name(), pool.gauge()))
     }
 
-    /// What was waited for each of them.
+    /// The waits for each of them.
     pub fn waits(&self) -> [(&'static str, BudgetWaits); 11] {
         self.all().map(|pool| (pool.name(), pool.waits()))
     }

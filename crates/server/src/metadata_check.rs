@@ -203,8 +203,8 @@ impl ParkedAdds {
         Some((ledger, since.unwrap_or_else(Instant::now)))
     }
 
-    /// Takes out what came before the read of `ledger` began; what came since waits for one more, which begins when
-    /// these are placed ([`ParkedAdds::placed`]).
+    /// Takes out the adds that came before the read of `ledger` began; later ones wait for another read, which begins
+    /// when these are placed ([`ParkedAdds::placed`]).
     fn settle(&self, ledger: LedgerId, begun: Begun, verdict: MetadataVerdict) -> Vec<Held> {
         let mut state = self.state.lock();
         if !matches!(verdict, MetadataVerdict::OpenHere | MetadataVerdict::Silent) {

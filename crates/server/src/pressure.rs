@@ -4,9 +4,9 @@
 //! # Invariants
 //! 1. A shortage lasts from the first wait for memory until [`CALM`] has passed without one. So it covers an overload, in
 //!    which waits follow each other, and not the time before the first of them.
-//! 2. Time that nobody observed does not count: a process that stood still finds requests that came meanwhile, and those that
-//!    waited before. After more than [`CALM`] without a look at the clock a shortage begins anew; [`Pressure::observe`]
-//!    looks often enough while the process runs.
+//! 2. Unobserved time does not count: a process that stood still finds requests that came in the meantime, and those
+//!    that waited before. After more than [`CALM`] without a reading of the clock a shortage starts over;
+//!    [`Pressure::observe`] reads it often enough while the process runs.
 
 use bindery_io::Clock;
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// After so long without a wait the next one begins another shortage.
 const CALM: Duration = Duration::from_secs(1);
-/// How often the clock is looked at.
+/// How often the clock is read.
 const TICK: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct State {
     since_ns: u64,
     /// When the last wait ended.
     ended_ns: Option<u64>,
-    /// When anybody last looked.
+    /// When the clock was last read.
     seen_ns: u64,
 }
 
@@ -58,7 +58,7 @@ impl Pressure {
         }
     }
 
-    /// Somebody begins to wait for memory.
+    /// A task begins to wait for memory.
     pub fn begin(&self, now_ns: u64) {
         let mut state = self.0.lock();
         state.see(now_ns);
@@ -68,7 +68,7 @@ impl Pressure {
         state.waiting += 1;
     }
 
-    /// Somebody has waited.
+    /// A task has waited.
     pub fn end(&self, now_ns: u64) {
         let mut state = self.0.lock();
         state.see(now_ns);

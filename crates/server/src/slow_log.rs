@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! 1. A stage's time comes from readings of the clock that are taken for a socket read or a group as a whole.
-//! 2. Nobody is drowned: lines are few, what was left out is counted in the next line, and peers that take their
+//! 2. The log is not flooded: lines are few, omitted ones are counted in the next line, and peers that take their
 //!    answers late have a bucket of their own.
 //!
 //! # Limits     [`BURST`] lines at once, then one in [`REFILL`]; of slow peers one in [`PEER_REFILL`]

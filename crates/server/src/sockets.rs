@@ -1,9 +1,9 @@
-//! What the kernel is told about a client's socket: how it finds out that a peer is gone, and how much memory it may
+//! Socket options for a client's connection: how the kernel finds out that a peer is gone, and how much memory it may
 //! keep for one.
 //!
 //! # Invariants
-//! 1. A peer that vanished without a word is found whether or not answers are on their way to it: probes find it while
-//!    nothing is owed, [`SocketOptions::unanswered_max`] when something is. Until then it holds what its window allows.
+//! 1. A peer that vanished silently is found whether or not answers are on their way to it: probes find it while no
+//!    answer is owed, [`SocketOptions::unanswered_max`] when one is. Until then it holds what its window allows.
 //! 2. The kernel's buffers of a connection are bounded. They are not in the memory limit, which bounds this process;
 //!    the start-up table shows them beside it.
 
@@ -46,7 +46,7 @@ pub struct SocketOptions {
     /// Kernel memory for answers on their way (`serverSendBufferSizeBytes`); 0 lets the kernel choose.
     pub send_buffer_bytes: usize,
     /// Bytes of answers that wait in the kernel for their first sending from which on it takes no more
-    /// (`serverUnsentBytesMax`); 0 for no limit but the buffer. What is on its way is not limited by it, so it costs no
+    /// (`serverUnsentBytesMax`); 0 for no limit but the buffer. Bytes in flight are not limited by it, so it costs no
     /// throughput. A peer that does not read then holds this much in place of a whole buffer, and so much less was loaded
     /// and copied for it.
     pub unsent_bytes_max: u32,
@@ -66,7 +66,8 @@ impl Default for SocketOptions {
             unanswered_max: Some(Duration::from_secs(90)),
             send_buffer_bytes: 256 * 1024,
             unsent_bytes_max: 16 * 1024,
-            // What a sender may have under way is worth its memory: the kernel lets it grow with use, and shrinks it.
+            // The bytes that a sender may have in flight are worth their memory: the kernel grows the buffer with use,
+            // and shrinks it.
             receive_buffer_bytes: 0,
         }
     }
@@ -132,8 +133,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Makes the close of this socket a reset: what its peer has not taken is dropped at once, instead of being kept by the
-/// kernel until the peer takes it or is given up.
+/// Makes the close of this socket a reset: bytes that its peer has not taken are dropped at once, instead of being kept
+/// by the kernel until the peer takes them or is given up.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
 }

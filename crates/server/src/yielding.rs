@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 /// Lets everything run that is ready on this thread. [`tokio::task::yield_now`] does not: it comes back as soon as the
-/// sockets were looked at, before what is in the queue.
+/// sockets were polled, before the tasks in the queue.
 pub async fn after_all_others() {
     let mut is_behind = false;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! The bare loop: copy, checksum, write and sync, sorted flush into a second file beside the next arena. Nothing else: no
+//! The bare loop: copy, checksum, write and sync, sorted flush into a second file beside the next arena. It has no
 //! index in memory, no look-ups, no fences, no requests.
 
 use super::{Histogram, cpu};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Most bytes that a producer offers at once: what a connection finds in one read.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// What one producer waits for.
+/// The state on which one producer waits.
 #[derive(Default)]
 struct Producer {
     answered: AtomicU64,

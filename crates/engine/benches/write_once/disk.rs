@@ -149,7 +149,7 @@ pub enum Fresh {
     Zeroed,
 }
 
-/// Journal files of one length that nobody needs.
+/// Journal files of one length that are no longer needed.
 pub struct Spares {
     disk: Arc<CountingDisk>,
     dir: PathBuf,

@@ -1,4 +1,4 @@
-//! The end of a replay: what the journals held is flushed, or waits for space while the bookie serves.
+//! The end of a replay: the records of the journals are flushed, or wait for space while the bookie serves.
 //!
 //! # Data flow
 //! ```text
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What waits is in memory and in its journal, durably: it is shown from now on, and records behind it follow it. So
-//!    the files that were read are synced before the start goes on.
-//! 2. Nothing waits that is not where the layout of now would have put it: the records of a journal are in its shards, and
+//! 1. Waiting records are in memory and durably in their journal: they are shown from now on, and later records follow
+//!    them. So the files that were read are synced before the start goes on.
+//! 2. A record waits only where the current layout would have put it: the records of a journal are in its shards, and
 //!    its ticket covers them.
 //! 3. No add is taken while something waits, so memory holds what was acknowledged before, fences, and what recoveries add
 //!    within their reserve, for which the pool and the journal have room.

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A journal that the directories were written with is there with its files, or the start is refused.
-//! 2. A journal that is configured no more has nothing behind the lowest mark, which is looked at, or the start is
+//! 2. A journal that is no longer configured has nothing behind the lowest mark, which is checked, or the start is
 //!    refused. Its component stays in the state tables: a journal that later takes its number goes on behind it.
 
 use super::{OpenError, ReplayFault};
@@ -83,7 +83,7 @@ pub(super) fn check_former(
             |source| unusable(JournalOpenError::Io { action: "look for", path: dir.clone(), source });
         let is_there = disk.exists(dir).map_err(failed)?;
         let expected = coverage.newest.of_journal(number).group;
-        // What was lost with it is unknown from now on, as with a journal that is in use.
+        // Records lost with it are unknown from now on, as with a journal that is in use.
         let accepts = config.accepts_journal_damage;
         if !is_there && accepts {
             continue;

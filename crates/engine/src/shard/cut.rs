@@ -1,5 +1,5 @@
-//! The journal's side: what has formed, what adds may still place, a cut, and what its durability or its failure means. Shard
-//! invariants 1, 3, 4 and 5.
+//! The journal's side: the formed group, the room that adds still have in it, a cut, and the effects of its durability
+//! or failure. Shard invariants 1, 3, 4 and 5.
 
 use super::{Shard, Waits};
 use crate::api::{AddDone, Refusal, Waiter};
@@ -55,7 +55,7 @@ impl Shard {
         }
     }
 
-    /// What ordinary adds may place until the next cut, in what admission counts.
+    /// How much ordinary adds may place until the next cut, in the unit that admission counts.
     pub(crate) fn offered(&self) -> usize {
         match self.config.admission {
             Admission::Bytes => self.offered_bytes,

@@ -1,4 +1,4 @@
-//! Fences past a failed journal: what the state table must say, and what holds once it does.
+//! Fences past a failed journal: the record that the state table must have, and the state that holds once it does.
 
 use super::Shard;
 use crate::api::{Refusal, Waiter};
@@ -6,7 +6,7 @@ use crate::ledger::LedgerState;
 use bindery_storage::LedgerRecord;
 use bindery_types::{LedgerId, MasterKey};
 
-/// What a fence needs when the journal has failed.
+/// The next step of a fence when the journal has failed.
 pub(crate) enum DirectStep {
     /// Nothing: the answer is known.
     Answer(Result<(), Refusal>),

@@ -14,7 +14,7 @@ use bindery_types::LedgerId;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What a record of the write cache's index counts for.
+/// Bytes that a record of the write cache's index counts for.
 const INDEX_RECORD_BYTES: usize = 64;
 
 /// Bytes charged for a ledger that changed, however little was written to it: its place in the index, the boxes that its state keeps

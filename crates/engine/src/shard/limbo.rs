@@ -5,10 +5,11 @@
 //!    mark of the ledger, durable before anybody is told, or covers every ledger up to an id until metadata was gone
 //!    through.
 //! 2. A normal add of a ledger that is in limbo, that this bookie may have held before its disks were new, or that came
-//!    back from a removal, is placed only when metadata said that the ledger is open and names this bookie last
-//!    (IB28). That word is kept until the restart, the removal or the next limbo.
-//! 3. A removed ledger comes back only with a word: for its writer as in 2, for a recovery add when the ledger exists.
-//!    The latter puts it into limbo, because the copies that came before the removal are gone (BookKeeper #4668).
+//!    back from a removal, is placed only when metadata said that the ledger is open and names this bookie last (IB28).
+//!    That answer is kept until the restart, the removal or the next limbo.
+//! 3. A removed ledger comes back only after a check of metadata: for its writer as in 2, for a recovery add when the
+//!    ledger exists. The latter puts it into limbo, because the copies that came before the removal are gone
+//!    (BookKeeper #4668).
 
 use super::Shard;
 use crate::api::{MetadataVerdict, Refusal, Waiter};
@@ -39,13 +40,13 @@ impl Shard {
         if self.is_limbo(ledger, state) { Err(Refusal::Unknown) } else { Ok(state) }
     }
 
-    /// What a ledger that is not here is answered with.
+    /// The answer for a ledger that is not here.
     pub(super) fn absence(&self, ledger: LedgerId) -> Refusal {
         let denies = self.config.canaries.has(Canary::M30LimboDenies);
         if self.is_covered(ledger) && !denies { Refusal::Unknown } else { Refusal::NoLedger }
     }
 
-    /// True when a normal add of a ledger that is not removed waits for a word (invariant 2).
+    /// True when a normal add of a ledger that is not removed waits for a check of metadata (invariant 2).
     pub(super) fn needs_word(&self, ledger: LedgerId, state: Option<&LedgerState>) -> bool {
         let is_checked = self.config.checked_up_to.is_some_and(|up_to| ledger <= up_to);
         let is_marked = state.is_some_and(|state| state.is_limbo || state.life > 0);

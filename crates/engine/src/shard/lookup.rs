@@ -24,7 +24,7 @@ pub(crate) enum Found {
     },
 }
 
-/// What holds when no durable copy is found anywhere.
+/// The answer when no durable copy is found anywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     /// It is not here.

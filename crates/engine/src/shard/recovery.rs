@@ -14,7 +14,7 @@
 //! sends recovery adds of no priority, looks for another bookie.
 //!
 //! # Invariants
-//! 1. Failed storage takes nothing: what it acknowledged could never be flushed.
+//! 1. Failed storage takes nothing: acknowledged records could never be flushed.
 //! 2. While somebody waits for space, nothing is placed that would have to wait for a journal file: a recovery is refused
 //!    aloud instead, and fences find room behind it. It needs no room on the ledger volumes before the flush that waits
 //!    has some.

@@ -34,7 +34,7 @@ impl Shard {
         Changes(self.ledgers.get(&ledger).map_or(0, |state| state.changed_at))
     }
 
-    /// True when nothing was placed for the ledger since `seen` was asked for.
+    /// True when nothing was placed for the ledger since `seen` was taken.
     pub(crate) fn is_unchanged(&self, ledger: LedgerId, seen: Changes) -> bool {
         self.changes(ledger) == seen || self.config.canaries.has(Canary::M31StaleRemoval)
     }
@@ -55,7 +55,8 @@ impl Shard {
     }
 
     pub(super) fn index_removal(&mut self, ledger: LedgerId, is_fenced: bool, sequence: u64) {
-        // What is in the active cache goes below; a canary keeps counting it as what was there before.
+        // The records in the active cache are dropped below; a canary counts their generation as older than the
+        // removal.
         let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
         self.settle(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
@@ -90,8 +91,8 @@ impl Shard {
         self.unfenced_removed.remove(&ledger);
     }
 
-    /// A removed ledger exists after all: metadata names this bookie again. It is empty. Its fence holds, and with it its
-    /// key; a ledger that nobody fenced may be a new one under the same id.
+    /// A removed ledger exists after all: metadata names this bookie again. It is empty. Its fence holds, and with it
+    /// its key; a ledger that was not fenced may be a new one under the same id.
     #[must_use]
     pub(crate) fn revive(
         &mut self,
@@ -137,9 +138,9 @@ impl Shard {
         self.highest_ledger
     }
 
-    /// Copies of the ledger of a lower generation than this are gone for good. Their removal is in the state table, which covers
-    /// generations up to `flushed`; with `in_journal` it is enough that the journal has it durably, because a start replays
-    /// it before it serves anything.
+    /// Copies of the ledger of a lower generation than this are permanently removed. Their removal is in the state
+    /// table, which covers generations up to `flushed`; with `in_journal` it is enough that the journal has it durably,
+    /// because a start replays it before it serves anything.
     pub(crate) fn hidden_for_good(&self, ledger: LedgerId, flushed: u64, in_journal: bool) -> u64 {
         let Some(state) = self.ledgers.get(&ledger) else { return 0 };
         match in_journal && state.removed_at <= self.durable {
@@ -183,7 +184,7 @@ impl Shard {
                     .all(|l| self.ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
             "none is left out"
         );
-        // Fenced ones only ever become more: they are not looked at.
+        // Fenced ones only grow in number: they are not examined.
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut looked: Vec<LedgerId> =
             self.unfenced_removed.range((begin, Bound::Unbounded)).take(most).copied().collect();
@@ -220,7 +221,7 @@ impl Shard {
     }
 
     /// Every table forgot what [`Shard::forget`] returned, or some table still remembers it: then so must the shard, or
-    /// what comes of the ledger from now on would count as older than its removal after a restart.
+    /// later records of the ledger would count as older than its removal after a restart.
     pub(crate) fn end_forgetting(&mut self, is_committed: bool) {
         // A freeze needs to know what was being forgotten.
         for ledger in self.forgetting.keys().copied().collect::<Vec<_>>() {
@@ -241,7 +242,7 @@ impl Shard {
         }
     }
 
-    /// Has the memory of removed ledgers written anew.
+    /// Has the memory of removed ledgers written again.
     pub(crate) fn touch_removed(&mut self) {
         for ledger in self.removed.clone() {
             self.settle(ledger);

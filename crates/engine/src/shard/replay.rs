@@ -116,7 +116,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Replay is over: what was placed is in the journal already and not written to it again.
+    /// Replay is over: the placed records are in the journal already and are not written to it again.
     pub(crate) fn end_replay(&mut self) {
         self.is_replaying = false;
     }

@@ -53,7 +53,7 @@ impl Shard {
             Some(first) if seen.is_none() && Some(first.first) <= Shard::trimmed(state) => {
                 Err(Refusal::TooManyRequests)
             }
-            // Others came since: what was compared is not what would be replaced.
+            // Others came since: the extents compared are not those that would be replaced.
             Some(first)
                 if seen
                     .is_some_and(|seen| seen != state.tier.as_ref().map_or(0, |tier| tier.stamp.update))
@@ -513,7 +513,7 @@ pub(super) mod tests {
         Reconciliation { ledger: LedgerId::new(ledger).unwrap(), last, extents }
     }
 
-    /// Invariant 6 of [`crate::tier`]: what was compared is what is replaced.
+    /// Invariant 6 of [`crate::tier`]: only the extents that were compared are replaced.
     #[test]
     fn extents_that_came_since_they_were_compared_stay() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());

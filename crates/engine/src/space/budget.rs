@@ -62,7 +62,7 @@ impl Budget {
         }
         let elapsed = u128::from(now_ns.saturating_sub(self.refilled_ns));
         let earned = elapsed * u128::from(self.rate(config)) / 1_000_000_000;
-        // What is less than a byte is not lost: the time it took is counted again.
+        // A fraction of a byte is not lost: the time it took is counted again.
         if earned > 0 {
             self.refilled_ns = now_ns;
             let most = i64::try_from(config.step_bytes).unwrap_or(i64::MAX);

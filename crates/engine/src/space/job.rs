@@ -43,7 +43,7 @@ use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Sources of one job: what a backlog of small logs is taken away with.
+/// Most sources of one job: enough to clear a backlog of small logs.
 pub(super) const JOB_SOURCES_MAX: usize = 64;
 /// What the sources of one job read ahead into, together.
 const WINDOWS_BYTES: usize = 4 << 20;
@@ -59,7 +59,7 @@ const HIDDEN_RUNS_MAX: u64 = 4096;
 /// Bytes of memory for each run of the output while it is written.
 const RUN_BYTES: u64 = 24;
 
-/// What a rewrite is for.
+/// The reason for a rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     Compaction,
@@ -134,7 +134,7 @@ struct Open {
     newer: Newer,
     /// Entries before it were let go.
     from: Option<EntryId>,
-    /// What winners take: their own, or the ledger's highest.
+    /// The generation that winners take: their own, or the ledger's highest.
     generation: Generation,
     /// Records that were read and not settled.
     records: VecDeque<IndexRecord>,
@@ -453,7 +453,7 @@ impl Job {
         Ok(())
     }
 
-    /// Copies the newest copy of an entry if it is a winner, and is done with the entry.
+    /// Copies the newest copy of an entry if it is a winner, and finishes with the entry.
     fn settle(&mut self, flushing: &Flushing, ledger: LedgerId, entry: EntryId) -> Result<Piece, JobError> {
         let mut newest: Option<(Generation, LogId, usize, IndexRecord)> = None;
         for (at, open) in self.open.iter_mut().enumerate() {

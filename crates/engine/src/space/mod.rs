@@ -29,7 +29,7 @@
 //!    from the directory that has it, or an older record of the ledger elsewhere would come back. What is frozen in
 //!    between is of a later life than that memory, so that it counts whether or not the tables forget.
 //! 6. An output that cannot be written, or does not read back as it was written, is removed again; its sources stay,
-//!    and another attempt comes later. Only a commit that fails is serious: then nobody knows what is in force.
+//!    and another attempt comes later. Only a commit that fails is serious: then it is unknown which state is in force.
 //! 7. Scrub and rewrites spend from one budget by turns, so that neither keeps the other from going on.
 //! 8. A full volume has a way out: dropping a log needs a commit only, no rewrite is planned whose output takes more than is
 //!    free for it, and flushes leave room for rewrites (`room`).
@@ -79,7 +79,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// What happens to a log that is not read: its directory and its id.
+/// A log, named by its directory and its id.
 type LogRef = (usize, LogId);
 
 /// Adds that wait for room put steps off so long, and no longer: compaction is what gives a full disk room back.
@@ -94,7 +94,7 @@ const LIST_LOCKED: usize = 64;
 const FORGET_LOCKED: usize = 16;
 /// Longest step of the search for their copies.
 const FORGET_STEP_NS: u64 = 2_000_000;
-/// Free space is asked for so often while files wait for their grace.
+/// Interval between queries of free space while files wait for their grace.
 const SPACE_LOOK_NS: u64 = 1_000_000_000;
 
 /// Logs of one directory to be rewritten into one output.
@@ -134,7 +134,7 @@ struct Newer {
     runs: Vec<Source>,
     /// Logs that cannot say what they have.
     unread: Vec<(LogRef, ReadError)>,
-    /// Footers that were asked for it.
+    /// Footers requested for it.
     reads: u64,
     /// Others were not: their logs could not be read before.
     is_partial: bool,
@@ -177,7 +177,7 @@ pub(crate) struct Space {
     skipped: BTreeMap<LogRef, String>,
     /// Replaced logs whose files are still there, and from when on they may go.
     replaced: BTreeMap<LogRef, u64>,
-    /// When free space was asked for last, and whether it is short, for each directory.
+    /// When free space was last queried, and whether it is short, for each directory.
     short: Vec<(u64, bool)>,
     budget: Budget,
     scrub: Scrub,
@@ -343,7 +343,7 @@ impl Flushing {
         Ok(sooner(self.space.budget.pause(&config)))
     }
 
-    /// A step of the scrub and of nothing else.
+    /// A step of the scrub only.
     pub fn scrub_alone(&mut self) {
         let now = self.clock.monotonic_ns();
         let config = self.engine.config.space.clone();
@@ -503,7 +503,7 @@ impl Flushing {
         if self.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) {
             return (Verdict::Winner, 0);
         }
-        // What cannot be read proves nothing (IB15).
+        // An unreadable log proves nothing (IB15).
         let is_proven = newer.unread.is_empty() && !newer.is_partial;
         let unproven = if is_proven { Verdict::Winner } else { Verdict::InDoubt };
         let (mut verdict, mut reads) = (unproven, 0);

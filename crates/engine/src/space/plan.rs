@@ -335,7 +335,7 @@ impl Flushing {
         false
     }
 
-    /// Weighs the next run of a log on disk by its index. `None`: there is none; a run whose extent must be looked at is
+    /// Weighs the next run of a log on disk by its index. `None`: there is none; a run whose extent must be examined is
     /// given back.
     fn weigh_indexed(
         &mut self,

@@ -66,7 +66,7 @@ impl Flushing {
             Ok(true) => self.finish_job(now, job)?,
             Err(JobError::Source(log, error)) => {
                 self.skip(log, &error.to_string());
-                // The others are tried again without it; those of a merge are chosen anew.
+                // The others are tried again without it; those of a merge are chosen again.
                 let (cause, live) = (job.cause(), job.live());
                 let rest = job.give_up(&self.directories[directory]);
                 let rest: Vec<LogId> = rest.into_iter().filter(|log_id| *log_id != log.1).collect();
@@ -293,7 +293,7 @@ impl Flushing {
         self.engine.space.on_dropped(logs.len() as u64, freed);
         self.space.unplan(index, logs);
         let now = self.clock.monotonic_ns();
-        // Nobody misses what was in them.
+        // Their contents are no longer needed.
         self.on_replaced(now, index, logs);
         self.unlink_replaced(now);
         Ok(true)

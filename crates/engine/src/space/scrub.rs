@@ -11,14 +11,14 @@
 //! 1. Nothing is changed or removed. A log with findings is marked: it is not rewritten until a later pass finds it
 //!    sound. It is dropped like any other when nothing in it is live. Its intact entries are read as before.
 //! 2. A log that goes while it is checked is left; its findings stay reported, its mark goes.
-//! 3. A pass that was asked for covers every log that was live when it began, and runs as fast as the budget allows.
+//! 3. A requested pass covers every log that was live when it began, and runs as fast as the budget allows.
 //! 4. What keeps a log from being opened or read for want of descriptors or memory is no damage: the log is tried again.
 //!
 //! # Limits
 //! One log at a time; bytes of a step: [`STEP_BYTES`]. Of its runs 408 are in memory, or all if they are anyway. Findings kept: 100
-//! of a pass; log lines: [`LINES_MAX`] of a log. The journal and the pages of the state table are checked at each start,
-//! not here. Reads go past the kernel's page cache where the file system can: what is checked is what is on the medium,
-//! and what readers have cached stays.
+//! of a pass; log lines: [`LINES_MAX`] of a log. The journal and the pages of the state table are checked at each
+//! start, not here. Reads bypass the kernel's page cache where the file system can: the check covers the medium, and
+//! pages that readers have cached stay.
 //!
 //! # Position
 //! A pass takes `scrub_period`, so the wall clock alone tells where one is: at `time mod period` of the way, in the order
@@ -47,7 +47,7 @@ const IDLE_PAUSE: Duration = Duration::from_secs(60);
 
 pub(super) struct Scrub {
     pass: Option<Pass>,
-    /// What was found in logs that are still live.
+    /// Findings in logs that are still live.
     damaged: BTreeMap<LogRef, String>,
     /// Bytes that the pace allows now.
     tokens: i64,
@@ -122,7 +122,7 @@ impl Scrub {
     fn refill(&mut self, now: u64, config: &SpaceConfig) {
         let elapsed = u128::from(now.saturating_sub(self.refilled_ns));
         let earned = elapsed * u128::from(self.rate(config)) / 1_000_000_000;
-        // What is less than a byte is not lost: the time it took is counted again.
+        // A fraction of a byte is not lost: the time it took is counted again.
         if earned > 0 {
             self.refilled_ns = now;
             let earned = i64::try_from(earned).unwrap_or(i64::MAX);
@@ -148,7 +148,7 @@ impl Flushing {
             .pass
             .as_ref()
             .is_some_and(|pass| pass.answers.is_some_and(|n| Some(n) >= wanted));
-        // A pass that was asked for ends before another one that was asked for begins.
+        // A requested pass ends before another requested one begins.
         let is_free = self.space.scrub.pass.as_ref().is_none_or(|pass| pass.answers.is_none());
         if wanted.is_some() && !is_answered && is_free {
             self.begin_pass(config, wanted);

@@ -306,7 +306,7 @@ impl SpaceDesk {
 
     pub(super) fn on_pass_begun(&self, bytes: u64) {
         let mut desk = self.scrub.lock();
-        // What the pass before last found goes; a damage that is still there was found again by the last one.
+        // Findings of the pass before last go; damage that is still there was found again by the last one.
         let keep = desk.of_pass;
         let listed = desk.status.listed.len();
         desk.status.listed.drain(..listed - keep);

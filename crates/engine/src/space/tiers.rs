@@ -146,7 +146,7 @@ mod tests {
         // 400 MiB each: three make more than 1 GiB, so two are merged.
         let large: Vec<Candidate> = (0..3).map(|id| log(id, 400 << 20, 100)).collect();
         assert_eq!(choose(&large, &config()), Some(vec![LogId(0), LogId(1)]));
-        // 40 KiB for each ledger: four make less than 4 GiB, and 16 or that much are waited for.
+        // 40 KiB for each ledger: four make less than 4 GiB, and a merge waits for 16 of them or for that size.
         let many_ledgers: Vec<Candidate> = (0..4).map(|id| log(id, 400 << 20, 10_000)).collect();
         assert_eq!(choose(&many_ledgers, &config()), None);
         let whole: Vec<Candidate> = (0..100).map(|id| log(id, 600 << 20, 100)).collect();

@@ -1,5 +1,5 @@
-//! Disks that are full or fail, write site by write site: no space is waited for and tried again in a new file, a
-//! failure costs one directory, and nothing acknowledged or fenced is lost either way (IB4 IB7 IB12 IB14 IB19).
+//! Disks that are full or fail, write site by write site: a write without space waits and is tried again in a new file,
+//! a failure costs one directory, and nothing acknowledged or fenced is lost either way (IB4 IB7 IB12 IB14 IB19).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_engine::*;
@@ -33,7 +33,7 @@ struct Rule {
 struct Faults {
     rules: Mutex<Vec<Rule>>,
     hits: AtomicU64,
-    /// Called at the first hit: what another thread does meanwhile.
+    /// Called at the first hit, in place of another thread that acts in the meantime.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -310,7 +310,7 @@ impl Bookie {
         self.drive();
     }
 
-    /// What the flush thread does between two tickets.
+    /// The work of the flush thread between two tickets.
     fn tend(&mut self) {
         self.clock.advance(Duration::from_secs(2));
         let machine = self.machine.as_mut().unwrap();
@@ -683,8 +683,9 @@ fn a_removal_gives_space_back_while_a_flush_waits_for_it() {
     }
 }
 
-/// What waits for space and was deleted meanwhile needs none: the flush leaves it out, and goes through with what is left. A volume
-/// that holds little but the journal has no other way out. The removal holds over a crash, and the ledger may come back.
+/// Entries that wait for space need none once their ledger is deleted: the flush leaves them out, and completes with
+/// the rest. A volume that holds little but the journal has no other way out. The removal holds over a crash, and the
+/// ledger may come back.
 #[test]
 fn a_removal_takes_what_waits_for_space_out_of_the_flush() {
     for is_killed in [false, true] {
@@ -727,7 +728,7 @@ fn a_removal_takes_what_waits_for_space_out_of_the_flush() {
     }
 }
 
-/// The same beside a ledger that stays: of one flush that waits, what is left is written.
+/// The same beside a ledger that stays: the rest of the waiting flush is written.
 #[test]
 fn what_stays_of_a_flush_that_waited_is_written() {
     let mut bookie = Bookie::new(1);
@@ -754,7 +755,7 @@ fn what_stays_of_a_flush_that_waited_is_written() {
     assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger));
 }
 
-/// A log that is dropped while a scrub is in the middle of it gives its blocks back: nobody has its file open.
+/// A log that is dropped while a scrub is in the middle of it gives its blocks back: no reader has its file open.
 #[test]
 fn a_scrub_keeps_no_file_of_a_dropped_log_open() {
     let mut bookie = Bookie::new(1);
@@ -858,7 +859,7 @@ fn a_flush_without_file_descriptors_waits_and_goes_on() {
 }
 
 /// Space invariant 5: a ledger comes back while the directory that was its own before fails to forget its removal, and
-/// is frozen at that moment. The other directory's memory must not count as later.
+/// is frozen right then. The other directory's memory must not count as later.
 #[test]
 fn a_ledger_frozen_while_it_is_forgotten_outlives_its_removal() {
     let mut bookie = Bookie::new(1);
@@ -892,8 +893,8 @@ fn a_ledger_frozen_while_it_is_forgotten_outlives_its_removal() {
     bookie.restart();
 }
 
-/// The state table asks for its blocks before it writes: without them its commit fails and nothing else, and it is
-/// opened again. Enough ledgers that it grows.
+/// The state table asks for its blocks before it writes: without them only its commit fails, and it is opened again.
+/// There are enough ledgers for it to grow.
 #[test]
 fn a_state_table_without_space_waits_and_goes_on() {
     let mut bookie = Bookie::new(2);
@@ -1147,7 +1148,8 @@ fn the_others_go_on_without_a_failed_directory() {
     }
 }
 
-/// What only the failed directory holds is an I/O error while it cannot be read, and reads of the others go on.
+/// Reads of entries that only the failed directory holds return an I/O error while it cannot be read, and reads of the
+/// others go on.
 #[test]
 fn reads_of_a_failed_directory_are_errors_never_no_such_entry() {
     let mut bookie = Bookie::new(3);
@@ -1203,7 +1205,7 @@ fn entries_go_past_a_full_directory() {
 }
 
 /// R4, IB4: a journal that failed takes no fences, so they go to the state table, and hold after a restart, for a
-/// ledger with entries and for one nobody knew. Nothing else is acknowledged.
+/// ledger with entries and for an unknown one. No other request is acknowledged.
 #[test]
 fn fences_go_to_the_state_table_when_the_journal_failed() {
     for dirs in [1, 2] {
@@ -1307,7 +1309,7 @@ fn a_full_journal_volume_goes_on_with_what_it_has() {
     bookie.check_acked();
     assert_eq!(bookie.fence(2_000_000), Ok(()));
     bookie.faults.set(&[]);
-    // What the idle journal does.
+    // As the idle journal does.
     bookie.machine.as_mut().unwrap().journals[0].seal();
     bookie.tend();
     assert_eq!(bookie.engine().status().waits(), None);
@@ -1510,8 +1512,8 @@ fn a_ticket_that_waits_goes_past_a_directory_that_failed_meanwhile() {
     bookie.restart();
 }
 
-/// Held invariants 1 and 3: what the journal holds cannot be flushed at a start, and the bookie comes up all the same, time and
-/// again. It takes no adds, serves what it has, fences, and flushes when there is room.
+/// Held invariants 1 and 3: the records of the journal cannot be flushed at a start, and the bookie still comes up,
+/// again and again. It takes no adds, serves what it has, fences, and flushes when there is room.
 #[test]
 fn a_start_without_space_serves_and_waits() {
     for (dirs, journals, calls, path) in [

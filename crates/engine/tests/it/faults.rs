@@ -391,7 +391,7 @@ fn a_mark_never_runs_ahead_of_its_directory() {
     assert!(lost.is_empty());
 }
 
-/// Finding: the journal ends before a mark, and nobody notices.
+/// Finding: the journal ends before a mark, and it goes unnoticed.
 #[test]
 fn a_journal_that_ends_before_a_mark_is_damage() {
     use std::os::unix::fs::FileExt;

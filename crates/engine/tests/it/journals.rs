@@ -213,8 +213,8 @@ fn used_files(dir: &Path) -> usize {
     std::fs::read_dir(dir).unwrap().count()
 }
 
-/// IB12. What three journals acknowledged is there after a kill, whatever the numbers of journals and shards are then,
-/// and each journal got its share.
+/// IB12. Entries that three journals acknowledged are there after a kill, whatever the numbers of journals and shards
+/// are then, and each journal got its share.
 #[test]
 fn several_journals_survive_kills_and_changes_of_their_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -519,7 +519,7 @@ fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
         assert!(begun.elapsed() < HANG, "the first add is being written");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Fills the group that forms, until somebody has to wait for room.
+    // Fills the group that forms, until an add has to wait for room.
     let mut placed = 1;
     while offer(&bookie.engine, 1, placed, 100_000) {
         placed += 1;

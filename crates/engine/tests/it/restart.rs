@@ -1,4 +1,4 @@
-//! The engine on a real disk: what was acknowledged is read back, from memory, from the journal, from entry logs.
+//! The engine on a real disk: acknowledged entries are read back, from memory, from the journal, from entry logs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -157,7 +157,7 @@ fn acknowledged_entries_survive_stops_and_kills_and_flushes() {
     wait_acks(&bookie, ledgers as usize);
     let entries = entries + 1;
 
-    // A kill: the threads are left running on a copy nobody looks at; a copy of the files is opened instead.
+    // A kill: the threads are left running on a copy that is not used; a copy of the files is opened instead.
     let copy = tempfile::tempdir().unwrap();
     copy_dir(dir.path(), copy.path());
     let killed = start(copy.path());
@@ -185,7 +185,7 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Removed ledgers give their space back without anybody asking, and what is left is read from the rewritten logs.
+/// Removed ledgers give their space back without a request, and the remaining entries are read from the rewritten logs.
 #[test]
 fn the_flush_thread_drops_and_rewrites_logs_of_removed_ledgers() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The bare loop: receive, append, checksum, sync, flush, reply. Nothing else: no index in memory, no look-ups, no
-//! fences, no limits, no metrics.
+//! The bare loop: receive, append, checksum, sync, flush, reply. It has no index in memory, no look-ups, no fences, no
+//! limits, no metrics.
 //!
 //! ```text
 //! thread per connection: read -> frames -> [one lock for a read] copy, checksum, index
@@ -25,7 +25,7 @@ const STAGING: usize = 1 << 20;
 /// Ledger, entry, chunk, offset, length, checksum.
 type Place = (i64, i64, u32, u32, u32, u32);
 
-/// What an arena holds: its chunks and where entries are in them.
+/// The contents of an arena: its chunks and the places of entries in them.
 #[derive(Default)]
 struct Arena {
     chunks: Vec<ChunkSlice>,
@@ -295,7 +295,7 @@ fn flush(shared: &Shared, dir: &Path, first_log: u64, arenas: &Receiver<Arena>) 
         file.sync().unwrap();
         disk.sync_dir(dir).unwrap();
         drop(chunks);
-        // Under the lock: nobody is between his look and his sleep.
+        // Under the lock: no thread is between its check and its sleep.
         drop(shared.forming.lock().unwrap());
         shared.freed.notify_all();
     }

@@ -66,7 +66,8 @@ const REFUSALS_INTERVAL: Duration = Duration::from_secs(1);
 pub struct AuthConfig {
     /// How clients say who they are.
     pub provider: Provider,
-    /// Reading needs the role reader (`requireReaderRole`). In BookKeeper's protocol everybody who is served may read.
+    /// Reading needs the role reader (`requireReaderRole`). In BookKeeper's protocol every client that is served may
+    /// read.
     pub requires_reader: bool,
     /// How often to look at the files of users for changes.
     pub refresh: Duration,
@@ -133,7 +134,7 @@ impl AuthConfig {
     }
 }
 
-/// Why nobody could log in. Each says which file or setting, and what to do.
+/// Why no client could log in. Each says which file or setting, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
     /// A file cannot be read.

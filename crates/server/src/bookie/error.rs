@@ -56,7 +56,7 @@ pub enum StartError {
     /// TLS cannot be spoken as it is configured.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Nobody could log in as it is configured.
+    /// No client could log in with this configuration.
     #[error(transparent)]
     Auth(#[from] AuthError),
     /// Object storage cannot be used as it is configured.

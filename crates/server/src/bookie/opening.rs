@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often, and at what distance, ledgers that may have lost entries are looked for.
+/// Attempts to find ledgers that may have lost entries, and the pause between them.
 const COVER_ATTEMPTS: u32 = 10;
 const COVER_PAUSE: Duration = Duration::from_secs(1);
 

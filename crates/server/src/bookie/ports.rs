@@ -17,11 +17,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// How often, and at what distance, a taken port is tried again: half a second.
+/// Attempts to bind a port that is taken, and the pause between them: half a second in all.
 const BIND_ATTEMPTS: u32 = 25;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 
-/// Says what the kernel may keep for each connection, and warns when that is not what was asked for.
+/// Says what the kernel may keep for each connection, and warns when that differs from the configuration.
 pub(super) fn log_socket(config: &BookieConfig, plan: &MemoryPlan, socket: &TcpListener) {
     let options = &config.limits.socket;
     let granted = match options.apply(socket).and_then(|()| options.granted(socket)) {

@@ -24,7 +24,7 @@ impl Bookie {
         let mut lost = None;
         let mut full = None;
         let mut mode = self.standing.mode();
-        // What changed while the bookie was being registered is a change too.
+        // A change during the registration of the bookie counts too.
         mode.mark_changed();
         let mut trim = tokio::time::interval(BUFFER_TRIM_INTERVAL);
         let mut gone_at = None;

@@ -1,4 +1,4 @@
-//! What a connection does, for operators: counted a socket read or a write at a time, never an entry at a time.
+//! The activity of a connection, for operators: counted once per socket read or write, never per entry.
 //!
 //! # Data flow
 //! ```text
@@ -65,7 +65,7 @@ impl Wait {
     }
 }
 
-/// What a connection was used for within the last [`CLASS_MEMORY`].
+/// The use of a connection within the last [`CLASS_MEMORY`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
@@ -238,7 +238,8 @@ impl Activity {
         Waiting(self, why.is_for_memory())
     }
 
-    /// As [`Activity::waits`], of a peer that sent nothing yet: for newcomers memory may be short when it is for nobody else.
+    /// As [`Activity::waits`], of a peer that sent nothing yet: memory may be short for newcomers when it is not for
+    /// others.
     pub fn waits_as_stranger(&self, why: Wait) -> Waiting<'_> {
         self.wait.store((self.clock.monotonic_ns() & !0xff) | why.code(), Relaxed);
         Waiting(self, false)
@@ -339,7 +340,7 @@ pub struct ActivityView {
     pub open: Duration,
     /// What it speaks.
     pub protocol: &'static str,
-    /// What it is used for.
+    /// The use of the connection.
     pub class: Class,
     /// Bytes received.
     pub bytes_in: u64,

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. No thread waits for a peer. What a peer does not take or does not finish sending holds bytes of bounded pools.
+//! 1. No thread waits for a peer. Answers that a peer does not take, and requests that it does not finish sending, hold
+//!    bytes of bounded pools.
 //! 2. One response per request, to the connection it came from, none after close (IB22): waiters know a connection by
 //!    number and generation only.
 //! 3. Adds of a ledger on a connection reach their shard in the order in which they were received.
@@ -211,7 +212,7 @@ impl Connection {
                 shared.metrics.closed_stalled.add(1);
                 let took_nothing_for_ms = took_nothing_for.as_millis() as u64;
                 tracing::warn!(%peer, bytes_held, took_nothing_for_ms, "connection closed: its peer makes no progress");
-                // What it did not take must not stay with the kernel instead.
+                // Bytes that it did not take must not stay with the kernel instead.
                 if let Err(error) = connection.transport.reset_on_close() {
                     tracing::debug!(%peer, %error, "set SO_LINGER");
                 }
@@ -300,8 +301,8 @@ impl Connection {
         self.draining.set();
     }
 
-    /// True when everything is handled that had come when [`Connection::stop_reading`] was called, and nothing is owed
-    /// to the peer. Parked long polls are not counted: they wait for something that may never come.
+    /// True when every request that had arrived by the call of [`Connection::stop_reading`] is handled, and the peer is
+    /// owed no answer. Parked long polls are not counted: they wait for something that may never come.
     pub fn is_drained(&self) -> bool {
         if self.closed.is_set() {
             return true;
@@ -380,7 +381,7 @@ impl Connection {
         }
     }
 
-    /// What it holds and does at this moment.
+    /// Its memory and activity at this moment.
     pub fn flow(&self) -> ConnectionFlow {
         let (outbox, activity) = (self.outbox.view(), self.activity.read());
         let ms = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);

@@ -26,7 +26,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Who may come in.
+    /// The limits on new connections.
     pub fn door(&self) -> &ConnectionLimits {
         &self.door
     }

@@ -1,4 +1,4 @@
-//! What is remembered of a request until it is answered, and how answers are put into bytes.
+//! The state kept of a request until it is answered, and the encoding of answers.
 //!
 //! The answer to an add must be encodable from what the engine carries ([`bindery_engine::Origin`]), without a look-up:
 //!

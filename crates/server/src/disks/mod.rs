@@ -40,7 +40,7 @@ use usage::{Reading, UsageCore, Verdict};
 /// Time between the first two rounds of garbage collection, with their compactions, while a volume is full. It doubles, up to
 /// the configured time between rounds, while they remove nothing.
 const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(30);
-/// How often the engine is looked at.
+/// How often the engine is checked.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The directories of one file system.

@@ -11,7 +11,7 @@
 //! 1. It is given up only while the bookie takes no adds for want of space, or before it takes any: entries never eat it.
 //! 2. It is taken back only when the volume keeps as much free as the reserve is large, so that taking it back does not
 //!    make space short again.
-//! 3. What of it is held is the length of the file, nothing else: there is no state to lose.
+//! 3. The length of the file alone says how much of it is held: there is no state to lose.
 //! 4. A flush that waits for space gets half of it. The other half stays for fences, removals and rewrites, so that the space
 //!    of what is deleted later can be given back.
 //!
@@ -27,15 +27,15 @@ pub const RESERVE_NAME: &str = "RESERVE";
 const BLOCK: u64 = bindery_io::BLOCK_SIZE_BYTES as u64;
 const MIB: u64 = 1 << 20;
 
-/// What a flush of a whole write pool needs, with its index: the most that a start can have to write. At most a 32nd
-/// of the volume, at least 8 MiB. A start for which that is not enough waits for space.
+/// Bytes that a flush of a whole write pool needs, with its index: the most that a start can have to write. At most a
+/// 32nd of the volume, at least 8 MiB. A start for which that is not enough waits for space.
 pub fn default_bytes(volume_bytes: u64, write_pool_bytes: u64) -> u64 {
     let wanted = write_pool_bytes + 64 * MIB;
     let bytes = wanted.min(volume_bytes / 32).max(8 * MIB);
     bytes - bytes % BLOCK
 }
 
-/// What a volume looks like when the reserve is decided on.
+/// The state of a volume when the reserve is decided on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Situation {
     /// Free bytes of the volume.
@@ -44,7 +44,7 @@ pub struct Situation {
     pub held: u64,
     /// Bytes that it should have.
     pub size: u64,
-    /// Somebody was refused space just now.
+    /// A write was refused space just now.
     pub is_short: bool,
     /// Adds may come.
     pub takes_adds: bool,
@@ -132,7 +132,7 @@ impl Reserve {
     fn refill(&self, disk: &dyn Disk) -> io::Result<()> {
         let file = disk.open(&self.path, OpenMode::CreateBuffered)?;
         file.allocate(self.size).inspect_err(|_| {
-            // What a fill took that did not end is what others lack now.
+            // Others now lack the space that an unfinished fill took.
             let _ = self.give_up(disk);
         })
     }

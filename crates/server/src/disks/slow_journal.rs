@@ -11,7 +11,7 @@
 //! 1. The bookie steps down when no part of a whole window was fast and at least half of them were slow: one spike,
 //!    however long, leaves fast parts beside it.
 //! 2. It comes back when no part of a whole window was slow and at least half of them were fast. While it is down an
-//!    empty group is written when nothing else is, so that silence is not taken for health.
+//!    empty group is written when no other is, so that silence is not taken for health.
 //! 3. Each journal is judged alone: a slow one writes few groups, which those of the others would hide.
 //!
 //! # Limits
@@ -38,7 +38,7 @@ impl Default for SlowLimits {
     }
 }
 
-/// What one journal has done so far.
+/// Totals of one journal so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pulse {
     /// Groups written.

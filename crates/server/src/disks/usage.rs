@@ -10,7 +10,7 @@
 //!    is writable, all of them together are below `low_water`.
 //! 2. A verdict depends on the readings and on which directories were full at the check before, on nothing that
 //!    outlives the process (R38): a bookie that starts on empty disks is writable.
-//! 3. What the reserve does not hold counts as used, so giving it up never makes a bookie writable.
+//! 3. The part of the reserve that is not held counts as used, so giving it up never makes a bookie writable.
 //! 4. A directory that cannot be measured is full.
 
 use bindery_io::Space;
@@ -118,7 +118,7 @@ impl UsageCore {
         let limits = &self.limits;
         let is_over: Vec<bool> =
             readings.iter().map(|r| r.used() > limits.usage || r.space.is_err()).collect();
-        // What was writable and is below the threshold stays so.
+        // Directories that were writable and are below the threshold stay so.
         let some_writable = is_over.iter().zip(&self.full).any(|(over, full)| !over && !full);
         let may_return = some_writable || total_used(readings) < limits.low_water;
         for (full, over) in self.full.iter_mut().zip(&is_over) {

@@ -1,4 +1,4 @@
-//! What a bookie must remember about its cluster's metadata: the file `KNOWN` in `current` of each ledger directory.
+//! The bookie's record of its cluster's metadata: the file `KNOWN` in `current` of each ledger directory.
 //!
 //! ```text
 //! bindery-known 2

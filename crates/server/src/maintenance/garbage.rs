@@ -1,6 +1,6 @@
 //! Garbage collection: ledgers that metadata does not have any more are removed here (protocol reference, section 6).
 //!
-//! What is garbage is decided by [`GarbageRound`]; this shell keeps time, asks the metadata store, and tells the engine.
+//! [`GarbageRound`] decides what is garbage; this shell keeps time, asks the metadata store, and tells the engine.
 //!
 //! # Data flow
 //! ```text
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Any error of the store ends the round, before or between batches; the next round begins anew.
+//! 1. Any error of the store ends the round, before or between batches; the next round starts over.
 //! 2. The store is synced after the ledgers here were taken: a server that lags would not list a new ledger.
-//! 3. What was placed for a ledger after metadata was read for it is not removed on the word of that reading.
+//! 3. Records placed for a ledger after its metadata was read are not removed because of that reading.
 //! 4. A round that ended in doubt says so in a metric and the admin port until one goes through, and in one log line: the
 //!    next one comes when the doubt is another, or over.
 //! 5. Space comes back with the round, not an interval later: a collection follows as soon as the removals are flushed. When a
@@ -80,7 +80,7 @@ impl Default for GarbageConfig {
     }
 }
 
-/// A round that somebody asks for.
+/// A requested round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GarbageRequest {
     /// With a minor compaction behind it.
@@ -199,7 +199,7 @@ pub struct GarbageCollector {
     pub config: GarbageConfig,
     /// Time of day, for the status.
     pub clock: Arc<dyn Clock>,
-    /// What is remembered of metadata, and where; nobody else changes it while this runs.
+    /// The bookie's record of the cluster's metadata; no other task changes it while this runs.
     pub known: ClusterRecord,
     /// Where that is kept.
     pub dirs: Arc<DataDirs>,
@@ -230,7 +230,7 @@ struct Removed {
 impl GarbageCollector {
     /// Works until `stop`.
     pub async fn run(mut self, stop: Arc<Latch>) {
-        // What came out of a repair while this bookie was down is served as before at once.
+        // Ledgers whose repair ended while this bookie was down are served as before at once.
         tokio::select! {
             () = stop.wait() => return,
             () = self.look_at_limbo() => {}
@@ -335,7 +335,7 @@ impl GarbageCollector {
                 last_doubt: outcome.err().map(|doubt| doubt.to_string()),
             };
         }
-        // What was removed in earlier rounds may give space back now, whatever became of this one.
+        // Ledgers removed in earlier rounds may give space back now, whatever the outcome of this round.
         let GarbageRequest { minor, major, .. } = request;
         if !self.found_before.is_empty() {
             self.carried = GarbageRequest { minor, major, ..GarbageRequest::default() };
@@ -425,7 +425,7 @@ impl GarbageCollector {
             while batch.len() < BATCH_MAX {
                 let Some(ledger) = round.next_candidate() else { break };
                 self.pace().await;
-                // Before the read: what comes after it may be of a ledger created again under the same id.
+                // Before the read: later changes may belong to a ledger created again under the same id.
                 let changes = self.engine.changes(ledger);
                 let is_there = ledgers.exists(ledger).await;
                 let is_there = is_there.map_err(|error: LedgerError| Doubt::Metadata(error.to_string()))?;
@@ -540,7 +540,7 @@ impl GarbageCollector {
         tokio::time::sleep(Duration::from_secs(1) / self.config.ops_per_second.max(1)).await;
     }
 
-    /// Removes ledgers, durably, and returns how many were here. One that changed since it was looked at stays until the
+    /// Removes ledgers, durably, and returns how many were here. One that changed since it was examined stays until the
     /// next round.
     async fn remove(&self, batch: &[(LedgerId, Changes)]) -> Result<u64, Doubt> {
         let mut removed = 0;

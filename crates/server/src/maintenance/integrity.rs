@@ -10,8 +10,8 @@
 //! # Invariants (IB27, IB28)
 //! 1. The cover ends only when every ledger that metadata has up to it was read, and those that name this bookie (or
 //!    cannot be read) are marked, durably also when the journal does not sync.
-//! 2. A mark goes only when metadata says which entries belong here, and all of them are here durably. Of an open ledger
-//!    nobody knows that while this bookie is in its last ensemble.
+//! 2. A mark goes only when metadata says which entries belong here, and all of them are here durably. For an open
+//!    ledger that is unknown while this bookie is in its last ensemble.
 //!
 //! # Limits
 //! Metadata reads under way: [`READS_MAX`]; marks under way: [`BATCH_MAX`]; entries that are compared at a time:
@@ -47,7 +47,7 @@ pub enum Missing {
         /// How many.
         count: u64,
     },
-    /// It is open with this bookie in the last ensemble: nobody knows yet.
+    /// It is open with this bookie in the last ensemble: not known yet.
     Undecided,
 }
 
@@ -190,7 +190,7 @@ pub async fn set_limbo(engine: &Engine, ledger: LedgerId, is_limbo: bool) -> Res
 pub struct InLimbo {
     /// The ledger.
     pub ledger: LedgerId,
-    /// What it lacks here, or why nobody knows.
+    /// The entries it lacks here, or why they are unknown.
     pub why: String,
     /// The first entry that is missing.
     pub first: Option<EntryId>,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! # Invariants (IB16)
-//! 1. Only a closed ledger goes, on the word of metadata read after the lock was taken: a repair that names this bookie
+//! 1. Only a closed ledger goes, according to metadata read after the lock was taken: a repair that names this bookie
 //!    holds the lock, or has published its work (BookKeeper #4668).
 //! 2. A repair without the lock writes here before metadata names this bookie. So a ledger that was written to in this
 //!    process goes only in the second round that finds it surplus and unchanged.

@@ -70,7 +70,7 @@ impl Stages {
         self.journals.lock().entry(number).or_insert_with(|| Arc::new(JournalStages::new())).clone()
     }
 
-    /// What batches of adds have waited for room in the write pool, those that were refused then included.
+    /// Waits of batches of adds for room in the write pool, including those that were then refused.
     pub fn room_waits(&self) -> BudgetWaits {
         let (count, waited_us) = self.room.totals();
         BudgetWaits { count, waited_ns: waited_us.saturating_mul(1000) }

@@ -189,7 +189,7 @@ enum Place {
     LooksUp,
     /// The fetcher has it.
     Waits(#[expect(dead_code, reason = "dropping it cancels")] Ticket),
-    /// Called back, or nobody wants it any more.
+    /// Called back, or no longer wanted.
     Over,
 }
 
@@ -467,7 +467,7 @@ impl Tier {
         Waiting(place)
     }
 
-    /// Calls back, unless nobody wants it any more.
+    /// Calls back, unless it is no longer wanted.
     fn call(&self, place: &Mutex<Place>, done: impl FnOnce(Arrival), arrival: Arrival) {
         let place = std::mem::replace(&mut *place.lock(), Place::Over);
         if !matches!(place, Place::Over) {

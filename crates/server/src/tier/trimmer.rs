@@ -13,8 +13,8 @@
 //!    through with them.
 //! 3. Of ledgers that are due, those go first that have waited longest. When a disk is short of space, only as many go before
 //!    their time as that takes.
-//! 4. One whose copy in object storage was found to differ is left alone until it is looked at again, and shown until a
-//!    check goes well (T19).
+//! 4. A ledger whose copy in object storage differs is left alone until it is checked again, and shown until a check
+//!    succeeds (T19).
 //!
 //! # Limits
 //! Ledgers remembered: [`REMEMBERED_MAX`]; those that differ and are shown: [`BLOCKED_MAX`].
@@ -50,7 +50,7 @@ pub struct TrimConfig {
     pub interval: Duration,
     /// Ledgers looked at in a second. Start: 20.
     pub ledgers_per_second: u32,
-    /// One that differed is looked at again after this. Start: 1 h.
+    /// A ledger that differed is checked again after this. Start: 1 h.
     pub recheck: Duration,
 }
 
@@ -124,7 +124,7 @@ struct Seen {
     life: u32,
     lre: EntryId,
     since_ns: u64,
-    /// Not to be looked at before then: its metadata said that it may not go, or its check failed.
+    /// Not to be considered before then: its metadata said that it may not go, or its check failed.
     not_before_ns: u64,
 }
 
@@ -148,7 +148,7 @@ pub struct Trimmer {
     blocked_count: usize,
     /// Bytes of copies that were let go and whose space has not come back, as far as that shows.
     going_bytes: u64,
-    /// Bytes of entry logs when that was looked at last.
+    /// Bytes of entry logs when they were last measured.
     local_bytes: u64,
 }
 
@@ -205,7 +205,7 @@ impl Trimmer {
         too_many.max(too_few).saturating_sub(self.going_bytes)
     }
 
-    /// Ledgers that may be looked at now, the oldest first, `max` at most.
+    /// Ledgers that may be considered now, the oldest first, `max` at most.
     pub fn due(&self, now_ns: u64, is_short: bool, max: usize) -> Vec<Candidate> {
         if !self.config.is_on {
             return Vec::new();

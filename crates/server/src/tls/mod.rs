@@ -105,7 +105,7 @@ impl TlsConfig {
     /// The default interval of these checks. The files are small.
     pub const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
 
-    /// TLS for everybody, with these files and defaults for all else.
+    /// TLS for all clients, with these files and defaults for all else.
     pub fn new(certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> TlsConfig {
         TlsConfig {
             certificates: certificates.into(),

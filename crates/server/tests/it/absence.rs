@@ -93,7 +93,7 @@ async fn x18_r12_bk_2612_wiped_disks_deny_nothing() {
     bookie.store.disconnect();
     assert_eq!(bookie.add(3, 0).await, ErrorCode::Io, "metadata cannot be asked");
     bookie.store.reconnect();
-    // A ledger that did not exist when the disks were new: nobody is asked.
+    // A ledger that did not exist when the disks were new: metadata is not asked.
     assert_eq!(bookie.add(100, 0).await, ErrorCode::Ok);
     bookie.collect("").await;
     let limbo = bookie.json("/api/v1/bookie/limbo").await;
@@ -139,8 +139,8 @@ async fn r10_bk_4812_a_bookie_created_anew_under_its_id_takes_no_late_writer() {
     bookie.stop().await;
 }
 
-/// An add that waits for a word when the bookie is asked to stop gets its answer: the reader of metadata goes on for as long as
-/// connections are served. The store does not answer, so that it is a refusal.
+/// An add that waits for a check of metadata when the bookie is told to stop gets its answer: the reader of metadata
+/// goes on for as long as connections are served. The store does not answer, so it is a refusal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_add_that_waits_for_metadata_is_answered_by_a_stop() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
@@ -205,7 +205,7 @@ async fn r33_bk_4668_a_surplus_ledger_goes_without_harm_to_a_repair() {
     assert_eq!(bookie.recover(1, 1).await, ErrorCode::Ok);
     bookie.collect(surplus).await;
     assert_eq!(bookie.read(1, 1).await, ErrorCode::Ok);
-    // Unchanged, but somebody holds the lock.
+    // Unchanged, but another worker holds the lock.
     let (locks, other) = (bookie.layout.replication_locks(), BookieId::new("worker").unwrap());
     let lock = locks.try_lock(id(1), &other).await.unwrap().unwrap();
     bookie.collect(surplus).await;
@@ -245,7 +245,7 @@ async fn a_ledger_created_again_under_its_id_is_taken_when_metadata_says_so() {
     bookie.collect("").await;
     assert_eq!(bookie.read(1, 0).await, ErrorCode::NoLedger);
     assert_eq!((bookie.add(1, 1).await, bookie.recover(1, 1).await), (ErrorCode::Fenced, ErrorCode::Fenced));
-    // What was said of it a moment ago is kept for a second.
+    // The verdict of a moment ago is kept for a second.
     tokio::time::sleep(bindery_server::metadata_check::VERDICT_TTL).await;
     bookie.put(1, "bookie-0", LedgerState::Open).await;
     assert_eq!(bookie.add(1, 1).await, ErrorCode::Ok);

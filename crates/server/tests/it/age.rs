@@ -118,7 +118,7 @@ async fn v3_adds_that_waited_in_the_kernel_are_refused() {
     bookie.stop().await;
 }
 
-/// A recovery that is refused only begins anew: its adds, and fences, are done however long they waited.
+/// A recovery that is refused only starts over: its adds, and fences, are done however long they waited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recovery_adds_and_fences_are_done_however_long_they_waited_in_the_kernel() {
     let bookie = start(Limits { request_age_max: AGE_MAX, ..Limits::default() }).await;

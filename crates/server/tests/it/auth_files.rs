@@ -120,7 +120,7 @@ async fn refusals_are_audited_and_a_changed_file_takes_effect() {
     eyes.send(&add_frame(1, 3, 10, v2::Flags::NONE, KEY)).await;
     assert_eq!(eyes.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 3));
 
-    // A file that cannot be read is an alarm, and everybody stays.
+    // A file that cannot be read is an alarm, and all clients stay connected.
     std::fs::write(dir.path().join("users"), "nonsense\n").unwrap();
     let state = async || bookie.get("/api/v1/bookie/state").await;
     until("an alarm", async || state().await.contains("files of users cannot be reloaded")).await;

@@ -17,8 +17,8 @@ fn entries(ledger: i64, entries: std::ops::Range<i64>, size: usize) -> Vec<Vec<u
     entries.map(|entry| body(ledger, entry, entry - 1, size)).collect()
 }
 
-/// BookKeeper #4641: a count of 0 is no limit. The batch ends at the end of the ledger, at the size that was asked for,
-/// or at the server's; it goes on from where it ended, and beyond the end it is refused. Nonsense ends, too.
+/// BookKeeper #4641: a count of 0 is no limit. The batch ends at the end of the ledger, at the requested size, or at
+/// the server's; it goes on from where it ended, and beyond the end it is refused. Nonsense ends, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r32_bk_4641_a_count_of_zero_ends() {
     let window = 64 * 1024;
@@ -131,8 +131,8 @@ async fn r32_bk_4788_repeated_batches_answer_each_request_with_its_own() {
 }
 
 /// BookKeeper #4789: a batch that meets a damaged entry. When it is the first the answer is an I/O error, so that the
-/// client asks another bookie; else the batch ends before it. The same batch asked again on the same connection, and
-/// what is asked behind it, is answered all the same.
+/// client asks another bookie; else the batch ends before it. The same batch, requested again on the same connection,
+/// and the requests behind it are still answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r32_bk_4789_a_batch_ends_before_damage_and_can_be_asked_for_again() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);

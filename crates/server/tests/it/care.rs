@@ -1,5 +1,5 @@
-//! Care of connections over real sockets: who may come in, how long a peer may hold what it does not use, what a stop
-//! finishes. A whole bookie, watched through its admin port.
+//! Care of connections over real sockets: which peers may come in, how long a peer may hold what it does not use, and
+//! which work a stop finishes. A whole bookie, watched through its admin port.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -115,7 +115,7 @@ impl Running {
         self.until(&format!("{name} {value}"), async |running| running.metric(name).await == value).await;
     }
 
-    /// Stops in order; by then nothing is held by anybody.
+    /// Stops in order; by then no peer holds anything.
     async fn stop(self) {
         self.stop.set();
         assert_eq!(tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap(), Ended::Stopped);
@@ -274,7 +274,7 @@ async fn a_first_request_must_come_in_time_and_later_ones_may_take_theirs() {
     };
     tokio::join!(trickled, is_closed(&mut short), is_closed(&mut large));
     bookie.until_metric("bindery_connections_closed_silent", 3).await;
-    // Who sent nothing is not in the middle of anything.
+    // A peer that sent nothing is not in the middle of a request.
     let mut quiet = bookie.connect().await;
     send(&mut client, &later[10..]).await;
     assert!(answer(&mut client).await.is_some(), "a client's request may take longer");
@@ -389,7 +389,7 @@ async fn the_admin_port_answers_while_every_connection_is_stalled() {
     bookie.stop().await;
 }
 
-/// A peer that acknowledges nothing holds its bytes for `unanswered_max`, though nobody else wants them.
+/// A peer that acknowledges nothing holds its bytes for `unanswered_max`, though no other peer wants them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_takes_nothing_is_given_up_by_the_kernel() {
     let socket = SocketOptions { unanswered_max: Some(Duration::from_secs(1)), ..SocketOptions::default() };
@@ -412,7 +412,7 @@ async fn a_peer_that_takes_nothing_is_given_up_by_the_kernel() {
 /// Listener invariant 4: everything that had been received is answered, then the connection is closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_answers_what_was_received() {
-    // Nothing waits for a peer in the middle of a frame.
+    // The stop does not wait for a peer in the middle of a frame.
     let limits = Limits { drain_max: Duration::from_secs(600), ..Limits::default() };
     let bookie = start(limits).await;
     let mut client = bookie.client().await;

@@ -225,8 +225,8 @@ async fn a_full_bookie_looks_for_ledgers_that_were_deleted() {
     running.stop().await;
 }
 
-/// R38: what was full before says nothing about now. P11: a full one starts, gives its reserve up for it, registers as
-/// what it is from the beginning, and takes the reserve back when there is room.
+/// R38: a disk that was full before says nothing about now. P11: a full one starts, gives its reserve up for it,
+/// registers in its true state from the beginning, and takes the reserve back when there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_bookie_starts_and_its_next_start_on_empty_disks_is_writable() {
     let place = Place::new().await;

@@ -1,5 +1,5 @@
-//! Garbage collection of a whole bookie against a metadata store in memory: what is deleted goes, and doubt drops
-//! nothing (IB16).
+//! Garbage collection of a whole bookie against a metadata store in memory: deleted ledgers go, and doubt drops nothing
+//! (IB16).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -305,7 +305,7 @@ async fn what_is_deleted_goes_however_much_it_is() {
     }
 }
 
-/// A scrub that is asked for covers everything that is flushed, names damage, and costs no other entry.
+/// A requested scrub covers everything that is flushed, names damage, and costs no other entry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scrub_can_be_asked_for_and_waited_for() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);

@@ -302,8 +302,8 @@ async fn a_deep_pipeline_waits_for_the_disk_that_hangs_only_where_it_needs_that(
     world.bookie.stop().await;
 }
 
-/// Many connections have reads on the hung disk, single ones and batches, which together are many times the pool for loaded
-/// entries at its least size: it has room for everybody else.
+/// Many connections have reads on the hung disk, single ones and batches, which together are many times the pool for
+/// loaded entries at its least size: it has room for all other peers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_many_read_from_a_disk_that_hangs_leaves_the_pools_to_others() {
     const STUCK: usize = 60;

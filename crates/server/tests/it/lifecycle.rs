@@ -129,7 +129,7 @@ async fn a_bookie_whose_store_becomes_another_cluster_stops_unlisted() {
     assert!(open(&cluster).await.registration().list().await.unwrap().is_empty());
 }
 
-/// Who asks whether the bookie is ready is told of a registration that is gone, or that nobody can count on.
+/// The readiness check reports a registration that is gone, or that no client can count on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bookie_that_clients_do_not_find_is_not_ready() {
     let dir = tempfile::tempdir().unwrap();

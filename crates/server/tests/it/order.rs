@@ -102,7 +102,7 @@ fn neighbours(bookie: &Bookie) -> (i64, i64) {
 
 fn add_of<'a>(id: i64, entry: i64, is_recovery: bool, body: &'a [u8]) -> Add<'a> {
     Add {
-        // No connection has this number: nobody is answered.
+        // No connection has this number: no client is answered.
         origin: Origin { connection: u64::MAX, txn: 0, tag: 2 },
         ledger: ledger(id),
         entry: EntryId::new(entry).unwrap(),
@@ -249,8 +249,8 @@ async fn a_refusal_at_once_stays_behind_an_older_add_of_its_key() {
     bookie.stop().await;
 }
 
-/// IB23: an add that waits for a word of metadata is not passed by a later one of its key, though the ledger was vouched
-/// for in between; nor by one that finds no memory to wait in. Later ones of other keys do not wait.
+/// IB23: an add that waits for a check of metadata is not passed by a later one of its key, though the ledger was
+/// vouched for in between; nor by one that finds no memory to wait in. Later ones of other keys do not wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     let bookie = start(limits(DEADLINE)).await;
@@ -290,7 +290,7 @@ async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     bookie.stop().await;
 }
 
-/// Recovery adds have room of their own, whatever came before them on their connection; adds of one ledger stay in
+/// Recovery adds have room of their own, regardless of earlier requests on their connection; adds of one ledger stay in
 /// order, those of a recovery among them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovery_add_does_not_wait_for_ordinary_adds_of_other_ledgers() {
@@ -320,7 +320,7 @@ async fn ordinary_adds_do_not_pass_the_line_behind_a_recovery_add() {
     gate.shut(true);
     let bodies = [body(1, 0, -1, 10), body(1, 1, -1, 10), body(1, 2, -1, 10)];
     bookie.shared.metrics.adds_in_progress.add(2);
-    // The group of this one stands still, so that nobody gets a turn.
+    // The group of this one stands still, so that no waiter gets a turn.
     assert_eq!(engine.add_batch(shard_of(&bookie, 1), &[add_of(1, 0, true, &bodies[0])]), 1);
     until(|| gate.is_waited_at()).await;
     let turn = wait_for_all_room(&bookie, 1);
@@ -434,9 +434,9 @@ async fn greeted(bookie: &Bookie) -> Client {
     client
 }
 
-/// While adds of a connection wait for room, what comes in later reads of it passes them: fences, recovery adds, health
-/// requests, FORCE_LEDGER and reads of other ledgers. What depends on them does not, and nothing else passes that
-/// (reader::ahead, invariant 1).
+/// While adds of a connection wait for room, requests in later reads of it pass them: fences, recovery adds, health
+/// requests, FORCE_LEDGER and reads of other ledgers. Requests that depend on the adds do not, and no other request
+/// passes those (reader::ahead, invariant 1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_need_not_wait_for_adds_passes_them_in_later_reads() {
     let bookie = start(limits(DEADLINE)).await;
@@ -516,7 +516,7 @@ async fn adds_read_ahead_stay_within_their_memory_and_keep_their_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn adds_that_wait_for_room_keep_no_read_buffer_from_others() {
     const BUFFERS: usize = 4;
-    // Longer than anybody here waits for an answer.
+    // Longer than any client here waits for an answer.
     let limits = limits(10 * PATIENCE);
     let (buffers, firsts) = (BUFFERS * limits.read_buffer_bytes, BUFFERS * limits.first_buffer_bytes);
     let plan = MemoryPlan {
@@ -535,7 +535,7 @@ async fn adds_that_wait_for_room_keep_no_read_buffer_from_others() {
         assert_eq!(writer.next_v2().await, OwnedV2::Add(ErrorCode::Ok, one, entry));
         writers.push(writer);
     }
-    // Clients of which nobody knows yet that they add.
+    // Clients that are not yet known to add.
     for _ in 0..2 * BUFFERS {
         writers.push(greeted(&bookie).await);
     }

@@ -51,9 +51,10 @@ async fn eventually(holds: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, wait).await.expect("it holds in time");
 }
 
-/// D2 with D3, D5: 64 peers pipeline 20,000 reads each of large entries and take nothing. One that takes what it asks for
-/// goes on reading, adding and fencing; what the others hold is dropped; one of them that begins to read after all gets
-/// each frame whole, the one that was cut included; and when they close, all pools are empty (IB20, IB21, P9).
+/// D2 with D3, D5: 64 peers pipeline 20,000 reads each of large entries and take nothing. One that takes what it asks
+/// for goes on reading, adding and fencing; the responses that the others hold are dropped; one of them that begins to
+/// read after all gets each frame whole, the one that was cut included; and when they close, all pools are empty (IB20,
+/// IB21, P9).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_four_peers_that_take_nothing_cost_the_others_nothing() {
     let size = 500_000;
@@ -104,7 +105,7 @@ async fn sixty_four_peers_that_take_nothing_cost_the_others_nothing() {
     bookie.stop().await;
 }
 
-/// What each peer holds is bounded by what is loaded ahead, and not by the window: small entries.
+/// The memory of each peer is bounded by the bytes loaded ahead, and not by the window: small entries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_takes_nothing_holds_a_write_of_entries_and_its_share_of_descriptors() {
     let bookie = start(limits(StalledClose::UnderPressure)).await;
@@ -117,7 +118,7 @@ async fn a_peer_that_takes_nothing_holds_a_write_of_entries_and_its_share_of_des
         deaf.push(peer);
     }
     let shared = bookie.shared.clone();
-    // What the later ones may ask for fits their kernels' buffers.
+    // The later ones may only ask for as much as fits their kernels' buffers.
     eventually(|| {
         let all = shared.connections.all();
         let blocked = all.iter().filter(|connection| connection.flow().progress_ms.is_some_and(|ms| ms > 0));
@@ -138,7 +139,7 @@ async fn a_peer_that_takes_nothing_holds_a_write_of_entries_and_its_share_of_des
     bookie.stop().await;
 }
 
-/// `stalledConnectionClose=always`: closed though nobody needs anything, and counted.
+/// `stalledConnectionClose=always`: closed though no other peer needs anything, and counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_peer_is_closed_when_the_operator_wants_it() {
     let bookie = start(limits(StalledClose::Always)).await;

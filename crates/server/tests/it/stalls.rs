@@ -1,5 +1,5 @@
-//! Peers that do not read, and the rest of the bookie: R16, R17 (IB20, IB21). What is asserted is that answers come, and
-//! what is held meanwhile; a bookie that waits for such a peer anywhere gives no answer at all.
+//! Peers that do not read, and the rest of the bookie: R16, R17 (IB20, IB21). The tests assert that answers come, and
+//! how much is held in the meantime; a bookie that waits for such a peer anywhere gives no answer at all.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -71,7 +71,7 @@ async fn healthy_round(bookie: &Bookie, round: i64) {
     assert_eq!(client.v3(1, info).await.status, ErrorCode::Ok.v3());
 }
 
-/// Waits until nothing is loaded for anybody.
+/// Waits until no entry is loaded for any peer.
 async fn until_returned(bookie: &Bookie) {
     let returned = async {
         while bookie.shared.pools.gauges().iter().any(|(_, gauge)| (gauge.used, gauge.waiting) != (0, 0)) {
@@ -87,8 +87,8 @@ fn one_thread() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// R16: peers that ask for 10,000 entries each and read none of them hold their windows and nothing else. Everything
-/// else is answered, on a runtime of one thread, and the bytes come back when they are gone.
+/// R16: peers that ask for 10,000 entries each and read none of them hold only their windows. Everything else is
+/// answered, on a runtime of one thread, and the bytes come back when they are gone.
 #[test]
 fn r16_bk_4730_4827_peers_that_read_nothing_hold_their_windows_only() {
     const DEAF: usize = 12;
@@ -122,9 +122,9 @@ fn r16_bk_4730_4827_peers_that_read_nothing_hold_their_windows_only() {
     });
 }
 
-/// R17: who fills a bounded queue never waits for it to be emptied. The completion thread fills the outboxes of peers
-/// that add, force and write LACs; the I/O threads those of peers that read from disk. With outboxes that are full it
-/// goes on for everybody else, and the peers that filled them get every answer, in order, once they read.
+/// R17: a thread that fills a bounded queue never waits for it to drain. The completion thread fills the outboxes of
+/// peers that add, force and write LACs; the I/O threads those of peers that read from disk. With outboxes that are
+/// full it goes on for all other peers, and the peers that filled them get every answer, in order, once they read.
 #[test]
 fn r17_bk_2962_who_fills_an_outbox_does_not_wait_for_it() {
     const ADDS: i64 = 30_000;

@@ -35,7 +35,7 @@ const PEERS: u64 = 24;
 const USER: &str = "storm";
 const KIB: u64 = 1024;
 
-/// Pools so small that everybody waits for them now and then.
+/// Pools so small that every peer waits for them now and then.
 fn plan() -> MemoryPlan {
     MemoryPlan {
         write: 24 << 20,
@@ -62,7 +62,7 @@ fn limits() -> Limits {
     }
 }
 
-/// A ledger that everybody reads: large entries fill the windows of those who do not take them.
+/// A ledger that all peers read: large entries fill the windows of those who do not take them.
 const BIG: i64 = 1;
 const BIG_ENTRIES: i64 = 8;
 const BIG_BYTES: usize = 8192;
@@ -562,7 +562,7 @@ async fn storm(
     drop(first);
     let mut peers: Vec<Peer> =
         (0..PEERS).map(|number| Peer::new(number, seed, tally.clone(), tls.clone(), logs_in)).collect();
-    // Everybody goes after each part, so that the gauges can be looked at while the bookie goes on.
+    // All peers leave after each part, so that the gauges can be checked while the bookie goes on.
     for part in 1..=4 {
         let mut tasks = tokio::task::JoinSet::new();
         for mut peer in peers.drain(..) {
@@ -582,7 +582,7 @@ async fn storm(
     Ok(tally)
 }
 
-/// IB20: nothing is held once everybody has gone.
+/// IB20: nothing is held once all peers have gone.
 async fn until_idle(bookie: &Bookie, patience: Duration) -> Result<(), String> {
     let held = || -> Vec<String> {
         let pools = bookie.shared.pools.gauges().into_iter();

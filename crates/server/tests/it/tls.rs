@@ -592,9 +592,9 @@ async fn when_tls_is_required_nothing_is_handled_without_it() {
     bookie.stop().await;
 }
 
-/// R16 over TLS: peers that take nothing hold their windows, and everybody else is served. This looks at the pools; what TLS
-/// itself holds is in none of them, but charged for every connection, and bounded by the unit tests of the transport (TLS
-/// invariants 2 and 3).
+/// R16 over TLS: peers that take nothing hold their windows, and all other peers are served. This looks at the pools;
+/// what TLS itself holds is in none of them, but charged for every connection, and bounded by the unit tests of the
+/// transport (TLS invariants 2 and 3).
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn peers_that_take_nothing_hold_no_more_than_without_tls() {
     const DEAF: usize = 12;

@@ -65,7 +65,7 @@ async fn refusals_carry_the_ids_and_codes_of_the_reference() {
     // Version 1 has no key in its fencing reads.
     let old = v2::Read { version: 1, master_key: None, ..fence_request(1, -1, KEY) };
     assert_eq!(client.v2(v2::Request::Read(old)).await, none(ErrorCode::Unauthorized, 1, -1));
-    // Fencing an unknown ledger creates it, empty and fenced; the answer waits for the fence all the same.
+    // Fencing an unknown ledger creates it, empty and fenced; the answer still waits for the fence.
     let read = client.v2(v2::Request::Read(fence_request(77, -1, KEY))).await;
     assert_eq!(read, none(ErrorCode::NoEntry, 77, -1));
     client.send(&add_frame(77, 0, 10, v2::Flags::NONE, KEY)).await;
@@ -285,8 +285,8 @@ async fn what_no_client_sends_closes_that_connection_only() {
     assert_eq!(bookie.shared.metrics.closed_bad_frame.get(), bad.len() as u64);
     healthy.send(&add_frame(1, 0, 10, v2::Flags::NONE, KEY)).await;
     assert_eq!(healthy.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 0));
-    // A large frame that is announced and never comes holds its permit and nothing else, and goes with its peer. The
-    // permit of a stranger is of a pool of its own.
+    // A large frame that is announced and never comes holds only its permit, and goes with its peer. The permit of a
+    // stranger is of a pool of its own.
     let announced = [0, 0x40, 0, 0, 2, 1, 0, 0];
     let mut bomb = Client::new(&bookie).await;
     bomb.send(&announced).await;

@@ -92,8 +92,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         }
     }
 
-    /// Handles all whole frames of `data` that there is room to answer, up to the first add if that may not keep it. If adds had to wait long, what is left of it is
-    /// ahead ([`super::look_ahead`]).
+    /// Handles all whole frames of `data` that there is room to answer, up to the first add if that may not keep it. If
+    /// adds had to wait long, the rest of it is ahead ([`super::look_ahead`]).
     pub(super) async fn handle(mut self, data: &'f [u8]) -> Result<Handled, CloseReason> {
         let (mut at, mut lacks_room, mut is_at_add) = (0, false, false);
         self.rest = data;
@@ -271,7 +271,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.hand_over_late(Some(ledger)).await
     }
 
-    /// Hands the batch to the engine as far as there is room; what is left stays in it. True when nothing is.
+    /// Hands the batch to the engine as far as there is room; the rest stays in it. True when nothing is left.
     pub(in crate::connection) fn hand_over_all(&mut self) -> bool {
         if self.batch_entries == 0 {
             return true;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! 1. Adds of a ledger keep their order. Recovery adds of other ledgers pass ordinary ones: they have room of their own.
-//! 2. A refusal does not overtake the answer to an older add of its key (IB23, protocol reference, section 1.7): it goes
-//!    through the shard, unless nothing else is owed to the peer.
+//! 2. A refusal does not overtake the answer to an older add of its key (IB23, protocol reference, section 1.7): it
+//!    goes through the shard, unless the peer is owed no other answer.
 //! 3. An add is refused for its age only as far as it aged while memory was short ([`crate::pressure`]). One that is old
 //!    because this process stood still is still placed: its writer may have its quorum from others and never send it
 //!    again.
@@ -144,8 +144,8 @@ impl<'f> Frames<'_, 'f> {
         self.shared.engine.when_room(shard, self.left_of(late), waiter);
     }
 
-    /// Until when what was given late may wait for room. An add that waited to be decoded is no younger for it. A
-    /// recovery's adds are not refused for their age: it would only begin anew.
+    /// Until when the late adds may wait for room. An add that waited to be decoded is no younger for it. A recovery's
+    /// adds are not refused for their age: it would only start over.
     fn deadline_of(&self, late: &[Late]) -> Instant {
         let limits = &self.shared.limits;
         let mut patience = limits.admission_deadline;
@@ -195,7 +195,7 @@ impl<'f> Frames<'_, 'f> {
         }
     }
 
-    /// A peer that is owed nothing else hears of it even when the journal stands still.
+    /// A peer that is owed no other answer gets the refusal even when the journal stands still.
     fn refuse_at_once(&self, adds: &[Add<'_>]) {
         for add in adds {
             let (reply, received_ns) = Reply::of_origin(&add.origin);

@@ -75,7 +75,7 @@ pub(super) struct AheadSource<'a> {
 /// The look ahead of one wait.
 pub(super) struct LookAhead<'o, 'a> {
     source: &'o mut AheadSource<'a>,
-    /// Bytes that were looked at, and stay.
+    /// Bytes that were examined, and stay.
     seen: usize,
     /// Ledgers of adds that stay here, or that are at hand behind those that wait.
     held: HashSet<LedgerId>,

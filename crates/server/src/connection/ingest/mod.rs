@@ -18,10 +18,11 @@
 //! 3. Adds found in one read go to the engine together, those of a ledger in order, before anything after them that could
 //!    depend on them, and before this task waits for the peer. FORCE and WRITE_LAC come behind the adds of their ledger.
 //!    A fence comes behind those that find room; the others meet it when they are placed.
-//! 4. When a shard has no room only this task waits, and lets pass what need not wait with it ([`look_ahead`]), at most the admission deadline, and not beyond the maximum age of
-//!    what waits unless that includes recovery or high priority; what is left is then refused ([`late_adds`]). Adds that have
-//!    that age when they are read, by the time they came to the kernel ([`Inlet`]), are refused before they are placed, if
-//!    memory was short for as long.
+//! 4. When a shard has no room, only this task waits, and requests that need not wait with it pass ([`look_ahead`]). It
+//!    waits for the admission deadline at most, and not beyond the maximum age of the waiting adds unless they include
+//!    recovery or high-priority ones; adds that still have no room are then refused ([`late_adds`]). Adds that already
+//!    have that age when they are read, counted from their arrival in the kernel ([`Inlet`]), are refused before they
+//!    are placed, if memory was short for as long.
 //! 5. A peer that sent no whole request yet, or has to say who it is and did not ([`authenticate`]), reads into memory of pools of its own, a little of it, and has
 //!    `first_request_max` from its first byte to the end of that request, and before that to the end of a TLS handshake: unidentified peers cannot take memory
 //!    from clients. Of a request that is handled, nothing stays in these pools.
@@ -35,8 +36,8 @@
 //!    than a stranger may send, moves to a buffer of that pool first, and of a large frame nothing is left. A stranger keeps only the
 //!    bytes of its requests.
 //!
-//! # Order of pools     first requests, then inbound, then inbound-adds, then inbound-large: who holds of one waits for
-//! later ones only
+//! # Order of pools     first requests, then inbound, then inbound-adds, then inbound-large: a task that holds
+//! bytes of one waits only for later ones
 
 mod authenticate;
 mod batches;
@@ -70,15 +71,15 @@ use tokio::time::Instant;
 
 /// Credit taken at once for the answers to what one read brought.
 const CREDIT_STEP: usize = 16 * 1024;
-/// What a peer in the middle of a frame must send on average while others wait for memory. Below any network that
-/// bookies are run on, so that it finds only peers that do not really send; the largest frame (5 MiB) then holds its
-/// memory for 80 s at most.
+/// Minimum average rate of a peer in the middle of a frame while others wait for memory. It is below the rate of any
+/// network that bookies run on, so that only peers that do not really send fall short of it; the largest frame (5 MiB)
+/// then holds its memory for 80 s at most.
 const MIN_BYTES_PER_S: u64 = 64 * 1024;
 /// Read at least, when there is little room.
 const READ_BYTES_MIN: usize = 2048;
 /// A read's bytes are doubled up to this, from the least.
 const SLICE_BYTES_MAX: usize = 1024 * 1024;
-/// What is read at a time while others wait for the memory of large frames: a large frame may begin in it.
+/// Size of a read while others wait for the memory of large frames: a large frame may begin in it.
 const BEGUN_BYTES: usize = 4096;
 /// How long a first request may lie there without progress while others wait for its memory.
 const FIRST_STALL_MAX: Duration = Duration::from_secs(1);
@@ -90,7 +91,8 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>) -> CloseRea
     let (mut read_size, mut ahead) = (ReadSize::new(), Ahead::default());
     let mut stranger = Stranger::default();
     loop {
-        // The drain may have been seen, and the last bytes read, while memory was held: then nothing more is waited for.
+        // The drain may have been seen, and the last bytes read, while memory was held: then there is nothing to wait
+        // for.
         if !socket.is_drained() {
             tokio::select! {
                 () = connection.closed.wait() => return CloseReason::Ours,
@@ -125,7 +127,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>) -> CloseRea
         let lease = match pool.try_acquire(size as u64) {
             Some(lease) => lease,
             None => {
-                // Who waits has no turn (bulk invariant 1).
+                // A task that waits holds no turn (bulk invariant 1).
                 turn = None;
                 match lease(connection, pool, size, None, Wait::Inbound).await {
                     Ok(lease) => lease,
@@ -272,7 +274,7 @@ impl<'a> Active<'a> {
         let mut is_at_hand = false;
         loop {
             if !is_at_hand && is_drained(self.connection, self.socket) {
-                // What is decoded is answered; the rest is no whole frame.
+                // Every decoded request is answered; the rest is not a whole frame.
                 return Ok(());
             }
             let is_new = begin == end;
@@ -335,7 +337,8 @@ impl<'a> Active<'a> {
                     is_at_hand = true;
                     continue;
                 }
-                // Before its answer is seen: who was answered is a client. One that is malformed closes the connection.
+                // Before the peer sees its answer: a peer that was answered is a client. A malformed request closes the
+                // connection.
                 self.connection.speak(self.shared);
                 // Its adds may have to wait for room, and other strangers for this memory.
                 self.base.truncate(end);
@@ -481,8 +484,8 @@ impl<'a> Active<'a> {
         aside
     }
 
-    /// Waits until there is room for answers, and handles the requests `here` (invariant 2). What is left is part of a
-    /// frame, now at the beginning of the buffer; `None` when nothing is left.
+    /// Waits until there is room for answers, and handles the requests `here` (invariant 2). Returns the part of a
+    /// frame that is left, now at the beginning of the buffer; `None` when no bytes are left.
     async fn wait_for_room(
         &mut self,
         here: std::ops::Range<usize>,
@@ -527,7 +530,7 @@ impl<'a> Active<'a> {
             None if left.len() < LENGTH_PREFIX_SIZE_BYTES => {
                 lease(self.connection, self.pool, size, None, Wait::Inbound).await?
             }
-            // Nobody waits for this pool with more from it in hand.
+            // No task waits for this pool while it holds more bytes of it.
             None => {
                 let whole = left.len() + missing;
                 self.read_aside(left, whole).await?;
@@ -608,7 +611,7 @@ impl<'a> Active<'a> {
         let shared = self.shared;
         let pools = &shared.pools;
         let pool = if self.is_first { &pools.first_large } else { &pools.inbound_large };
-        // Given back before more is asked for: nobody waits for this pool while holding from it.
+        // Given back before asking for more: no task waits for this pool while it holds bytes of it.
         let large = self.large.take().filter(|(memory, _)| memory.len() >= whole);
         let at_once = large.or_else(|| pool.try_acquire(whole as u64).map(|permit| (vec![0; whole], permit)));
         self.connection.activity.holds_inbound_large(0);
@@ -624,14 +627,14 @@ impl<'a> Active<'a> {
         let filled = begun.len();
         memory[..filled].copy_from_slice(&self.base[begun]);
         if !self.is_of_adds() {
-            // It is an add in all likelihood, and keeps nothing else while it waits for room (invariant 8).
+            // It is most likely an add, and holds no other memory while it waits for room (invariant 8).
             self.set_aside(0..0);
         }
         self.read_rest(Large { memory, permit, credit, filled, whole }).await
     }
 
-    /// As [`Active::read_large`], of a frame whose beginning was set aside; waits in line for what it lacks. Always false:
-    /// a buffer is not waited for with memory for large frames in hand.
+    /// As [`Active::read_large`], of a frame whose beginning was set aside; waits in line for what it lacks. Always
+    /// false: the task does not wait for a buffer while it holds memory for large frames.
     async fn read_aside(&mut self, aside: Vec<u8>, whole: usize) -> Result<bool, CloseReason> {
         let pools = &self.shared.pools;
         let pool = if self.is_first { &pools.first_large } else { &pools.inbound_large };

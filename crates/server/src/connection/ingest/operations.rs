@@ -25,7 +25,7 @@ const V2_AUTH_ANSWER_BYTES: usize = 64;
 /// Far above ledger, LAC and the longest digest (36 bytes): it is kept in memory for each ledger.
 const EXPLICIT_LAC_BYTES_MAX: usize = 1024;
 
-/// What fencing has to do with a read.
+/// Whether a read fences.
 enum Fencing {
     No,
     /// With the key that was presented.
@@ -36,7 +36,7 @@ enum Fencing {
     Forbidden,
 }
 
-/// What is left to be done for a frame: when, depends on the adds before it.
+/// The remaining work for a frame; the adds before it decide when it is done.
 pub(super) enum Next<'f> {
     /// Nothing: it is answered, or waits for its turn to be.
     Done,
@@ -327,8 +327,9 @@ impl<'f> Frames<'_, 'f> {
         }
         let (ledger, seq) = (request.ledger, request.seq);
         if let Fencing::With(key) = fencing {
-            // What came before the fence is ahead of it in the journal, as far as there is room. Reads and adds are not
-            // ordered (section 1.7): an add that waits for room was acknowledged to nobody, and meets the fence.
+            // Requests received before the fence are ahead of it in the journal, as far as there is room. Reads and
+            // adds are not ordered (section 1.7): an add that waits for room has not been acknowledged, and meets the
+            // fence.
             self.hand_over_all();
             if !self.connection.push_read(self.shared, request) {
                 return;
@@ -414,7 +415,7 @@ impl<'f> Frames<'_, 'f> {
             Ok(Poll::Parked(id)) => {
                 let is_parked = self.connection.polls.lock().set_id(seq, id);
                 if !is_parked {
-                    // It ended before the engine's id for it was known, so nobody else takes it back.
+                    // It ended before the engine's id for it was known, so no other code takes it back.
                     self.shared.engine.cancel_poll(ledger, id);
                 }
                 // The sender watches the deadline.
@@ -461,7 +462,7 @@ impl<'f> Frames<'_, 'f> {
         Next::WriteLac(txn, WriteLac { ledger, key, lac, body })
     }
 
-    /// What came before it to its ledger is placed, and its answer promised.
+    /// Earlier requests to its ledger are placed, and its answer is promised.
     pub(super) fn write_lac(&mut self, txn: u64, write: WriteLac<'f>) {
         let WriteLac { ledger, key, lac, body } = write;
         let received_ns = self.received_ns;

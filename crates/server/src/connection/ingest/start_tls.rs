@@ -10,9 +10,10 @@
 //! ```
 //!
 //! # Invariants
-//! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. A peer that has to log in and
-//!    has not may send other frames first ([`super::authenticate`]): each is answered before the next is handled. A later
-//!    START_TLS is refused as a bad request, as is any START_TLS sent to a bookie without certificates.
+//! 1. TLS begins with the first frame of a connection or not at all, so the peer is owed no answer when it begins. A
+//!    peer that has to log in and has not may send other frames first ([`super::authenticate`]): each is answered
+//!    before the next is handled. A later START_TLS is refused as a bad request, as is any START_TLS sent to a bookie
+//!    without certificates.
 //! 2. Bytes behind the frame, or those of the first record, even from the same read, belong to the handshake and are never split into
 //!    frames. One short frame of AUTH behind START_TLS is an exception ([`super::early_auth`]): it is answered inside TLS.
 //! 3. START_TLS does not count as a request: the peer stays a stranger until its first whole request over TLS. It has

@@ -127,7 +127,7 @@ impl Completion {
                     reply.put_add(code, add.ledger.get(), add.entry.get(), out);
                 }
             });
-            // Behind it: whoever sees that nothing is owed may answer at once and overtakes nothing.
+            // After it: a task that sees no answer owed may answer at once and overtakes nothing.
             connection.activity.on_adds_owed(-(run.len() as i64));
             if connection.touched.fetch_add(run.len(), Ordering::AcqRel) == 0 {
                 touched.push(connection);

@@ -2,12 +2,12 @@
 //! take at once, and ends its long polls.
 //!
 //! # Invariants
-//! 1. It never waits inside a step: bytes, slots of the I/O pool, the socket and deadlines are waited for all at once.
-//!    So a read that waits for the disk holds up neither reads from memory, nor those of another disk, nor writing.
+//! 1. It never waits inside a step: it waits for bytes, slots of the I/O pool, the socket and deadlines all at once. So
+//!    a read that waits for the disk holds up neither reads from memory, nor those of another disk, nor writing.
 //! 2. Reads are started while the peer takes what is loaded. From a drop of responses ([`Outbox::drop_responses`]) on,
 //!    nothing is loaded before the socket takes bytes again, and then the frame of which the peer has a part goes first.
 //! 3. A turn at a pool is used or given back before the task waits for its peer.
-//! 4. What is larger than its pool is refused: no turn at it would ever be enough.
+//! 4. A load larger than its pool is refused: no turn at the pool would ever be enough.
 //! 5. A read that waits for a disk is refused at the maximum age also while that disk takes no more loads. It is refused
 //!    earlier when its connection is not read for want of room for more reads, and the disk has been silent for
 //!    [`crate::limits::Limits::admission_deadline`]: later requests may need another disk, or none.
@@ -48,7 +48,7 @@ const LATE_MAX: usize = 64;
 const LATE_CHECK: Duration = Duration::from_secs(1);
 /// So often while their connection is not read because of them.
 const UNREAD_CHECK: Duration = Duration::from_millis(100);
-/// A peer that does not read is looked at so often, or more often when drops come sooner.
+/// How often a peer that does not read is checked, at least; more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
 
 /// How often to check whether all answers of a connection with used-up keys have left.
@@ -58,7 +58,7 @@ const WORN_CHECK: Duration = Duration::from_millis(20);
 enum Sent {
     /// Whatever there was.
     All,
-    /// What the peer takes now.
+    /// As much as the peer takes now.
     Part,
     /// Nothing: it is the turn of others.
     Nothing,
@@ -352,7 +352,7 @@ impl Sender {
         let connection = self.connection.clone();
         let rules = self.shared.limits.stall;
         let stall_check = STALL_CHECK.min(rules.drop_after.max(Duration::from_millis(10)));
-        // Nothing happened but that time went by: only the peer is looked at. A thousand that take nothing are to cost nothing.
+        // When only time has passed, only the peer is checked. A thousand peers that take nothing must cost nothing.
         let mut is_look = false;
         loop {
             if connection.closed.is_set() {

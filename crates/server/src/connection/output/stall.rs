@@ -1,10 +1,10 @@
 //! What to do with a peer that takes nothing.
 //!
 //! # Invariants
-//! 1. Only time without any progress counts: one byte taken begins it anew.
-//! 2. Nothing is dropped or closed because of pools while nobody waits and they have room.
-//! 3. Dropping comes first: who holds nothing any more is not closed for the sake of others, except when the operator
-//!    wants stalled peers closed always.
+//! 1. Only time without any progress counts: a single byte taken restarts it.
+//! 2. Pools cause no drop and no close while they have room and no task waits for them.
+//! 3. Dropping comes first: a peer that no longer holds anything is not closed for the sake of others, unless the
+//!    operator wants stalled peers always closed.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub struct StallRules {
 pub struct Watch(Option<(u64, u64)>);
 
 impl Watch {
-    /// Nothing waits for the peer.
+    /// Called when no bytes wait for the peer.
     pub fn reset(&mut self) {
         self.0 = None;
     }

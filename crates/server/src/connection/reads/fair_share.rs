@@ -124,9 +124,9 @@ mod tests {
         assert_eq!(pool.gauge().used, 0, "invariant 1");
     }
 
-    /// Goal: bytes in about equal parts when a pool is short. Method: connections with entries of 500 B, 8 KiB, 1 MiB and 4 MiB
-    /// take all they can, up to a window; what they got leaves in the order in which it came, as over one network. The
-    /// windows are larger than what each gets of the pool, else they would say who gets what.
+    /// Goal: bytes in about equal parts when a pool is short. Method: connections with entries of 500 B, 8 KiB, 1 MiB
+    /// and 4 MiB take all they can, up to a window; their bytes leave in the order in which they came, as over one
+    /// network. The windows are larger than each one's part of the pool; otherwise they would decide the shares.
     #[test]
     fn connections_get_equal_bytes_whatever_the_size_of_their_entries() {
         const WINDOW: u64 = 4 << 20;
@@ -157,7 +157,8 @@ mod tests {
         }
         let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
         assert!(*least > 10 << 20, "{served:?}");
-        // Who asks at a moment when nobody else waits gets more than a turn. By entries it would be 8,000 to 1.
+        // A connection that asks at a moment when no other waits gets more than a turn. Counted by entries it would be
+        // 8,000 to 1.
         assert!(*most <= least * 3, "within a factor of 3: {served:?}");
     }
 

@@ -1,6 +1,6 @@
 //! Long polls of one connection: reads that wait until a ledger's LAC (last add confirmed) moves (protocol reference,
-//! section 2.6). A parked poll holds its descriptor, for which the memory limit has a part of its own
-//! ([`crate::memory::MemoryPlan::long_polls_max`]), and nothing else: room for its answer is promised again when it ends.
+//! section 2.6). A parked poll holds only its descriptor, for which the memory limit has a part of its own
+//! ([`crate::memory::MemoryPlan::long_polls_max`]); room for its answer is promised again when it ends.
 //!
 //! # Limits     `long_polls_per_connection_max`, `long_polls_max`
 
@@ -15,7 +15,7 @@ pub struct PollRead {
     pub previous: i64,
     /// Send the next entry along.
     pub wants_entry: bool,
-    /// When an update woke it, in milliseconds since 1970; `None` after a timeout or when nothing was waited for.
+    /// When an update woke it, in milliseconds since 1970; `None` after a timeout or when it did not wait.
     pub woken_at_ms: Option<i64>,
 }
 

@@ -17,15 +17,16 @@
 //!    it has entry bytes, the kernel has it. So a response that is dropped and loaded again overtakes no other of its key.
 //! 2. A fencing read overtakes plain reads of other keys. Older reads of its own key go with it, just before it.
 //! 3. At most `max` requests are held, and [`RESERVE`] more of the priority class, so that plain reads never keep a
-//!    recovery out. While there is no room the reader takes no requests ([`ReadQueue::room`]); one that comes all the same
-//!    (a long poll that ended, a fencing read behind many) is refused at once. If its key is being read, that refusal passes for the one
-//!    of an older read, which is as good: reads of one key are alike, and it is the newer one that will be served. Not so
-//!    when one of them fences: then the refusal waits for its turn; at most [`RESERVE`] of these are held.
+//!    recovery out. While there is no room the reader takes no requests ([`ReadQueue::room`]); one that comes
+//!    nevertheless (a long poll that ended, a fencing read behind many) is refused at once. If its key is being read,
+//!    that refusal passes for the one of an older read, which is as good: reads of one key are alike, and it is the
+//!    newer one that will be served. Not so when one of them fences: then the refusal waits for its turn; at most
+//!    [`RESERVE`] of these are held.
 //! 4. Each request pushed is given out by `next_*` exactly once between two `put_back`s, `take_back`s or `unpark`s, and
 //!    leaves with `finish`.
 //! 5. Those that are parked for object storage do not keep others out, up to [`IN_TIER_MAX`] of them.
-//! 6. Descriptors are covered ([`crate::connection::reads::queue_memory`]), but for those of the priority class. What is not covered is refused as
-//!    above.
+//! 6. Descriptors are covered ([`crate::connection::reads::queue_memory`]), except those of the priority class.
+//!    Requests that are not covered are refused as above.
 
 use crate::connection::reads::queue_memory::{self, QueueMemory};
 use crate::connection::request::{ReadKind, ReadRequest};
@@ -49,12 +50,12 @@ const CLASS_KEPT: usize = 256;
 
 type Key = (i64, i64);
 
-/// What became of a request that was pushed.
+/// The outcome of pushing a request.
 #[derive(Debug, PartialEq)]
 pub enum Pushed {
     /// It will run.
     Queued,
-    /// Too many are held: it will be answered with too-many-requests when its turn comes. Do nothing else for it.
+    /// Too many are held: it will be answered with too-many-requests when its turn comes. No further action is needed.
     RefusedInTurn,
     /// Too many are held, and nothing it could overtake: answer it with too-many-requests now.
     Refused(Box<ReadRequest>),
@@ -98,7 +99,7 @@ pub struct ReadQueue {
     is_awaited: bool,
     /// Tells it.
     room_made: Arc<Notify>,
-    /// What is finished from now on is of before, and known no more.
+    /// Requests that finish from now on were queued before the close, and are no longer known.
     is_closed: bool,
 }
 
@@ -149,8 +150,8 @@ impl ReadQueue {
         self.max + self.in_tier.min(IN_TIER_MAX)
     }
 
-    /// What is notified once there is room for some reads, unless there is room now. There will be: what is held
-    /// finishes.
+    /// The handle that is notified once there is room for some reads, unless there is room now. Room will come: the
+    /// held requests finish.
     pub fn await_room(&mut self) -> Option<Arc<Notify>> {
         self.is_awaited = self.room() == 0;
         self.is_awaited.then(|| self.room_made.clone())
@@ -395,10 +396,10 @@ impl ReadQueue {
         late
     }
 
-    /// Memory that many requests took goes when none is left: nothing else covers it (invariant 5).
+    /// Memory that many requests took goes when none is left: it is not covered by any other means (invariant 5).
     fn shrink(&mut self) {
         const KEPT: usize = 2 * queue_memory::FREE;
-        // Most connections ask for more than this, over and over: what is kept does not have to grow again.
+        // Most connections ask for more than this, over and over: the kept part does not have to grow again.
         for lane in self.runnable.iter_mut().chain(self.arrived.iter_mut()) {
             lane.shrink_to(KEPT);
         }
@@ -448,8 +449,8 @@ impl ReadQueue {
         self.cover.leased_bytes()
     }
 
-    /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; nobody runs it.
-    /// The old queue is to be dropped without the lock.
+    /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; it is not
+    /// run. The old queue is to be dropped without the lock.
     #[must_use = "it is not to be dropped with the lock held"]
     pub fn clear(&mut self) -> ReadQueue {
         let room_made = self.room_made.clone();
@@ -600,7 +601,7 @@ mod tests {
         panic!("the refused read was never answered");
     }
 
-    /// Invariant 3: who waits for room is told once, when there is some for more than one read.
+    /// Invariant 3: a waiter for room is notified once, when there is room for more than one read.
     #[test]
     fn room_is_made_by_reads_that_finish() {
         let mut queue = queue(100);

@@ -31,7 +31,7 @@ impl QueueMemory {
         QueueMemory { pool, lease: None }
     }
 
-    /// What it is leased from.
+    /// The pool it is leased from.
     pub fn pool(&self) -> ByteBudget {
         self.pool.clone()
     }

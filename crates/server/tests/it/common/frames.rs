@@ -117,7 +117,7 @@ impl OwnedV2 {
     }
 }
 
-/// Sends a request and waits for its answer; nothing else may be under way on the socket.
+/// Sends a request and waits for its answer; no other request may be under way on the socket.
 pub async fn exchange(socket: &mut TcpStream, request: v2::Request<'_>) -> OwnedV2 {
     socket.write_all(&framed(request)).await.unwrap();
     let len = socket.read_u32().await.unwrap();

@@ -104,7 +104,7 @@ pub async fn start(config: BookieConfig, cluster: &MemoryCluster) -> Running {
     try_start(config, cluster).await.unwrap()
 }
 
-/// What is said to a start that must not be.
+/// The error of a start that must be refused.
 pub async fn refused(config: BookieConfig, cluster: &MemoryCluster) -> String {
     try_start(config, cluster).await.map(|_| ()).unwrap_err().to_string()
 }
@@ -154,7 +154,7 @@ impl Running {
         http(self.admin, method, path, body).await
     }
 
-    /// What the admin port has there.
+    /// The body that the admin port returns for `path`.
     pub async fn get(&self, path: &str) -> String {
         let (status, body) = self.http("GET", path, "").await;
         assert!(status.contains("200"), "{path}: {status} {body}");

@@ -8,7 +8,7 @@
 //! reads that wait ◄── descriptors ◄── drop_responses() ┴─► Part ──► the same bytes loaded ──► resume() ──► segments
 //! ```
 //! Answers of a group are appended under a short mutex and written right there, by the completion thread, as long as
-//! the socket takes them; what it does not take is left to the sender task, which waits for the socket.
+//! the socket takes them; the rest is left to the sender task, which waits for the socket.
 //!
 //! # Invariants
 //! 1. Bytes leave in the order in which they were appended, but for responses that were dropped and loaded again; one
@@ -29,10 +29,10 @@
 //!    frame. Answers without entries stay.
 //! 8. A request leaves by `finished` when the kernel has the last byte of its response, once.
 //! 9. Half of the outbox pool is for first steps: a connection takes more only of the other half, and no more than one
-//!    part in [`SHARES`] of what it leaves free of that. What it lacks then comes of its own answers as they leave. So
-//!    peers that ask for much and read nothing leave a first step to those that come later. Promises of long polls that
-//!    ended are no new requests, and may have all of the pool.
-//! 10. What waits for a peer stands in buffers of at most twice its bytes, or of a KiB.
+//!    part in [`SHARES`] of what it leaves free of that. Beyond that it gets bytes only as its own answers leave. So
+//!    peers that ask for much and read nothing leave a first step to later peers. Promises of long polls that ended are
+//!    no new requests, and may have all of the pool.
+//! 10. Bytes that wait for a peer are in buffers of at most twice their size, or of a KiB.
 //!
 //! # Limits     `answers_max` per connection; above [`FREE_BYTES`] backed by the outbox pool in steps of
 //! [`LEASE_STEP`], but for [`UNBACKED_BYTES_MAX`] of long polls; `window_max` and `ahead_max` per class; a segment:
@@ -59,7 +59,7 @@ use tokio::sync::Notify;
 
 /// Room for answers that every connection has without asking the pool: part of its fixed cost.
 pub const FREE_BYTES: usize = 4096;
-/// What a connection takes from the outbox pool at a time.
+/// Bytes that a connection takes from the outbox pool at a time.
 const LEASE_STEP: usize = 8 * 1024;
 /// Promised to long polls that ended without anything that backs it, at most.
 const UNBACKED_BYTES_MAX: usize = 32 * 1024;
@@ -128,7 +128,7 @@ pub struct Window {
 
 /// A frame of which the peer has a part, dropped.
 pub struct Part {
-    /// What it must be made of.
+    /// The identity that the rebuilt frame must have.
     pub identity: Arc<Identity>,
     /// Bytes of it that the kernel had taken.
     pub sent: usize,
@@ -136,7 +136,7 @@ pub struct Part {
     pub class: ReadClass,
 }
 
-/// What a connection's outbox holds at one moment, in bytes.
+/// Bytes in a connection's outbox at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutboxUse {
     /// Loaded entries not yet with the kernel.
@@ -170,7 +170,7 @@ struct State {
     sent: u64,
 }
 
-/// What an outbox holds, for operators. Bytes.
+/// The contents of an outbox, for operators, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutboxView {
     /// Appended, and not with the kernel.
@@ -194,7 +194,7 @@ pub struct OutboxView {
 }
 
 impl State {
-    /// Bytes that wait for the kernel; none while somebody writes.
+    /// Bytes that wait for the kernel; none while a thread writes.
     fn unsent(&self) -> u64 {
         let queued: usize = self.segments.iter().map(|segment| segment.len() - segment.written).sum();
         let dropped = self.part.as_ref().map_or(0, |(_, part)| part.identity.frame_len() - part.sent);
@@ -270,7 +270,7 @@ impl Outbox {
         state.lease.is_none() || state.leased() + LEASE_STEP as u64 <= self.share()
     }
 
-    /// What a connection may take of the pool now, beyond a first step (invariant 9).
+    /// Bytes that a connection may take of the pool now, beyond a first step (invariant 9).
     fn share(&self) -> u64 {
         let gauge = self.pool.gauge();
         (gauge.capacity / 2).saturating_sub(gauge.used) / SHARES
@@ -380,9 +380,9 @@ impl Outbox {
         self.answer(promised.max(frame.len()), |out| out.extend_from_slice(&frame));
     }
 
-    /// Takes `bytes` of the window of its read_window for a load that begins, or refuses when it is full, or when enough is
-    /// loaded that the kernel has not taken. An entry larger than the whole window goes alone: what is asked of an empty
-    /// read_window is never refused (invariant 5).
+    /// Takes `bytes` of the window of its read_window for a load that begins, or refuses when it is full, or when
+    /// enough is loaded that the kernel has not taken. An entry larger than the whole window goes alone: an empty
+    /// read_window refuses no load (invariant 5).
     pub fn open_window(&self, bytes: usize, class: ReadClass) -> Option<Window> {
         let (window_max, ahead_max) = (self.window_max, self.ahead_max);
         let mut state = self.state.lock();
@@ -429,8 +429,8 @@ impl Outbox {
         has_room
     }
 
-    /// The window for the rest of a frame of which the peer has a part: nothing else is sent before it, so it is never
-    /// refused. There is one such frame.
+    /// The window for the rest of a frame of which the peer has a part: no other bytes are sent before it, so it is
+    /// never refused. There is one such frame.
     pub fn open_window_of_part(&self, bytes: usize, class: ReadClass) -> Window {
         self.state.lock().windows[class].open(bytes, class)
     }
@@ -452,7 +452,7 @@ impl Outbox {
     }
 
     /// Appends the answer to `request` with entry bytes, covered by `permit` and by `window`. `body` follows the head
-    /// that `encode` writes. What was charged beyond the frame goes back.
+    /// that `encode` writes. Bytes charged beyond the frame go back.
     pub fn entry(
         &self,
         request: ReadRequest,
@@ -509,7 +509,7 @@ impl Outbox {
             if state.is_closed || state.is_writing {
                 return (Vec::new(), 0);
             }
-            // Nobody writes meanwhile: the bytes are taken apart outside the lock.
+            // No thread writes in the meantime: the bytes are taken apart outside the lock.
             state.is_writing = true;
             std::mem::take(&mut state.segments)
         };
@@ -607,7 +607,7 @@ impl Outbox {
             state.sent += written as u64;
             self.retire(&mut state, &mut taken, written, finished);
             let is_left = !taken.is_empty();
-            // What others appended meanwhile goes behind what is left.
+            // Segments that others appended in the meantime go behind those that are left.
             taken.append(&mut state.segments);
             state.segments = taken;
             self.after_release(&mut state);
@@ -619,7 +619,7 @@ impl Outbox {
         if self.state.lock().segments.is_empty() { Flush::Done } else { Flush::Left }
     }
 
-    /// What it holds now.
+    /// The bytes it holds now.
     pub fn in_use(&self) -> OutboxUse {
         let state = self.state.lock();
         OutboxUse {
@@ -632,7 +632,7 @@ impl Outbox {
         }
     }
 
-    /// True when something is queued that nobody is writing.
+    /// True when something is queued that no thread is writing.
     pub fn has_unsent(&self) -> bool {
         !self.state.lock().segments.is_empty()
     }
@@ -649,7 +649,7 @@ impl Outbox {
         (state.sent, state.unsent())
     }
 
-    /// What it holds at this moment.
+    /// Its contents at this moment, for operators.
     pub fn view(&self) -> OutboxView {
         let state = self.state.lock();
         OutboxView {

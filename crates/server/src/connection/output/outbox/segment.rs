@@ -75,7 +75,7 @@ pub(super) struct Segment {
     pub window_bytes: PerClass<usize>,
 }
 
-/// What became of a segment whose memory was wanted back.
+/// The result of taking back the memory of a segment.
 #[derive(Default)]
 pub(super) struct Dropped {
     /// Bytes that stay: answers without entries, and small rests.
@@ -86,7 +86,7 @@ pub(super) struct Dropped {
     pub part: Option<(ReadRequest, Arc<Identity>, usize)>,
     /// Bytes given back to the windows.
     pub window_bytes: PerClass<usize>,
-    /// Bytes of answers that had left, when nothing is kept.
+    /// Bytes of answers that had left, when no segment is kept.
     pub answer_bytes: usize,
     /// To be dropped by the caller, outside of locks.
     pub permits: Vec<Permit>,
@@ -151,7 +151,7 @@ impl Segment {
         }
     }
 
-    /// Takes the responses apart from the rest (outbox invariant 7). Nobody else may have the segment.
+    /// Takes the responses apart from the rest (outbox invariant 7). No one else may hold the segment.
     pub fn drop_responses(mut self) -> Dropped {
         if self.responses.is_empty() {
             return Dropped { kept: Some(self), ..Dropped::default() };

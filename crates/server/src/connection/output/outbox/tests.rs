@@ -372,8 +372,8 @@ fn load_again(outbox: &Outbox, entries: &ByteBudget, requests: Vec<ReadRequest>,
     }
 }
 
-/// Invariants 1, 3, 7 and 8: wherever the peer stops, what it gets in the end is each frame once and whole, answers
-/// without entries included, however often responses were dropped.
+/// Invariants 1, 3, 7 and 8: wherever the peer stops, in the end it gets each frame once and whole, answers without
+/// entries included, however often responses were dropped.
 #[test]
 fn dropped_responses_come_again_whole_and_once_wherever_the_peer_stopped() {
     let lens = [100usize, 20_000, 50, 9000, 40, 100_000, 70];
@@ -466,7 +466,7 @@ fn closing_gives_back_a_dropped_frame_and_what_came_after_it() {
     assert_eq!(entries.gauge().used, 0, "invariant 4");
 }
 
-/// What long polls promise when they end is backed by the pool as well, and bounded where there is none.
+/// Promises of long polls that end are backed by the pool as well, and bounded when they are not.
 #[tokio::test]
 async fn promises_of_ended_long_polls_are_backed_or_refused() {
     const PROMISE: usize = 96;

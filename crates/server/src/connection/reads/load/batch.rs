@@ -100,8 +100,8 @@ impl BatchLoad {
         self.lookups.max(1) + self.body.len() / BYTES_OF_A_START
     }
 
-    /// Reads and answers it when nobody has to wait for the disk and it is short; else gives it back as far as it is.
-    /// Returns what that took ([`BatchLoad::starts`]).
+    /// Reads and answers it when no thread has to wait for the disk and it is short; else gives it back as far as it
+    /// is. Returns what that took ([`BatchLoad::starts`]).
     pub fn run_inline(
         mut self,
         shared: &Arc<Shared>,
@@ -192,7 +192,7 @@ impl BatchLoad {
             shared.metrics.reads_without_wait.add(sound as u64);
         }
         self.is_next_unsound = sound < fitting;
-        // What comes next does not fit.
+        // The next entry does not fit.
         let is_ended = sound == fitting && fitting < found.lengths().len();
         if is_ended { Err(self.full()) } else { Ok(true) }
     }

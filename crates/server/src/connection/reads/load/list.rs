@@ -13,8 +13,8 @@ use bindery_wire::{EntryAvailability, ErrorCode};
 
 /// Charged for a list before its length is known: 630 runs.
 pub(super) const LEAST_BYTES: usize = 64 * 1024;
-/// What a list takes for each of its runs: two runs of 16 bytes while it is collected, a group of the answer, the group
-/// encoded, and that in its frame, 24 each.
+/// Bytes that a list takes for each of its runs: two runs of 16 bytes while it is collected, a group of the answer, the
+/// group encoded, and that in its frame, 24 each.
 const RUN_BYTES: usize = 2 * 16 + 3 * 24;
 /// When a list needs more, it comes again with so many times the bytes.
 const STEP: usize = 8;
@@ -32,7 +32,7 @@ pub(super) fn run(shared: &Shared, connection: &Connection, granted: Granted) {
         }
     };
     let Some(runs) = runs else {
-        // What a frame holds, and a pool: more runs could not be answered.
+        // At most what fits a frame and a pool: more runs could not be answered.
         let frame_runs = shared.limits.frame.size_bytes() / 24;
         let pool = if request.class.is_priority() {
             &shared.pools.outbound_priority

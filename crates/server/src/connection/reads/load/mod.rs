@@ -11,7 +11,7 @@
 //! # Invariants
 //! 1. A permit for an entry's bytes is held before they are loaded. When an entry turns out larger than was expected
 //!    its bytes are dropped and the request goes back with the size it needs.
-//! 2. What is not durable is not shown: such a request is parked until it is, without a thread.
+//! 2. An entry that is not durable is not shown: its request is parked until it is, without a thread.
 //! 3. Nothing here waits for a disk, or begins a read of it, but what runs on the I/O pool: inline an entry is read only when the
 //!    kernel says that it has it in memory (`DiskFile::read_cached_at`).
 //! 4. Every request given to `plan` or `run` is answered, parked or put back, exactly one of them.
@@ -143,7 +143,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// What of the disk it is about to read, if that is known.
+    /// The part of the disk that it is about to read, if known.
     fn ahead(&self) -> Option<Ahead> {
         match self {
             Work::Entry(_, read) => read.ahead(),
@@ -175,8 +175,7 @@ impl Work {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// The requests, in order, when it cannot begin now. What a part was of has none: it is begun at once, or not at
-    /// all.
+    /// The requests, in order, when it cannot begin now. A part returns none: it is begun at once, or not at all.
     pub fn give_up(self, connection: &Connection) -> Vec<ReadRequest> {
         match self {
             Work::Entry(granted, _) | Work::Batch(granted, _) | Work::Whole(granted) => {
@@ -315,7 +314,7 @@ pub fn answer_from_memory(shared: &Shared, connection: &Connection, granted: Gra
     answer_entry(shared, connection, granted, Body::Copy(bytes), shared.clock.monotonic_ns());
 }
 
-/// Answers an entry on disk at once when nobody has to wait for the disk, up to [`SCRATCH_BYTES`]. Gives everything
+/// Answers an entry on disk at once when no thread has to wait for the disk, up to [`SCRATCH_BYTES`]. Gives everything
 /// back when it takes a thread that may wait.
 pub fn run_inline(
     shared: &Shared,

@@ -4,8 +4,8 @@
 //! # Invariants
 //! 1. A read that is parked here holds its descriptor and its place among those that wait for object storage: no permit, no
 //!    window, no slot of the I/O pool.
-//! 2. An entry that came stays in memory until it is answered, unless its connection takes too long while others need that
-//!    memory: then it is asked for again.
+//! 2. An entry that came stays in memory until it is answered, unless its connection takes too long while others need
+//!    that memory: then it is fetched again.
 //! 3. Nothing of this is answered with "no such entry".
 
 use super::answers::{answer_entry, answer_without_entry};

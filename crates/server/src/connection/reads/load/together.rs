@@ -1,8 +1,8 @@
 //! Reads of neighbours that are in hand at once, and whose entries lie together on disk: one look-up for all that are
 //! behind the first, and one read.
 //!
-//! A reader that asks for a range sends a request for each entry. What has come of them when the turn of the first one
-//! comes is read together; each still has its own bytes, its own answer and its own line of equal keys.
+//! A reader that asks for a range sends a request for each entry. Those that have arrived when the turn of the first
+//! one comes are read together; each still has its own bytes, its own answer and its own line of equal keys.
 //!
 //! # Invariants
 //! 1. All requests had come before the look-up that serves them: none is answered from before it was asked.
@@ -82,7 +82,7 @@ impl Together {
         self.reads.iter_mut().map(|granted| &mut granted.window)
     }
 
-    /// What of the disk is about to be read.
+    /// The part of the disk that is about to be read.
     pub fn ahead(&self) -> Ahead {
         self.found.ahead(self.done)
     }
@@ -92,7 +92,7 @@ impl Together {
         self.reads.into_iter().map(|granted| granted.give_up(connection)).collect()
     }
 
-    /// Answers all when nobody has to wait for the disk; else gives back those that are not answered.
+    /// Answers all when no thread has to wait for the disk; else gives back those that are not answered.
     pub fn run_inline(mut self, shared: &Shared, connection: &Connection) -> Option<Together> {
         let answered = self.answer_sound(shared, connection, Patience::Never);
         shared.metrics.reads_without_wait.add(answered as u64);
