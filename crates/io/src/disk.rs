@@ -148,8 +148,8 @@ pub trait DiskFile: Send + Sync {
     /// Cuts or extends (with zeros) the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Makes the file at least `len` bytes long (whole blocks) and has the file system take all blocks below that, so
-    /// that writing them finds room. What is there stays, what is new reads as zero. An error, for want of space most
-    /// likely, is no failed write: nothing that was in the file is in doubt. Where the file system cannot reserve,
+    /// that writing them finds room. Existing bytes stay, new ones read as zero. An error, most likely for want of
+    /// space, is no failed write: nothing that was in the file is in doubt. Where the file system cannot reserve,
     /// zeros are written behind the end, and blocks that were never written below it are not taken.
     fn allocate(&self, len: u64) -> io::Result<()> {
         let end = self.len()?;
@@ -226,8 +226,8 @@ fn write_all(
     Ok(())
 }
 
-/// True when the medium does not give what is stored at one place: what is stored elsewhere may be sound, and asking again
-/// seldom helps.
+/// True when the medium cannot return the bytes at one place: the rest of it may be sound, and another attempt seldom
+/// helps.
 pub fn is_unreadable(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);

@@ -41,9 +41,9 @@ fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, val
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes a socket writable only while less than `bytes` wait in the kernel to be sent for the first time. What the peer's
-/// window and the network have room for is not limited by that; what it saves is memory, and work, for a peer that does
-/// not read. On a socket that listens its connections inherit it. 0 takes the limit away.
+/// Makes a socket writable only while less than `bytes` wait in the kernel to be sent for the first time. This does not
+/// limit how much the peer's window and the network can take; it saves memory, and work, for a peer that does not read.
+/// Connections inherit it from a listening socket. 0 takes the limit away.
 ///
 /// # Errors
 /// What the kernel says.
@@ -93,7 +93,7 @@ fn recv_stamped_fd(socket: BorrowedFd<'_>, target: &mut [u8]) -> io::Result<(usi
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len() as _;
     // SAFETY: the kernel writes at most `iov_len` bytes to `target` and `msg_controllen` to `control`; both are borrowed
-    // for longer than the call, and nobody else sees them.
+    // for longer than the call, and no other reference to them is used meanwhile.
     let read = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let Ok(read) = usize::try_from(read) else { return Err(io::Error::last_os_error()) };
     let filled = (message.msg_controllen as usize).min(control.0.len());

@@ -56,7 +56,7 @@ fn file_mode() -> Mode {
     Mode::RUSR | Mode::WUSR | Mode::RGRP
 }
 
-/// Opens a regular file; what else has the name (directory, pipe, device) is refused, and a symbolic link as well.
+/// Opens a regular file. Refuses anything else of that name (directory, pipe, device), symbolic links included.
 fn open_regular(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     // NONBLOCK: opening a pipe that somebody put there must not hang; it means nothing to a regular file.
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;

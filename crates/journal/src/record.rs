@@ -30,7 +30,7 @@ const KEY_END: usize = 8 + MASTER_KEY_SIZE_BYTES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// An entry, exactly as it came.
+    /// An entry, exactly as received.
     Entry = 1,
     /// Ledger id, master key: before the first entry of a ledger this bookie did not know.
     LedgerKey = 2,

@@ -160,7 +160,7 @@ pub fn walk(disk: &Arc<dyn Disk>, file: &File, mut visit: impl FnMut(Place<'_>))
     }
 }
 
-/// What the bytes of a bad group say they hold, as far as its header and the headers of its records can be followed.
+/// The entries that a bad group claims to hold, as far as its header and the headers of its records can be followed.
 fn claims_of(group: &[u8]) -> Vec<(LedgerId, Option<(EntryId, EntryId)>)> {
     let mut claims: Vec<(LedgerId, Option<(EntryId, EntryId)>)> = Vec::new();
     let Some(header) = GroupHeader::decode(&group[..group.len().min(BLOCK_SIZE_BYTES)]) else {

@@ -282,7 +282,7 @@ impl LedgerDirectory {
             self.withdrawn.push(self.view.remove(*log_id));
         }
         self.view.make_room();
-        // What cannot be read now stays on disk, and whoever looks there is told.
+        // A log that cannot be read now stays paged out, and reads that need it get the error.
         let _ = self.view.page_in();
         Ok(())
     }
@@ -373,9 +373,9 @@ fn check_against_table(log: &EntryLog, generation: Generation, size: u64) -> Res
     Err(Damaged::new(log.path(), 0, what).into())
 }
 
-/// Removes files, and leaves it to the next sync of the directory to make that durable: what a crash brings back is an
-/// orphan. A sync of its own could fail and be passed over, and the kernel then calls names durable that are not, those
-/// of logs being written among them.
+/// Removes files, and leaves it to the next sync of the directory to make that durable: a file that a crash brings back
+/// is an orphan. A sync of its own could fail and be ignored, and the kernel would then report names as durable that
+/// are not, those of logs being written among them.
 fn remove_each(disk: &Arc<dyn Disk>, paths: &[PathBuf]) -> Result<(), DiskError> {
     for path in paths {
         match disk.remove(path) {

@@ -2,8 +2,9 @@
 //! against one limit.
 //!
 //! # Invariants
-//! 1. What is charged is released, exactly once; releasing more than was charged is a bug and panics.
-//! 2. The pool refuses nothing: who charges extents asks [`IndexPool::is_over`] and pages out what can be read back.
+//! 1. Every charge is released, exactly once; releasing more than was charged is a bug and panics.
+//! 2. The pool refuses nothing: code that charges extents asks [`IndexPool::is_over`] and pages out what can be read
+//!    back.
 //!    Ledger states and the runs of logs that are being written cannot be paged out and have precedence.
 
 use crate::BlockCache;

@@ -1,4 +1,4 @@
-//! A disk that cannot be changed: what is written to a file stays in memory and goes with the file's handle.
+//! A disk that cannot be changed: writes to a file stay in memory and are dropped with the file's handle.
 //!
 //! Checks run over it. A state table writes while it opens (redb marks its file, a missing seal is added), so it is
 //! opened by the very code that a start uses, and the file stays as it is.

@@ -9,7 +9,7 @@
 //! # Invariants
 //! 1. Nothing on the disk changes.
 //! 2. One damage does not hide the next: all logs are checked, also when the table is not readable.
-//! 3. What is checked is what a start and a read check, by the same code; a directory without damage opens, and each
+//! 3. The checks are those of a start and of a read, by the same code; a directory without damage opens, and each
 //!    of its entries can be read (IB7, IB13, IB15).
 //!
 //! # Limits
@@ -91,10 +91,10 @@ pub struct EntryRange {
     pub entries: Option<(EntryId, EntryId)>,
 }
 
-/// What a finding is about.
+/// The entries that a finding affects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Affected {
-    /// Ranges that hold what cannot be read, at most [`RANGES_MAX`].
+    /// Ranges that hold the unreadable entries, at most [`RANGES_MAX`].
     pub ranges: Vec<EntryRange>,
     /// Further ranges.
     pub more: u64,
@@ -107,7 +107,7 @@ pub struct Affected {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What it is.
+    /// The kind of finding.
     pub kind: FindingKind,
     /// The file or directory.
     pub path: PathBuf,
@@ -121,7 +121,7 @@ pub struct Finding {
     pub affected: Affected,
 }
 
-/// What a check tells as it goes.
+/// A report from a check under way.
 #[derive(Debug)]
 pub enum DirectoryEvent {
     /// Something to report.
@@ -133,9 +133,9 @@ pub enum DirectoryEvent {
 /// What a check counted.
 #[derive(Debug, Clone, Default)]
 pub struct DirectoryReport {
-    /// What the state table holds; `None` when there is none or it does not verify.
+    /// The content of the state table; `None` when there is none or it does not verify.
     pub recovered: Option<Recovered>,
-    /// Logs that were looked at.
+    /// Logs that were checked.
     pub logs: u64,
     /// Entries that verified.
     pub entries: u64,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! # Invariants
-//! What a caller must keep; breaking one is a [`Violation`].
+//! Callers must keep these; breaking one is a [`Violation`].
 //! 1. After a failed write, sync or change of length, none of these is issued on the file again (reliability IB14). A
 //!    file stays failed under every handle and name, until it is removed or replaced.
 //! 2. A file is not changed after it was removed or replaced, and not through a handle opened for reading.

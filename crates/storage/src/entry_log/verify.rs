@@ -62,7 +62,7 @@ pub struct LogDamage {
     pub unreadable: Option<DiskError>,
 }
 
-/// What a check tells as it goes.
+/// A report from a check under way.
 #[derive(Debug)]
 pub enum LogEvent {
     /// Something is wrong.

@@ -25,7 +25,7 @@ const HAS_LIFE: u8 = 16;
 const HAS_TIER: u8 = 32;
 const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC | HAS_LIFE | HAS_TIER;
 
-/// A position in one journal: what lies at or before it is durable in the ledger directory.
+/// A position in one journal: everything at or before it is durable in the ledger directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
     /// The journal file.
@@ -340,7 +340,7 @@ impl LedgerRecord {
         }
     }
 
-    /// True for a ledger that was removed and did not come back: what is left is the memory of it.
+    /// True for a ledger that was removed and did not come back: only the memory of it is left.
     pub fn is_removed(&self) -> bool {
         self.life % 2 == 1
     }

@@ -203,7 +203,7 @@ impl Good {
         Arc::new(Changed { files, path, change, reads: None })
     }
 
-    /// IB7: what storage gives for every entry is its bytes or an error; the number of errors.
+    /// IB7: storage gives for every entry its bytes or an error. Returns the number of errors.
     fn read_all(&self, disk: Arc<dyn Disk>, what: &dyn Fn() -> String) -> u64 {
         let disk: Arc<dyn Disk> = Arc::new(ReadOnlyDisk::new(disk));
         let view = match LedgerDirectory::open(&disk, &dir()) {
