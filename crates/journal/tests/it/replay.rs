@@ -293,8 +293,9 @@ fn an_unreadable_block_is_shown() {
     }
 }
 
-/// Goal: a file that could not be read, and can be later, replaces nothing that was written since. Method: all of the
-/// newest of two files is unreadable; the damage is accepted, the other file is released, and new files are written.
+/// Goal: a file that could not be read, and can be later, replaces nothing that was written since. Method: the header,
+/// or all, of the newest of two files is unreadable; the damage is accepted, all files are released, and more is
+/// written.
 #[test]
 fn a_file_that_can_be_read_again_hides_nothing() {
     for blocks in [0..1, 0..6] {
