@@ -222,7 +222,7 @@ impl TierStamp {
 pub struct Reconciliation {
     /// The ledger.
     pub ledger: LedgerId,
-    /// The last entry that is in object storage; none asks for the register without changing it.
+    /// The last entry that is in object storage; `None` queries the register without changing it.
     pub last: Option<EntryId>,
     /// Ascending and contiguous, ending at `last`. The first begins at or below the bookie's register + 1, or the bookie
     /// refuses the update and answers with its register, so that the next one can begin there. Extents that the bookie has

@@ -77,7 +77,7 @@ pub struct FrameTooLarge {
     pub max: usize,
 }
 
-/// What the front of a buffer holds.
+/// The front of a buffer, whole frame or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Split {
     /// A whole frame: the range of its payload. The frame ends where the range ends.

@@ -37,7 +37,7 @@ pub(super) use tier::tier_facts;
 const KEY: MasterKey = MasterKey::new([0x11; 20]);
 const WRONG_KEY: MasterKey = MasterKey::new([0x22; 20]);
 
-/// What one run may do; drawn from its seed.
+/// The choices for one run, drawn from its seed.
 #[derive(Debug, Clone)]
 pub struct Profile {
     /// Root of every random choice.
@@ -127,7 +127,7 @@ impl Profile {
             faults = faults.with_drawn_damage(&media);
             if media.chance(0.3) {
                 // redb verifies its pages when a table is opened, and panics at one that rots between that and its use:
-                // what this bookie wrote wrongly is found at the next start.
+                // pages that this bookie wrote wrongly are found at the next start.
                 disk.damaged_files.push("state.redb".into());
                 (faults.bit_rot, faults.stale_read) = (0.0, 0.0);
             }
@@ -331,7 +331,7 @@ struct Sim {
     updates: u64,
     /// The durable marks, as last seen.
     marks: Marks,
-    /// What the start under way must find.
+    /// The facts that the start under way must find.
     expected: Option<Facts>,
     /// A broken promise found where no verdict could be returned.
     broken: Option<String>,
@@ -359,7 +359,7 @@ struct Sim {
     stores: Stores,
     /// A recovery began in metadata: they never are open again.
     ended: BTreeSet<LedgerId>,
-    /// Adds that wait for a word of metadata.
+    /// Adds that wait for a verdict of metadata.
     held: Vec<Held>,
     /// Ledgers whose writers metadata spoke for since the last start.
     spoken: BTreeSet<LedgerId>,

@@ -166,7 +166,7 @@ pub(super) fn judge(moment: &Moment, before: SimDisk, journals: &[PathBuf], dirs
             for dir in dirs {
                 tables.push((dir, table(&disk, dir)?));
             }
-            // What a failed directory lacks is in the others before one of them says that it is out.
+            // The others have everything that a failed directory lacks before one of them says that it is out.
             let metas = tables.iter().filter_map(|(_, table)| table.as_ref()?.meta.as_ref());
             let out: BTreeSet<u32> = metas.flat_map(|meta| meta.out.iter().copied()).collect();
             let within = (0u32..).zip(tables).filter(|(number, _)| !out.contains(number));

@@ -264,7 +264,7 @@ impl SimFile {
 
     fn sync_now(&self, state: &mut State, run: Run) -> io::Result<()> {
         if run == Run::Cut {
-            return Ok(()); // what was pending stays so, and the crash draws for each sector
+            return Ok(()); // pending sectors stay pending, and the crash draws for each of them
         }
         let end = self.sync_end(state);
         let random = state.faults.random(FaultKind::SyncErrorNewData).clone();

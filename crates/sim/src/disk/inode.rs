@@ -245,7 +245,7 @@ impl Inode {
     }
 
     /// A durable write of `n` bytes that worked: those sectors, and the length changes so far, as a file system
-    /// that journals its metadata does. Nothing else becomes durable.
+    /// that journals its metadata does. It makes nothing more durable.
     pub(super) fn commit_range(&mut self, offset: u64, n: usize) {
         self.commit_lengths(offset + n as u64);
         for (index, mask) in self.take_pending(offset, n) {
@@ -404,7 +404,7 @@ impl Inode {
                 let Some(version) = newest else { continue };
                 let mut page = *version.page;
                 cut_page(&mut page, index, cut_after(lengths, version.sequence));
-                // What is the same either way is no question.
+                // No draw for a sector that is the same either way.
                 if page[sector.clone()] != found.page(index)[sector.clone()] && keep() {
                     found.page_mut(index)[sector.clone()].copy_from_slice(&page[sector]);
                 }

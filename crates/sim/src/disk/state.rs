@@ -273,7 +273,7 @@ impl State {
             None => return Err(ErrorKind::NotFound.into()),
         }
         if run == Run::Cut {
-            return Ok(()); // what was pending stays so, and the crash draws for each
+            return Ok(()); // pending changes stay pending, and the crash draws for each
         }
         let failed = self.hit(FaultKind::SyncDirError, dir);
         let random = self.faults.random(FaultKind::SyncDirError);

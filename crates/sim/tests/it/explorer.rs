@@ -240,7 +240,7 @@ fn three_adds_and_a_fence_survive_every_power_cut() {
     for sector in [SectorSize::Bytes4096, SectorSize::Bytes512] {
         found.extend([ALONE, TOGETHER, FIRST].map(|schedule| explore(sector, schedule, Canaries::none())));
     }
-    // Pinned, power cuts and restarts: fewer would mean that something is not looked at any more.
+    // Pinned, power cuts and restarts: fewer would mean that some are no longer explored.
     assert_eq!(found, [(29, 90), (28, 86), (21, 54), (29, 214), (28, 374), (21, 78)]);
 }
 

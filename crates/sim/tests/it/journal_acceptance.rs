@@ -165,7 +165,7 @@ fn written_to_disk_no_sync() {
 struct CacheCalls {
     /// How often a file that was opened so was written.
     written: BTreeMap<OpenMode, usize>,
-    /// Ranges that the kernel was asked to begin to write out.
+    /// Ranges that the kernel was told to start writing out.
     written_out: Vec<Range<u64>>,
 }
 
@@ -198,8 +198,8 @@ impl FileLayer for CacheWatchFile {
     }
 }
 
-/// J1: without sync small groups go through the page cache, and the kernel is asked to write them out MiB by MiB, each byte
-/// once; large ones, and with sync all, go past it.
+/// J1: without sync small groups go through the page cache, and the kernel is told to write them out MiB by MiB, each
+/// byte once; large ones, and with sync all, go past it.
 #[test]
 fn written_to_page_cache_no_sync() {
     const MIB: u64 = 1 << 20;
@@ -303,7 +303,7 @@ fn closed() {
 
 // ---- 3. space ---------------------------------------------------------------------------------------------------
 
-/// J7: what a flush covers is free, all but the file being written; a restart behind the last mark frees that too.
+/// J7: files that a flush covers are free, but not the one being written; a restart behind the last mark frees it too.
 #[test]
 fn discard_completed_segments() {
     let disk = medium();
@@ -501,7 +501,7 @@ fn handle_consumer_error() {
     assert_eq!(bodies(disk.durable_image(), 0).unwrap().0.len(), 6);
 }
 
-/// J13: damage wholly below the mark is harmless and passed over; what is behind the mark comes.
+/// J13: damage wholly below the mark is harmless and passed over; groups behind the mark are replayed.
 #[test]
 fn invalid_entry_skipped() {
     let disk = medium();
@@ -755,7 +755,7 @@ fn live(disk: &Arc<SimDisk>, steps: usize) -> Result<Vec<Vec<i64>>, bindery_engi
     Ok(sinks.into_iter().map(|sink| sink.0.into_inner()).collect())
 }
 
-/// Every entry that was acknowledged is there, none twice, and nothing else.
+/// The acknowledged entries are there, each once, and no others.
 fn after_a_crash(disk: SimDisk, acknowledged: &[Vec<i64>], what: &str) {
     let machine = machine(Arc::new(disk)).unwrap_or_else(|error| panic!("{what}: {error}"));
     let engine = &machine.engine;

@@ -68,7 +68,7 @@ pub enum DecodeError {
     UnknownEnumValue {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// Its value.
         value: i32,
     },
     /// A field has another type than the protocol says.
@@ -204,12 +204,12 @@ impl proto::WriteLacRequest {
 }
 
 impl proto::GetBookieInfoRequest {
-    /// Whether the total capacity is asked for.
+    /// Whether the request asks for the total capacity.
     pub fn wants_total_disk_capacity(&self) -> bool {
         self.requested() & proto::get_bookie_info_request::Flags::TotalDiskCapacity as i64 != 0
     }
 
-    /// Whether the free space is asked for.
+    /// Whether the request asks for the free space.
     pub fn wants_free_disk_space(&self) -> bool {
         self.requested() & proto::get_bookie_info_request::Flags::FreeDiskSpace as i64 != 0
     }

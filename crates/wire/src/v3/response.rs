@@ -85,7 +85,7 @@ pub fn force_ledger(txn_id: u64, code: ErrorCode, ledger_id: i64) -> proto::Resp
     }
 }
 
-/// GET_BOOKIE_INFO, of success or failure. Only what was asked for is set.
+/// GET_BOOKIE_INFO, of success or failure. Only the requested fields are set.
 pub fn get_bookie_info(
     txn_id: u64,
     code: ErrorCode,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 struct Update {
     first: i64,
     last: i64,
-    /// Answered OK: it, or a later one, is what the bookie has from then on.
+    /// Answered OK: from then on the bookie has this update or a later one.
     is_acked: bool,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct TierGhost {
     lre: i64,
     /// By their numbers.
     updates: BTreeMap<u64, Update>,
-    /// How far copies may have been let go: the bookie was asked to.
+    /// The entry up to which the bookie was told to let copies go: they may be gone.
     may_be_gone: i64,
     /// How far that is known to outlive a power cut.
     are_gone: i64,
@@ -39,7 +39,7 @@ impl Default for TierGhost {
     }
 }
 
-/// What is known when an update is sent.
+/// The state known when an update is sent.
 #[derive(Debug, Clone, Copy)]
 pub struct SentUpdate {
     pub(crate) ledger: LedgerId,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Sim {
-    /// Inverts bits of a durable entry log: its entries may become errors, nothing else.
+    /// Inverts bits of a durable entry log: the only effect allowed is that its entries become errors.
     pub(super) fn damage_an_entry_log(&mut self) {
         for dir in self.profile.engine.ledger_dirs.clone() {
             let Ok(files) = self.disk.list(&dir) else { continue };

@@ -137,7 +137,7 @@ impl Sim {
         self.ghost.is_key_durable(ledger) && self.random.chance(0.1)
     }
 
-    /// What must become of a write that is submitted now.
+    /// The expected outcome of a write that is submitted now.
     pub(super) fn writable(&self, is_recovery: bool, is_high_priority: bool) -> Writable {
         let status = self.machine().engine.status();
         if status.failed.is_some() {

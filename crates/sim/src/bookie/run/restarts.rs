@@ -82,7 +82,7 @@ impl Sim {
                 self.fill_disk();
             }
             let result = self.open_machine(checked.clone());
-            // What waits has room from now on, and may be gone again before it is tried.
+            // A flush that waits for space has room from now on, which may be used up again before it is tried.
             self.disk.set_capacity(None);
             (self.checked, self.watched) = (Some(checked), Some(watched));
             self.check_call_order()?;

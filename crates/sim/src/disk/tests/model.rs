@@ -119,7 +119,7 @@ proptest! {
         }
     }
 
-    /// What the checked disk calls durable is in the durable image, and in what a crash leaves.
+    /// Everything that the checked disk calls durable is in the durable image, and survives a crash.
     #[test]
     fn the_checked_disk_calls_durable_only_what_is(
         steps in prop::collection::vec((steps(), prop::option::of(0u64..20_000)), 1..4),

@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all. `Err` tells what does not; a panic is a failure too. The libFuzzer targets in
-//! the top-level `fuzz` folder include this file, so that both fuzzers ask the same questions.
+//! Properties that must hold for any bytes at all. `Err` names one that does not; a panic is a failure too. The
+//! libFuzzer targets in the top-level `fuzz` folder include this file, so that both fuzzers check the same properties.
 
 use bindery_wire::v2::{self, Correlation};
 use bindery_wire::v3::{self, DecodeError};
