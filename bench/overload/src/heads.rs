@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const CONNECTS_MAX: usize = 64;
 const TICK: u64 = 10 * MILLI;
 
-/// What they do.
+/// The peers' behaviour.
 #[derive(Debug, Clone)]
 pub struct HeadsSpec {
     /// How many.

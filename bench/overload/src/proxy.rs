@@ -8,8 +8,9 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Bytes keep their order, also when the delay changes. What is sent to a client is `delay` old at least.
-//! 2. While it refuses nothing listens, and all connections are closed; so are those whose bookie cannot be reached.
+//! 1. Bytes keep their order, also when the delay changes. Bytes sent to a client are at least `delay` old.
+//! 2. While it refuses connections no socket listens, and all connections are closed; so are those whose bookie cannot
+//!    be reached.
 //!
 //! # Limits     three threads for each connection; of answers that wait, `CHUNKS_MAX` reads
 

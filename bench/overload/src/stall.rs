@@ -112,7 +112,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let probes = Probes::start(&target, begin, after, FENCE_FIRST, fences, wait);
     let engine = std::thread::spawn(move || engine.run(seconds(timeout)).map(|()| engine));
 
-    // what the threads do when all is well, and when it is not
+    // the threads' activity before and during the stall
     let look = |at: u64| {
         sleep_until(at);
         watch::threads(target.pid)
@@ -184,7 +184,7 @@ fn bytes_back(target: &Target, closed: u64, calm: u64) -> Option<u64> {
     }
 }
 
-/// What the pools hold once no peer is there, after at most `wait`.
+/// The bytes held in the pools once no peer is there, after at most `wait`.
 pub fn empty_pools(target: &Target, wait: u64) -> Value {
     let until = now() + wait;
     loop {

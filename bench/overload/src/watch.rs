@@ -246,7 +246,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to look. Metrics are asked for every fifth time, so that asking costs nothing that shows.
+    /// Starts sampling. Metrics are read every fifth time, so that reading them has no visible cost.
     pub fn start(target: &Target) -> Watch {
         let (samples, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
         let (into, until, target) = (Arc::clone(&samples), Arc::clone(&stop), target.clone());

@@ -63,7 +63,7 @@ impl Failure {
         self.message.is_empty()
     }
 
-    /// Something was asked for in a wrong way.
+    /// A mistake in how the command was called.
     pub fn usage(message: impl fmt::Display) -> Failure {
         Failure::with_code(USAGE, message)
     }

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! 1. Nothing is made in a directory that is not a bookie's; in one that is, the lock file at most.
-//! 2. Whatever is looked at afterwards is looked at under the locks: no bookie runs.
+//! 2. Everything read afterwards is read under the locks: no bookie runs.
 
 use crate::exit::Failure;
 use bindery_io::{Disk, DiskLock, Entry, OpenMode};
@@ -28,7 +28,7 @@ const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The directories of one bookie, each with `current` in it.
 #[derive(Debug, Clone, Default)]
 pub struct BookieDirs {
-    /// What was asked for, to be shown.
+    /// The directory as given on the command line, for messages.
     pub name: PathBuf,
     /// With their numbers, ascending.
     pub journals: Vec<(u16, PathBuf)>,

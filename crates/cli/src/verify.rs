@@ -44,7 +44,7 @@ pub fn run(args: &OfflineArgs) -> Result<(), Failure> {
     report.finish()
 }
 
-/// What there is to read, for the progress bar.
+/// The bytes to read, for the progress bar.
 fn total_bytes(disk: &dyn Disk, bookies: &[BookieDirs]) -> u64 {
     let files = bookies.iter().flat_map(BookieDirs::all).flat_map(|dir| disk.list(&dir.join(CURRENT)));
     files.flatten().map(|file| file.len).sum()

@@ -197,7 +197,7 @@ impl Pace {
             let give_back = self.give_back.clone();
             calls.spawn(async move {
                 reader.load.call(ledger, first, due).await;
-                // There is its place; nobody takes it when all is over.
+                // The channel has room for it; the receiver is gone when the load is over.
                 let _ = give_back.try_send(reader);
             });
         }

@@ -141,7 +141,7 @@ async fn close(client: Client, args: CloseArgs) -> Result<(), Failure> {
 }
 
 async fn delete(client: Client, args: DeleteArgs) -> Result<(), Failure> {
-    // All are looked at first: a wrong id is found before anything is deleted.
+    // All are read first: a wrong id is found before anything is deleted.
     let mut described = Vec::new();
     for id in &args.ledgers {
         let info = client.metadata(*id).await.map_err(|error| {

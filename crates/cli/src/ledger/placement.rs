@@ -55,7 +55,7 @@ pub enum PlacementKind {
 }
 
 impl PlacementArgs {
-    /// What they do to a client.
+    /// A function that applies them to a client.
     pub fn tune(&self) -> Result<impl FnOnce(ClientBuilder) -> ClientBuilder + use<>, Failure> {
         let args = self.clone();
         if args.location.is_some() && args.rack_script.is_none() && args.rack_map.is_none() {

@@ -4,7 +4,8 @@
 //! ```text
 //! ids, or the listing -> metadata -> LedgerReader::verify, step by step -> report -> text or a line of JSON
 //! ```
-//! What is compared, and what a fault is, is the client's (`Verification`). Ledgers are looked at one after the other.
+//! The client decides which entries to compare and what counts as a fault (`Verification`). Ledgers are verified one
+//! after the other.
 
 use std::fmt::Write as _;
 
@@ -30,7 +31,7 @@ struct Sum {
     damaged: u64,
     /// Nothing but bookies that could not be asked.
     unreachable: u64,
-    /// Codes of those that could not be looked at.
+    /// Exit codes of those that could not be verified.
     failed: Vec<u8>,
 }
 
@@ -121,7 +122,7 @@ async fn verify(
         }
         Err(failure) if !args.all && args.ledgers.len() == 1 => Err(failure),
         Err(failure) => {
-            // The others can be looked at all the same.
+            // The others can still be verified.
             output::say(format!("bindery: ledger {id}: {failure}"));
             sum.ledgers += 1;
             sum.failed.push(failure.code);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
-/// Keys that wait to be looked at; more are dropped.
+/// Keys that wait to be handled; more are dropped.
 const KEYS_MAX: usize = 8;
 /// Other screen, no cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";

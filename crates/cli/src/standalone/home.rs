@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A directory is examined before anything is written into it: what is not ours stays as it was found.
-//! 2. Whoever has the lock is the only one who starts coordinator or bookies of this directory.
+//! 1. A directory is examined before anything is written into it: one that is not ours stays as it was found.
+//! 2. Only the process that has the lock starts coordinator or bookies of this directory.
 
 use super::plan::bookie_name;
 use bindery_io::{Disk, DiskLock, OpenMode, create_durable_dir};
@@ -21,7 +21,7 @@ use std::time::Duration;
 const LOCK_NAME: &str = "LOCK";
 const COORDINATOR_NAME: &str = "coordinator";
 const COORDINATOR_FILE_NAME: &str = "coordinator.redb";
-/// How often, and at what distance, the lock is asked for: one second, for a killed process to be taken apart.
+/// How often, and at what distance, the lock is tried: for one second, which a killed process needs to be torn down.
 const LOCK_ATTEMPTS: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 

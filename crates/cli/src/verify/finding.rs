@@ -29,7 +29,7 @@ pub enum Kind {
     Directory,
     /// Something beside `current`.
     Foreign,
-    /// What was not looked at.
+    /// Something that was not checked.
     LeftOut,
 }
 

@@ -247,8 +247,8 @@ fn wrong_arguments_give_one_clear_line() {
     }
 }
 
-/// T16: of two ledgers in one object the large one is deleted. Bookies have no copy of the other, which was restored from the bucket: what they
-/// are asked for comes from the object into which it was rewritten, and the old one is gone.
+/// T16: of two ledgers in one object the large one is deleted. Bookies have no copy of the other, which was restored
+/// from the bucket: they serve reads of it from the object into which it was rewritten, and the old one is gone.
 #[test]
 fn an_object_of_which_little_is_left_is_rewritten_and_bookies_read_from_the_new_one() {
     let (data, bucket) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

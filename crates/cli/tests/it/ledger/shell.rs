@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What takes longer is stuck.
+/// A command that takes longer is stuck.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A standalone server, gone with this.

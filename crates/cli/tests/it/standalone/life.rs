@@ -189,7 +189,7 @@ fn an_occupied_port_is_named_with_its_option() {
         assert_eq!(code, 1, "{option}");
         drop(listener);
     }
-    // What the refused starts left behind is picked up.
+    // The next start picks up what the refused ones left behind.
     assert!(place.start().stop("-TERM").0.success());
 }
 
