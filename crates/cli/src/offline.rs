@@ -28,7 +28,7 @@ const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The directories of one bookie, each with `current` in it.
 #[derive(Debug, Clone, Default)]
 pub struct BookieDirs {
-    /// The directory as given on the command line, for messages.
+    /// The directory that stands for this bookie in messages.
     pub name: PathBuf,
     /// With their numbers, ascending.
     pub journals: Vec<(u16, PathBuf)>,

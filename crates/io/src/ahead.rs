@@ -15,7 +15,7 @@
 //!    reader that jumps pays only for what it asks for.
 //! 3. A short read is continued: only 0 bytes mean the end of the file.
 //!
-//! # Limits     two windows of the size that was asked for, allocated when they are first used
+//! # Limits     two windows of the requested size, allocated on first use
 
 use crate::chunk::AlignedBuf;
 use crate::{BLOCK_SIZE_BYTES, Disk, DiskFile, FileLayer, OpenMode};
