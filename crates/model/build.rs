@@ -22,7 +22,7 @@ const OUTBOX: [(&str, &str); 5] = [
     ("read_class", "../server/src/read_class.rs"),
 ];
 
-/// What is exchanged in all of them.
+/// Replacements made in all of them.
 const SHIMS: [(&str, &str); 4] = [
     ("parking_lot::", "crate::lock::"),
     ("std::sync::atomic::", "crate::atomic::"),

@@ -221,7 +221,7 @@ fn config(dir: &Path) -> EngineConfig {
         shard_count: 2,
         write_pool_bytes: 64 << 20,
         pool_memory: PoolMemory::Lazy,
-        // What a bookie with a limit of 1 GiB gives them.
+        // The sizes that a bookie with a limit of 1 GiB gives them.
         index_pool_bytes: 96 << 20,
         cache_pool_bytes: 64 << 20,
         journal_files_preallocated: 0,

@@ -30,7 +30,7 @@ pub struct ConsumerSpec {
     pub pipeline: u64,
     /// Protocol 3 instead of 2.
     pub is_v3: bool,
-    /// What they read.
+    /// The entries that they read.
     pub filled: Filled,
     /// Bytes each second over all of them; 0: they never read.
     pub drain_per_s: u64,

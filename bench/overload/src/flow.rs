@@ -39,7 +39,7 @@ pub enum Pace {
     },
 }
 
-/// What to run.
+/// The settings of a flow.
 #[derive(Debug, Clone)]
 pub struct FlowSpec {
     /// Name of the class.
@@ -100,7 +100,7 @@ pub struct Flow {
     turn: usize,
     /// Requests that the connection whose turn it is has had.
     burst: usize,
-    /// What became of them.
+    /// Their outcomes.
     pub stats: Stats,
     /// Connections that broke or could not be made again.
     pub broken: u64,
@@ -431,7 +431,7 @@ impl Flow {
         }
     }
 
-    /// What became of them, with how it was asked.
+    /// Their outcomes, with the settings of the flow.
     pub fn json(&self) -> serde_json::Value {
         let mut value = self.stats.json();
         value["connections"] = self.spec.connections.into();

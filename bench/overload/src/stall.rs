@@ -28,7 +28,7 @@ const FILL_FIRST: i64 = 1_000_000;
 const WRITER_FIRST: i64 = 2_000_000;
 const FENCE_FIRST: i64 = 3_000_000;
 
-/// Who is beside the healthy ones.
+/// The peers beside the healthy clients.
 #[derive(Debug, Clone)]
 enum Crowd {
     Consumers(ConsumerSpec),

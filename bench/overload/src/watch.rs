@@ -298,7 +298,7 @@ pub fn look(target: &Target) -> Sample {
     }
 }
 
-/// What the looks between two moments say.
+/// The samples between two moments, summarized.
 pub fn summary(samples: &[Sample], begin: u64, end: u64) -> Value {
     let within: Vec<&Sample> = samples.iter().filter(|s| s.at >= begin && s.at < end).collect();
     let (Some(first), Some(last)) = (within.first(), within.last()) else { return Value::Null };

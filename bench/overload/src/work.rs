@@ -73,7 +73,7 @@ pub struct Requests {
 pub struct Answer {
     /// The request it belongs to, or `None` when it is not known any more.
     pub seq: Option<u64>,
-    /// What it says.
+    /// Its code.
     pub code: ErrorCode,
     /// Bytes of entries in it.
     pub bytes: u64,

@@ -265,7 +265,7 @@ impl Client {
         self.0.bookie_health()
     }
 
-    /// What became of this client's writes. Does not wait.
+    /// The health of this client's writes. Does not wait.
     fn write_health(&self) -> PyResult<WriteHealth> {
         self.0.write_health()
     }

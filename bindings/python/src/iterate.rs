@@ -71,7 +71,7 @@ trait AnySource: Send + Sync {
     /// Has the next item ahead.
     fn look(&self) -> Pin<Box<dyn Future<Output = PyResult<()>> + Send>>;
 
-    /// What is ahead, if anything is, as Python has it.
+    /// The item fetched ahead, if any, as Python has it.
     fn take(&self, py: Python<'_>) -> Option<PyResult<Option<Py<PyAny>>>>;
 }
 

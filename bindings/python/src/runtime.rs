@@ -203,7 +203,7 @@ fn deliver(mut deliveries: Receiver<Option<Delivery>>) {
                 None => is_ending = true,
             }
         }
-        // No interpreter, nobody who waits.
+        // Without an interpreter no caller waits.
         Python::try_attach(|py| {
             let mut batch = batch.into_iter().peekable();
             while let Some(first) = batch.next() {
@@ -212,7 +212,7 @@ fn deliver(mut deliveries: Receiver<Option<Delivery>>) {
                 while let Some(next) = batch.next_if(|next| next.event_loop.is(&event_loop)) {
                     share.push(next);
                 }
-                // A loop that is closed has nobody who waits.
+                // A loop that is closed has no callers that wait.
                 let _ = hand_to_loop(py, &event_loop, share);
             }
         });

@@ -53,7 +53,7 @@ impl Failure {
         Failure::usage(faults.join(BETWEEN_FAULTS))
     }
 
-    /// What is wrong, each a line.
+    /// The faults, each a line.
     pub fn faults(&self) -> impl Iterator<Item = &str> {
         self.message.split(BETWEEN_FAULTS)
     }

@@ -49,7 +49,7 @@ pub fn say_part(text: impl Display) {
     let _ = stderr.flush();
 }
 
-/// What an error of standard output means.
+/// The failure that an error of standard output means.
 pub fn failure(error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::with_code(exit::OUTPUT_CLOSED, ""),

@@ -36,7 +36,7 @@ fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
     false
 }
 
-/// What clap says in paragraphs: the error, tips, the usage, and where help is.
+/// Joins the paragraphs of clap's message: the error, tips, the usage, and where help is.
 fn one_line(rendered: &str) -> String {
     let mut paragraphs = rendered.split("\n\n").map(|paragraph| {
         let words: Vec<&str> = paragraph.split_whitespace().collect();

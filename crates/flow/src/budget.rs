@@ -31,7 +31,7 @@ pub enum AcquireError {
     },
 }
 
-/// What a budget looks like at one moment.
+/// The state of a budget at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetGauge {
     /// Bytes the pool has.

@@ -235,8 +235,8 @@ pub fn is_unreadable(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::ILSEQ | Errno::UCLEAN))
 }
 
-/// What keeps a file from being made or grown for now. Whoever meets it waits, and says which of them it is: a volume does
-/// not get room by closing files.
+/// A shortage that keeps a file from being made or grown for now. Callers that meet it wait, and report which one it
+/// is: a volume does not get room by closing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     /// The file system, or a quota on it, has no room.

@@ -229,7 +229,7 @@ impl DiskFile for RealFile {
             return Ok(retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))?);
         }
         if !read_is_aligned(buf, offset) {
-            // Whoever goes on after a short read at an unaligned end of file asks this, and gets the end.
+            // A caller that continues after a short read at an unaligned end of file gets here, and gets the end.
             return if offset >= self.len()? { Ok(0) } else { Err(misaligned("read", offset)) };
         }
         let n = retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))?;

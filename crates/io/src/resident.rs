@@ -207,7 +207,7 @@ mod tests {
         for first in 0..all.count {
             assert!(!mapping.holds(&Pages { first, count: 1 }), "page {first} was read");
         }
-        // What began to be read, and is not here yet, is counted by this one only.
+        // Only this call also counts pages whose read has begun and not ended.
         assert_eq!(cached_pages(fd.as_fd(), &all).unwrap_or(0), 0);
     }
 }

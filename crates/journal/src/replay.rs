@@ -45,7 +45,7 @@ pub enum OpenError {
         action: &'static str,
         /// File or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A later format.
@@ -98,7 +98,7 @@ pub struct Damage {
     pub path: PathBuf,
     /// Where the first bad byte may be.
     pub offset: u64,
-    /// What is wrong.
+    /// The damage, in words.
     pub what: String,
     /// The medium did not give some block of this journal, of whatever file: another start may read it.
     pub may_pass: bool,
@@ -118,7 +118,7 @@ pub enum ReplayError<E> {
     Visitor(E),
 }
 
-/// What a replay saw.
+/// The findings of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Groups given to the visitor.
@@ -234,7 +234,7 @@ impl Journal {
                 )?;
             }
             if let Some(next) = next.filter(|next| next.first_group <= covered + 1) {
-                // All of it is covered: no need to read it, and damage in it harms nobody.
+                // All of it is covered: no need to read it, and damage in it does no harm.
                 let (last_group, is_unreadable) = (next.first_group - 1, slot.lacks_header);
                 self.used.push(Used { slot: slot.slot, last_group, is_unreadable });
                 continue;
@@ -521,7 +521,7 @@ fn headless_with(group: u64) -> String {
     format!("its header is unreadable, but group {group} is in it")
 }
 
-/// What `check_headless` can end with, for any visitor error type.
+/// The errors of `check_headless`, for any visitor error type.
 enum OpenOrDamage {
     Open(OpenError),
     Damage(Damage),

@@ -65,7 +65,7 @@ pub struct Part {
     pub headers_crc: u32,
 }
 
-/// What one write makes durable. No parts: the group only seals what is before it.
+/// The pieces that one write makes durable. No parts: the group only seals what is before it.
 #[derive(Clone, Default)]
 pub struct Group {
     /// The pieces, in the order in which they are replayed.
@@ -82,7 +82,7 @@ pub struct JournalError {
     pub action: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// What the system said first.
+    /// The first error of the system.
     pub source: Arc<io::Error>,
 }
 
@@ -148,7 +148,7 @@ pub struct Journal {
     /// The medium did not give some block when the files were read.
     pub(crate) has_unreadable: Arc<AtomicBool>,
     pub(crate) next_slot: u32,
-    /// Slots below that one that no file has and nobody reserved: the first to be given out.
+    /// Slots below that one that no file has and that are not reserved: the first to be given out.
     pub(crate) missing_slots: BTreeSet<u32>,
     pub(crate) next_file_id: u64,
     pub(crate) next_group: u64,

@@ -43,7 +43,7 @@ pub struct LedgerDirectory {
     state: StateTable,
     /// The last commit found no space, and the table was opened again for its readers.
     lacked_space: bool,
-    /// What readers of extents ask after the table failed for good.
+    /// The table that readers of extents use after the other failed for good.
     for_readers: Option<StateTable>,
     memory: StorageMemory,
     next_log_id: u64,
@@ -54,7 +54,7 @@ pub struct LedgerDirectory {
     name_losses: Arc<AtomicU64>,
 }
 
-/// What [`LedgerDirectory::open`] found.
+/// The result of [`LedgerDirectory::open`].
 pub struct OpenedDirectory {
     /// The directory.
     pub directory: LedgerDirectory,
@@ -85,8 +85,8 @@ pub struct DirectoryCommit<'a> {
     pub meta: Option<&'a Meta>,
 }
 
-/// A finished log that is read back, some runs at a time, to be committed by [`LedgerDirectory::commit_read`]. What finds its runs
-/// is charged to the index pool meanwhile.
+/// A finished log that is read back, some runs at a time, to be committed by [`LedgerDirectory::commit_read`]. The
+/// index of its runs is charged to the index pool meanwhile.
 pub struct ReadBack {
     sealed: SealedLog,
     opening: IndexedOpening,
@@ -170,7 +170,7 @@ impl LedgerDirectory {
         &self.dir
     }
 
-    /// What readers use.
+    /// The view that readers use.
     pub fn view(&self) -> Arc<LogView> {
         self.view.clone()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by what the caller should do about it.
+//! Errors, sorted by what the caller should do about them.
 
 use bindery_io::{Shortage, has_no_descriptor, is_shortage};
 use std::io;
@@ -11,7 +11,7 @@ use thiserror::Error;
 pub struct DiskError {
     /// The file or directory.
     pub path: PathBuf,
-    /// What was attempted, as a verb.
+    /// The attempted action, as a verb.
     pub action: &'static str,
     /// Why it failed.
     pub source: io::Error,
@@ -48,7 +48,7 @@ pub struct Damaged {
     pub path: PathBuf,
     /// Where the damaged structure begins, in bytes.
     pub offset: u64,
-    /// What is wrong there.
+    /// The damage, in words.
     pub what: String,
 }
 

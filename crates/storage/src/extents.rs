@@ -213,7 +213,7 @@ impl ExtentDirectory {
         }
     }
 
-    /// Who has the entries from `first` to `last`. Only a run without gaps is a sole one.
+    /// The runs that hold the entries from `first` to `last`. Only a run without gaps is a sole one.
     pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<&Extent> {
         let Some(runs) = self.ledgers.get(&ledger) else { return Coverage::Nothing(last) };
         let behind = runs.runs.partition_point(|run| run.first <= first);

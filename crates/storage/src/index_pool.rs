@@ -11,7 +11,7 @@ use crate::BlockCache;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is charged to the pool.
+/// The kinds of charge to the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexUse {
     /// Extents in memory, and what finds the others.
@@ -106,7 +106,7 @@ impl Drop for IndexCharge {
     }
 }
 
-/// What the ledger directories of a bookie share.
+/// Pools that the ledger directories of a bookie share.
 #[derive(Clone)]
 pub struct StorageMemory {
     /// Extents, ledger states, and runs of logs that are being written.

@@ -335,7 +335,7 @@ impl BlockSums {
         Ok(())
     }
 
-    /// What was written, or may have been: blocks that were written in part are not known any more.
+    /// Learns the sums of blocks that were, or may have been, written: those written in part are no longer known.
     fn learn(&mut self, offset: u64, written: &[u8]) {
         let end = offset + written.len() as u64;
         for edge in [offset, end].into_iter().filter(|edge| edge % BLOCK != 0) {
@@ -477,7 +477,7 @@ impl StorageBackend for Backend {
     }
 }
 
-/// What a redb error means here. The latch knows the first failure on the file; redb reports later ones its own way.
+/// The meaning of a redb error. The latch knows the first failure on the file; redb reports later ones its own way.
 pub fn state_error(path: &Path, latch: &Latch, error: redb::Error) -> StateError {
     let path = path.to_owned();
     match (error, latch.reason()) {

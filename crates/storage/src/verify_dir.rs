@@ -47,7 +47,7 @@ pub enum Severity {
     Damage,
 }
 
-/// What was found; decides what to do about it.
+/// The kind of finding; it decides what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FindingKind {
     /// The state table does not verify: the directory does not open.
@@ -113,9 +113,9 @@ pub struct Finding {
     pub path: PathBuf,
     /// Where in the file, in bytes.
     pub offset: Option<u64>,
-    /// What is wrong.
+    /// The finding, in words.
     pub what: String,
-    /// What should be there, and what is.
+    /// The expected value, and the one found.
     pub expected_found: Option<(String, String)>,
     /// Which entries.
     pub affected: Affected,
@@ -130,7 +130,7 @@ pub enum DirectoryEvent {
     Bytes(u64),
 }
 
-/// What a check counted.
+/// The counts of a check.
 #[derive(Debug, Clone, Default)]
 pub struct DirectoryReport {
     /// The content of the state table; `None` when there is none or it does not verify.
@@ -163,7 +163,8 @@ impl Finding {
         Finding { severity, kind, path, offset: None, what, expected_found: None, affected }
     }
 
-    /// What the system's refusal means: without the right to read nothing is known, any other error is the disk's.
+    /// The finding for a refusal of the system: without the right to read nothing is known, and any other error is the
+    /// disk's.
     pub fn refused(error: &DiskError) -> Finding {
         // Neither says anything about the bytes.
         let is_unchecked = error.source.kind() == ErrorKind::PermissionDenied || is_shortage(&error.source);
@@ -419,7 +420,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the table says of a log that opened.
+    /// Compares a log that opened with the table's record of it.
     fn compare(&mut self, log: &EntryLog, record: &LogRecord) {
         let about = log.describe();
         let line = |generation: crate::Generation, size: u64, entries: u64| {
@@ -456,7 +457,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the table says of the ledgers in a log.
+    /// Compares the ledgers in a log with the table.
     fn extents(&mut self, path: &Path, extents: &[Extent]) {
         let Some(recovered) = &self.report.recovered else { return };
         let mut unknown = Affected::default();
@@ -505,7 +506,7 @@ impl Check<'_> {
         self.report.recovered = Some(recovered);
     }
 
-    /// Logs whose contents nobody can name: the ledgers that end in them can be named still.
+    /// Logs whose contents are unknown: the ledgers that end in them can be named still.
     fn lost_logs(&mut self) {
         let mut ending = Affected::default();
         if let Some(recovered) = &self.report.recovered

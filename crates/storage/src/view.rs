@@ -94,7 +94,7 @@ pub struct Source {
     pub extent: Extent,
 }
 
-/// What [`LogView::newer`] finds.
+/// The result of [`LogView::newer`].
 #[derive(Default)]
 pub struct NewerRuns {
     /// By first entry.
@@ -469,7 +469,7 @@ impl LogView {
         }
     }
 
-    /// Who has the entries from `first` to `last`, in one snapshot. Reads nothing.
+    /// The runs that hold the entries from `first` to `last`, in one snapshot. Reads nothing.
     pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<SoleRun> {
         let live = self.live.read();
         if live.paged(ledger, first, last).next().is_some() {

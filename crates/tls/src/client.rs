@@ -22,7 +22,7 @@ pub struct ClientFiles {
     pub verifies_names: bool,
 }
 
-/// What they contain at one moment.
+/// The contents of the files at one moment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientContents {
     authorities: StoreContents,

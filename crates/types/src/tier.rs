@@ -206,15 +206,15 @@ impl TierStamp {
         Put(out).u32(self.epoch).u64(self.update);
     }
 
-    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing, or the number of the update is one that nobody
-    /// counts up to, so that there is always a next one.
+    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing, or when the number of the update is out of
+    /// range: it is so far below the type's maximum that there is always a next one.
     pub fn decode(fields: &mut Take<'_>) -> Option<TierStamp> {
         let (epoch, update) = (fields.u32()?, fields.u64()?);
         (1..=i64::MAX.unsigned_abs()).contains(&update).then_some(TierStamp { epoch, update })
     }
 }
 
-/// What a tierer tells a bookie of one ledger: everything up to an entry is in object storage, and where.
+/// A tierer's message to a bookie about one ledger: everything up to an entry is in object storage, and where.
 ///
 /// The **last reconciled entry** (LRE) of a ledger on a bookie is a maximum register: an update below it changes nothing.
 /// Without extents, and with no entry, this only asks for the register.

@@ -18,10 +18,10 @@ use crate::cursor::take_i64;
 /// The shortest body a bookie takes for an entry: ledger id, entry id, LAC.
 pub const ENTRY_SIZE_BYTES_MIN: usize = 24;
 
-/// What stands before an entry's digest.
+/// Bytes in front of an entry's digest.
 pub const ENTRY_PREFIX_SIZE_BYTES: usize = 32;
 
-/// What stands before an explicit LAC's digest.
+/// Bytes in front of an explicit LAC's digest.
 pub const EXPLICIT_LAC_PREFIX_SIZE_BYTES: usize = 16;
 
 /// A body too short to be an entry, or an explicit LAC: answer `BadRequest`.

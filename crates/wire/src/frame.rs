@@ -30,7 +30,7 @@ pub struct FrameLimit(u32);
 impl FrameLimit {
     /// BookKeeper's default: 5 MiB.
     pub const DEFAULT: FrameLimit = FrameLimit(5 * 1024 * 1024);
-    /// What Pulsar gives its bookies: 5 MiB for a message, and 10 KiB for what stands around it.
+    /// The limit that Pulsar gives its bookies: 5 MiB for a message, and 10 KiB for the fields around it.
     pub const PULSAR: FrameLimit = FrameLimit(5 * 1024 * 1024 + 10 * 1024);
     /// The smallest limit that leaves room for an entry.
     pub const MIN: FrameLimit = FrameLimit(1024);

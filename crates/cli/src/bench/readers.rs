@@ -29,10 +29,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Whoever waits looks so often whether it is to stop.
+/// A waiting thread checks at this interval whether it is to stop.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What all readers share.
+/// State that all readers share.
 pub struct Load {
     begin: Instant,
     ledgers: Vec<LedgerReader>,

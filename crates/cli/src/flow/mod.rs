@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Where the view is.
 const PATH: &str = "/api/v1/bookie/flow";
-/// What errors say.
+/// The wording of errors.
 pub const WORDS: Words = Words {
     command: "bindery flow",
     whose: "bookie",

@@ -165,7 +165,7 @@ fn pool_line(pool: &PoolFlow, columns: Option<usize>) -> String {
     let bar = match room.min(BAR) {
         0..10 => String::new(),
         width => {
-            // What is used at all shows.
+            // Any use at all shows.
             let filled = share(width as u64).clamp(usize::from(pool.used_bytes > 0), width);
             format!("[{}{}] ", "#".repeat(filled), "-".repeat(width - filled))
         }

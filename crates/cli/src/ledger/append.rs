@@ -126,7 +126,7 @@ enum Why {
     OutputEnded,
 }
 
-/// What was handed to the writer, and where it came from.
+/// The entries handed to the writer, and where they came from.
 struct Sent {
     form: Form,
     sources: Vec<Source>,
@@ -251,7 +251,7 @@ impl Append {
             };
             (released, printed)
         };
-        // Nobody asked for a stop: as long as it takes, or until a signal.
+        // Without a request to stop: as long as it takes, or until a signal.
         let deadline = matches!(why, Why::Signal(_)).then(|| Instant::now() + STOP_TIMEOUT);
         let late = async {
             match deadline {

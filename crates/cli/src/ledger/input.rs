@@ -44,7 +44,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// What a person calls one of them.
+    /// The noun for one of them, for messages.
     pub fn noun(self) -> &'static str {
         match self {
             Form::Lines { .. } => "line",

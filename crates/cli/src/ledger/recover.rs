@@ -21,7 +21,7 @@ pub async fn run(client: Client, args: RecoverArgs) -> Result<(), Failure> {
         })?;
         ledgers.push(info);
     }
-    // One that nobody has, and one in recovery, has no writer to stop.
+    // A ledger that no writer holds, and one in recovery, has no writer to stop.
     let has_writer = |info: &&LedgerInfo| !matches!(list::writer(info), None | Some("idle"));
     let written: Vec<String> = ledgers
         .iter()

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 /// Findings that are shown of one ledger; JSON has more.
 const FINDINGS_SHOWN: usize = 20;
 
-/// What came of all ledgers.
+/// The results for all ledgers.
 #[derive(Default)]
 struct Sum {
     ledgers: u64,
@@ -142,7 +142,7 @@ async fn look(
         Err(LedgerError::NotFound(_)) if args.all => return Ok(None),
         Err(error) => return Err(ledger_failure(&error)),
     };
-    // Whoever can read the metadata has the password.
+    // Anyone who can read the metadata has the password.
     let stored = info.metadata.secret.as_ref().map(|secret| secret.password.as_slice());
     let password = args.password.as_ref().map(String::as_bytes).or(stored).unwrap_or_default();
     let opened = client.open_ledger(id, password, OpenMode::ReadOnly).await;
@@ -269,7 +269,7 @@ fn text(state: &str, report: &VerifyReport) -> String {
     text
 }
 
-/// What it means for the entries.
+/// The consequences for the entries.
 fn consequences(report: &VerifyReport) -> Vec<String> {
     let VerifyReport { below_ack_quorum, lost, undecided, ack_quorum_size, .. } = report;
     let Some(first) = report.first_below else {
@@ -295,7 +295,7 @@ fn consequences(report: &VerifyReport) -> Vec<String> {
     lines
 }
 
-/// What to do, with commands that exist.
+/// The remedies, with commands that exist.
 fn advice(report: &VerifyReport) -> Vec<String> {
     let id = report.ledger;
     let has = |fault| report.copies(fault) > 0;

@@ -18,7 +18,7 @@ const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 /// The reverse of [`ENTER`].
 const LEAVE: &[u8] = b"\x1b[?25h\x1b[?1049l";
 
-/// What was pressed.
+/// A key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// `q`.

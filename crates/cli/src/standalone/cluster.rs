@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! 1. The coordinator outlives the bookies: they take their registrations back before it goes.
-//! 2. Nobody goes on when one has ended for good: what is left would look like a working cluster.
+//! 2. No part goes on when one has ended for good: the rest would look like a working cluster.
 
 use super::home::Home;
 use super::plan::{Plan, bookie_name};

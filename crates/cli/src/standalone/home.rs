@@ -34,11 +34,11 @@ pub enum HomeError {
          its disk is mounted and has room, or name another one with --data", path.display()
     )]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file has the name.
@@ -66,7 +66,7 @@ pub enum HomeError {
     OfABookie {
         /// The directory.
         path: PathBuf,
-        /// What gave it away.
+        /// The evidence.
         found: String,
     },
     /// Something else lives there.

@@ -81,7 +81,7 @@ fn a_cluster_comes_back_from_its_bucket() {
     // Everything in the bucket is sound, with the metadata store and without.
     let verified = ok(first.run(&["tier", "verify", "--store", &url, "--metadata", &first.metadata()]));
     assert!(verified.contains("sound: 0 damage, 0 unchecked, 0 leftover"), "{verified}");
-    // Nobody's cluster is overwritten: everything is there.
+    // An existing cluster is not overwritten: everything is there.
     let again = ok(first.run(&["tier", "restore", "--store", &url, "--json", &closed]));
     let lines: Vec<Value> = again.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines[0]["state"], "there", "{again}");

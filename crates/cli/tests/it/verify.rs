@@ -286,7 +286,7 @@ fn a_hundred_damaged_places_are_found_each() {
         let found = findings(&lines, "damage");
         let what = format!("{} {at:?}: {lines:#?}", path.display());
         assert_eq!(code, 9, "{what}");
-        // A cookie that differs from the other one: nobody can say which of them is the bad one.
+        // A cookie that differs from the other one: it is impossible to say which of them is the bad one.
         let is_cookie = path.ends_with("VERSION");
         let named = found.iter().find(|finding| {
             let file = Path::new(finding["file"].as_str().unwrap());

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is known of one file, whatever its name and handles.
+/// The state of one file, whatever its name and handles.
 pub(super) struct FileState {
     pub(super) path: PathBuf,
     pub(super) failed: Option<String>,

@@ -14,7 +14,7 @@
 //! 3. On a direct file all transfers are aligned (see [`crate::direct`]).
 //! 4. Two writes that run at the same time touch different bytes; so does a write and a change of length.
 //!
-//! What it knows, for other checkers: [`CheckedDisk::is_durable`] and [`CheckedDisk::undurable_bytes`]. What was on
+//! For other checkers: [`CheckedDisk::is_durable`] and [`CheckedDisk::undurable_bytes`] tell its state. Anything on
 //! the disk before it was wrapped counts as durable.
 //!
 //! # Limits
@@ -51,7 +51,7 @@ impl fmt::Display for Violation {
 /// Violations kept when they are recorded; a broken caller repeats itself.
 const VIOLATIONS_MAX: usize = 100;
 
-/// What to do with a violation.
+/// How a violation is handled.
 enum Verdict {
     Panic,
     Record(Mutex<Vec<Violation>>),

@@ -1,4 +1,4 @@
-//! What a restart makes of journal files that rotted, were cut, or cannot be read (requirement J13).
+//! Restarts from journal files that rotted, were cut, or cannot be read (requirement J13).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_io::canary::Canaries;

@@ -8,7 +8,7 @@ use crate::Credentials;
 use bindery_types::are_equal_secrets;
 use std::fmt;
 
-/// What the JDK says that it could take under a security layer, which is never agreed on.
+/// The buffer size that the JDK announces for a security layer, which is never agreed on.
 const MAXBUF: &str = "65536";
 
 /// The client's side of an exchange, as the JDK's `DigestMD5Client` does it.

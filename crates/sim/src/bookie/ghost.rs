@@ -11,7 +11,7 @@ mod tier;
 
 pub use tier::{SentUpdate, number_of};
 
-/// What a checker found.
+/// A checker's finding.
 pub type Violation = String;
 /// `Err` is a broken promise.
 pub type Check = Result<(), Violation>;
@@ -66,7 +66,7 @@ enum Limbo {
     #[default]
     No,
     Yes,
-    /// It was said to be sound, and nobody answered yet.
+    /// The bookie was told that it is sound, and has not answered yet.
     Leaving,
 }
 
@@ -318,7 +318,7 @@ impl Ghost {
         }
     }
 
-    /// What a read of the last entry gave: IB9. Returns the entry it showed.
+    /// Checks a read of the last entry: IB9. Returns the entry it showed.
     pub fn check_last(
         &mut self,
         ledger: LedgerId,
@@ -360,7 +360,7 @@ impl Ghost {
         Ok(shown)
     }
 
-    /// What a LAC look-up gave: IB10.
+    /// Checks a LAC look-up: IB10.
     pub fn check_lac(&mut self, ledger: LedgerId, result: Result<Option<EntryId>, Refusal>) -> Check {
         self.compared += 1;
         if self.is_settled_by_limbo(ledger, &result, false)? || self.is_settled_by_removal(ledger, &result)? {
@@ -400,7 +400,7 @@ impl Ghost {
         }
     }
 
-    /// What the durable image gave for an entry that a FORCE covers: it, or a later content (IB24).
+    /// Checks the durable image of an entry that a FORCE covers: it must be there, or a later content (IB24).
     pub fn check_forced(
         &mut self,
         ledger: LedgerId,
@@ -466,7 +466,7 @@ impl Ghost {
         Ok(())
     }
 
-    /// What a look-up of the explicit LAC gave: IB10, and it is a body that was sent.
+    /// Checks a look-up of the explicit LAC: IB10, and it is a body that was sent.
     pub fn check_explicit_lac(
         &mut self,
         ledger: LedgerId,
@@ -681,7 +681,7 @@ impl Ghost {
     }
 
     /// Only marked ledgers are in limbo from now on. Metadata lost those that are about to be removed: they may have no
-    /// mark when a crash undoes the removal, and nobody is promised what the disks took along.
+    /// mark when a crash undoes the removal, and no client is promised the entries that went with the disks.
     pub fn end_cover(&mut self) {
         self.covered = None;
         let is_unmarked = |l: &&mut LedgerGhost| l.limbo == Limbo::Yes && l.removal == Removal::Asked;
@@ -749,8 +749,8 @@ impl Ghost {
         Ok(())
     }
 
-    /// What a ledger in limbo lost: entry, submission, LAC and bytes of what must come back. `None` while an add is
-    /// under way that may stand for it.
+    /// The entries that a ledger in limbo lost: entry, submission, LAC and bytes of each that must come back. `None`
+    /// while an add is under way that may stand for it.
     pub fn lost(&self, ledger: LedgerId) -> Option<Vec<Lost>> {
         let mut lost = Vec::new();
         for (entry, all) in &self.ledgers.get(&ledger)?.sent {

@@ -191,7 +191,7 @@ pub enum Outcome {
     Violated(String),
 }
 
-/// What a run did.
+/// The results of a run.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// How it ended.
@@ -268,7 +268,7 @@ enum Op {
     },
 }
 
-/// What the state of the bookie says about a write when it is submitted (IB19).
+/// The outcome to expect of a write, by the state of the bookie when it is submitted (IB19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writable {
     Yes,
@@ -354,7 +354,7 @@ struct Sim {
     deleted: BTreeSet<LedgerId>,
     /// To be removed, as metadata was read, and the number of the last add submitted before that.
     condemned: Vec<(LedgerId, Changes, u64)>,
-    /// What the last round of garbage collection found gone, when that was too much to go at once.
+    /// The ledgers that the last round of garbage collection found gone, when they were too many to go at once.
     found_gone: Vec<LedgerId>,
     stores: Stores,
     /// A recovery began in metadata: they never are open again.
@@ -673,7 +673,7 @@ impl Sim {
         }
     }
 
-    /// IB14: a group whose write failed is good news for nobody.
+    /// IB14: no request in a group whose write failed is answered OK.
     fn check_answers_of_a_failed_group(&mut self) {
         let is_told = |answer: &Answer| match answer {
             Answer::Add(done) | Answer::Ahead(done) => done.result.is_ok(),

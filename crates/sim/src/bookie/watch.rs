@@ -46,7 +46,7 @@ impl WatchedDisk {
         WatchedDisk { inner, moments: Moments::default() }
     }
 
-    /// What happened since the last call.
+    /// The moments since the last call.
     pub(super) fn take(&self) -> Vec<(Moment, SimDisk)> {
         std::mem::take(&mut *self.moments.lock())
     }

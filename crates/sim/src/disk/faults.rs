@@ -140,7 +140,7 @@ impl FaultPlan {
 /// Bytes of a file that the medium holds wrongly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// What happened.
+    /// The kind of fault.
     pub kind: FaultKind,
     /// The file, by the name under which it was opened.
     pub path: PathBuf,

@@ -299,7 +299,7 @@ impl DiskFile for SimFile {
             call,
             |n: &Option<usize>| n.unwrap_or(0) as u64,
             |state, _| {
-                // Whether the kernel has a page is nobody's to foresee.
+                // Whether the kernel has a page cannot be foreseen.
                 let would_wait = self.is_direct || state.faults.random(FaultKind::ShortRead).chance(0.4);
                 // Some kernels say instead that the file ends there.
                 let seems_over = !self.is_direct && offset.is_multiple_of(3);

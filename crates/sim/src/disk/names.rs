@@ -73,7 +73,7 @@ impl Names {
         self.get(path) == Some(Node::Dir)
     }
 
-    /// What is in a directory, sorted.
+    /// The content of a directory, sorted.
     pub(super) fn list<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = (&'a Path, Node)> {
         let below = self.live.range::<Path, _>((std::ops::Bound::Excluded(dir), std::ops::Bound::Unbounded));
         below

@@ -43,7 +43,7 @@ pub(super) enum Run {
     Cut,
 }
 
-/// What is asked, for counting and reporting.
+/// A call, for counting and reporting.
 pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) path: Arc<Path>,

@@ -26,7 +26,7 @@ enum Request {
 /// Requests that share a group, and how they were answered.
 type Schedule = &'static [&'static [Request]];
 
-/// What clients know: entries acknowledged and sent, whether the fence was answered.
+/// The clients' knowledge: entries acknowledged and sent, whether the fence was answered.
 #[derive(Clone, Default)]
 struct Told {
     acked: Vec<i64>,

@@ -85,7 +85,7 @@ fn put(journal: &mut Journal, entry: i64, size: usize) -> Result<u64, JournalErr
     journal.write(&group(entry, &[size]))
 }
 
-/// What a replay of this medium delivers.
+/// The bodies that a replay of this medium delivers.
 fn bodies(disk: SimDisk, covered: u64) -> Result<(Vec<Vec<u8>>, Replayed), ReplayError<Infallible>> {
     let mut bodies = Vec::new();
     let mut journal = Journal::open(Arc::new(disk), config(0), Arc::new(SeededRandom::new(3)))?;

@@ -74,7 +74,7 @@ fn open_in(disk: &MemDisk, memory: &StorageMemory) -> Result<OpenedDirectory, Di
     LedgerDirectory::open_with(&disk.disk(), &dir(), memory)
 }
 
-/// What a view says about runs, whatever of it is in memory, is what one says that has all of it there.
+/// A view tells the same about runs, however much of it is in memory, as one that has everything there.
 fn assert_same_runs(view: &LogView, all: &LogView) {
     let ids = |sources: Vec<Source>| sources.iter().map(|source| source.extent).collect::<Vec<Extent>>();
     let mut leads = Vec::new();

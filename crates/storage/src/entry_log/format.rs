@@ -276,7 +276,7 @@ impl IndexRecord {
     }
 }
 
-/// What header and trailer agree on.
+/// The fields on which header and trailer agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub log_id: LogId,

@@ -118,7 +118,7 @@ pub struct EntryLog {
     streak: Streak,
 }
 
-/// What `bindery inspect entry-log` shows.
+/// The description that `bindery inspect entry-log` shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogDescription {
     /// The file.
@@ -168,7 +168,7 @@ impl EntryLog {
         Ok(named((EntryLog::over(file, &path, |_| {})?, ()), log_id)?.0)
     }
 
-    /// As [`EntryLog::open`], with reads that go past the page cache: for who reads it all, once, from the medium.
+    /// As [`EntryLog::open`], with reads that go past the page cache: to read all of it, once, from the medium.
     pub fn open_uncached(
         disk: &Arc<dyn Disk>,
         dir: &Path,

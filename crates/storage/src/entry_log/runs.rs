@@ -7,13 +7,13 @@ use crate::paged_index::{PagedIndex, PagedIndexBuilder};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What finds the runs of a log.
+/// The index of the runs of a log.
 pub(crate) enum LogIndex {
     /// All of them.
     Resident(Vec<Extent>),
     /// While it is being built.
     Building(Box<PagedIndexBuilder>),
-    /// What names the block of the footer.
+    /// The index of the footer's blocks.
     Paged(PagedIndex),
 }
 

@@ -154,7 +154,7 @@ impl Checkpoint<'_> {
     }
 }
 
-/// The open table. One owner commits; but for extents ([`TierView`]) nobody reads it while it runs.
+/// The open table. One owner commits; while it runs only extents are read ([`TierView`]).
 pub struct StateTable {
     path: PathBuf,
     database: Arc<Database>,
@@ -310,7 +310,7 @@ impl StateTable {
                 "commit {sealed} was acknowledged, but the tables are at commit {}",
                 self.commits
             )),
-            // The first commit of all is made under the temporary name: nobody sees it without its seal.
+            // The first commit of all is made under the temporary name: no reader sees it without its seal.
             Some(sealed) if sealed + 1 == self.commits => {
                 self.seals.write(self.commits).map_err(|e| DiskError::new(path, "seal a commit in", e).into())
             }

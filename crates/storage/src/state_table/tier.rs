@@ -27,7 +27,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, Table};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What changes of a ledger's extents.
+/// A change to a ledger's extents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtentChange {
     /// The ledger.

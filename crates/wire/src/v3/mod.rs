@@ -139,7 +139,7 @@ pub fn encode_auth_message(message: &proto::AuthMessage) -> Vec<u8> {
     message.encode_to_vec()
 }
 
-/// What a bookie without authentication says to any AUTH (protocol reference, section 2.5).
+/// The answer of a bookie without authentication to any AUTH (protocol reference, section 2.5).
 pub fn auth_disabled_message() -> proto::AuthMessage {
     proto::AuthMessage { auth_plugin_name: AUTH_DISABLED_PLUGIN_NAME.to_owned(), payload: Bytes::new() }
 }

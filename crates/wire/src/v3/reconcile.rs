@@ -73,7 +73,7 @@ pub struct Reconcile {
 #[error("RECONCILE_LEDGERS: {0}")]
 pub struct InvalidReconcile(pub &'static str);
 
-/// What a bookie answers for one ledger.
+/// The answer of a bookie for one ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reconciled {
     /// The ledger.

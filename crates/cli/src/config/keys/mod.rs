@@ -22,7 +22,7 @@ use bindery_server::config::BookieConfig;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What becomes of a key.
+/// How a key is treated.
 #[derive(Debug, Clone, Copy)]
 pub enum Status {
     /// It does what it does in BookKeeper.

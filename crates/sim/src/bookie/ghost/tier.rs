@@ -145,7 +145,7 @@ impl Ghost {
         state.tier.trimmed = state.tier.trimmed.max(below);
     }
 
-    /// What the bookie says of a ledger: T1, T9. `extents` are all of it, when they could be read.
+    /// Checks the bookie's account of a ledger: T1, T9. `extents` are all of it, when they could be read.
     pub fn check_tier(
         &mut self,
         ledger: LedgerId,

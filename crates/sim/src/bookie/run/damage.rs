@@ -66,7 +66,7 @@ impl Sim {
         if let Some(wrong) = found.iter().find(|path| !planted.contains(**path)) {
             return Err(format!("IB29: the scrub found damage in {}, which is sound", wrong.display()));
         }
-        // A lost write may be seen by nobody before the next start: the cache has it.
+        // A lost write may go unseen until the next start: the cache has it.
         let lasting = |kind| matches!(kind, FaultKind::BitRot | FaultKind::LatentReadError);
         let damage = self.disk.damage().into_iter().filter(|damage| lasting(damage.kind));
         let missed = damage

@@ -15,7 +15,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![4 => write, 1 => Just(Step::Sync)], 1..25)
 }
 
-/// What an independent model says about a file: bytes that readers see, and for each sector every content that may
+/// An independent model of a file: bytes that readers see, and for each sector every content that may
 /// be on the medium.
 struct Model {
     sector: usize,
