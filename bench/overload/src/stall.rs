@@ -1,8 +1,8 @@
 //! Healthy readers and writers in open loop, beside consumers that ask for much and drain slowly or never; or, with `--heads`,
 //! beside peers of the HTTP port that send heads without an end.
 //!
-//! With `--consumers-at` the consumers, or those peers, sit at another bookie of the machine: the control. What healthy clients
-//! then wait longer is what their and that bookie's CPU time costs whoever shares the machine with them.
+//! With `--consumers-at` the consumers, or those peers, connect to another bookie of the machine: the control. Any
+//! longer wait of healthy clients then comes from the CPU time that the peers and that bookie take on the shared machine.
 //!
 //! Phases: warm-up, before, during (consumers connect at its begin), after (their sockets close at its begin).
 

@@ -16,7 +16,7 @@ pub fn end(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> Ex
         let _ = error.print();
         return ExitCode::from(exit::USAGE);
     }
-    // Not parsed, as nothing was: whoever reads this log reads lines of JSON.
+    // Not parsed, as nothing was: readers of this log expect lines of JSON.
     if wants_json(arguments) {
         logging::start(crate::args::LogFormat::Json);
     }

@@ -79,7 +79,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Gives `bytes` back and serves whoever that is enough for.
+    /// Gives `bytes` back and serves the waiters for whom there is now enough.
     fn release(self: &Arc<Self>, bytes: u64) {
         self.serve(|state| state.available += bytes);
     }

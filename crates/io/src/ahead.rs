@@ -1,4 +1,4 @@
-//! Reads of somebody who goes through a file once, in two ascending places at a time: past the page cache, and ahead.
+//! Reads that go through a file once, in two ascending places at a time: past the page cache, and ahead.
 //!
 //! A rewrite that read through the page cache would push out what readers have there, and set off the kernel's own
 //! read-ahead, which may be set to megabytes: a journal's write of 4 KiB then waits for it in the device.

@@ -58,7 +58,7 @@ pub struct Space {
 /// Held for as long as the lock on a directory is.
 pub trait DiskLock: Send + Sync {}
 
-/// A file system, or the simulation of one. Calls block; whoever calls them owns a thread that may.
+/// A file system, or the simulation of one. Calls block: make them on a thread that may.
 pub trait Disk: Send + Sync {
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;

@@ -607,8 +607,8 @@ impl Reader {
         }
     }
 
-    /// As [`Reader::open`], past the page cache: after a sync that failed it may show what is nowhere else. What a process that
-    /// was killed left in the device is made durable first.
+    /// As [`Reader::open`], past the page cache: after a failed sync the cache may show bytes that are nowhere else.
+    /// Writes that a killed process left in the device are made durable first.
     pub(crate) fn of_medium(disk: &Arc<dyn Disk>, path: PathBuf) -> Result<Reader, OpenError> {
         let reader = Reader::open(disk, path)?;
         let synced = disk.open(&reader.path, OpenMode::CreateDirect).and_then(|file| file.sync());
@@ -638,7 +638,7 @@ impl Reader {
         })
     }
 
-    /// Why there is no good group at `offset`, which was just looked at.
+    /// Why there is no good group at `offset`, which was just examined.
     pub(crate) fn why(&self, offset: u64, bad: BadGroup) -> String {
         match self.last_unreadable().filter(|at| *at >= offset) {
             Some(at) => format!("{UNREADABLE}, at {at}"),
@@ -695,7 +695,7 @@ impl Reader {
         self.unreadable_end.load(Ordering::Relaxed).checked_sub(BLOCK)
     }
 
-    /// True when every block looked at is zero: a prepared file, never used. Most files without a header are these,
+    /// True when every block read is zero: a prepared file, never used. Most files without a header are these,
     /// and reading 256 MiB of zeros at each start would cost more than the rest of it. Looked at are the places of
     /// the header and the first groups, and one block in each MiB behind them.
     pub(crate) fn seems_unused(&self) -> Result<bool, OpenError> {

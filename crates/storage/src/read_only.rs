@@ -37,8 +37,8 @@ fn refused() -> io::Error {
 }
 
 impl Disk for ReadOnlyDisk {
-    /// In every mode the file must be there. A file opened for direct I/O is read past the page cache, without the rules
-    /// of direct I/O.
+    /// In every mode the file must be there. A file opened for direct I/O is read past the page cache, without the
+    /// rules of direct I/O.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let file = match mode.is_direct() {
             true => open_uncached(&*self.0, path)?,

@@ -31,7 +31,7 @@ pub const FINDINGS_MAX: u64 = 100;
 /// Ranges of entries listed per finding.
 pub const RANGES_MAX: usize = 100;
 
-/// Rows of extents looked at together.
+/// Rows of extents checked together.
 const TIER_ROWS: usize = 1024;
 
 /// How bad a finding is.

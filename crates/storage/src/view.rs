@@ -112,9 +112,9 @@ pub struct NewerRuns {
 pub enum Asked {
     /// It is asked.
     Yes,
-    /// Not if its runs are on disk: it cannot be read, and what it has is not known.
+    /// Not if its runs are on disk: it cannot be read, and its content is not known.
     LeftOut,
-    /// Not at all: whoever asks goes through it anyway.
+    /// Not at all: the caller goes through it anyway.
     Known,
 }
 

@@ -206,8 +206,8 @@ impl TierStamp {
         Put(out).u32(self.epoch).u64(self.update);
     }
 
-    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing, or when the number of the update is out of
-    /// range: it is so far below the type's maximum that there is always a next one.
+    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing, or when the number of the update is out
+    /// of range: every number within the range has a next one.
     pub fn decode(fields: &mut Take<'_>) -> Option<TierStamp> {
         let (epoch, update) = (fields.u32()?, fields.u64()?);
         (1..=i64::MAX.unsigned_abs()).contains(&update).then_some(TierStamp { epoch, update })

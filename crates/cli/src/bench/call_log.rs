@@ -74,7 +74,7 @@ impl Drop for CallLog {
 }
 
 impl CallLog {
-    /// Begins to look at the client.
+    /// Starts sampling the client.
     pub fn start(client: &Client) -> CallLog {
         let wall_ms = u64::try_from(SystemClock::new().wall_ms()).unwrap_or(0);
         let origin = Origin { instant: Instant::now(), since_epoch: Duration::from_millis(wall_ms) };

@@ -129,12 +129,12 @@ impl Values {
         }
     }
 
-    /// Everything that was given, whoever took it.
+    /// Everything that was given, taken or not.
     pub fn given(&self) -> &BTreeMap<String, Given> {
         &self.given
     }
 
-    /// The keys that somebody asked for.
+    /// The keys that some setting read.
     #[cfg(test)]
     pub fn asked(&self) -> &BTreeSet<String> {
         &self.asked

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Of each flag by itself: a heading for what comes next would go on over the flags of whoever takes these in.
+/// Set for each flag by itself: a heading for all that follow would cover the flags of a command that flattens these.
 const HEADING: &str = "Placement";
 
 /// Which bookies get the entries.

@@ -80,7 +80,7 @@ fn beyond_end(ledger: LedgerId, entry: EntryId, end: Option<EntryId>, is_closed:
     Failure::with_code(exit::NOT_FOUND, format!("ledger {ledger} has no entry {entry}: {there} {more}"))
 }
 
-/// Up to the first entry that is not there, or to the last one asked for.
+/// Up to the first entry that is not there, or to the last requested one.
 async fn read_unconfirmed(reader: &LedgerReader, args: &ReadArgs) -> Result<(), Failure> {
     let first = args.entry.or(args.first).unwrap_or(EntryId::FIRST);
     let wanted = args.entry.or(args.last);

@@ -190,7 +190,7 @@ fn lock_patiently(disk: &dyn Disk, path: &Path) -> io::Result<Box<dyn DiskLock>>
     disk.lock(path)
 }
 
-/// For whoever finds the directory locked. Without it the lock is as good.
+/// For the message to a process that finds the directory locked. The lock works without it.
 fn write_pid(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let file = disk.open(path, OpenMode::CreateBuffered)?;
     file.set_len(0)?;

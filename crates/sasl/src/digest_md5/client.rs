@@ -111,7 +111,7 @@ impl Client {
             response.extend_from_slice(b"charset=utf-8,");
         }
         put_quoted(&mut response, "username", &user_bytes);
-        // As it came: the server knows it by these bytes.
+        // As received: the server knows it by these bytes.
         if let Some(realm) = directives.all("realm").next().filter(|realm| !realm.is_empty()) {
             put_quoted(&mut response, "realm", realm);
         }

@@ -499,7 +499,7 @@ impl Ghost {
         Ok(())
     }
 
-    /// A fence was answered; `which` is the entry asked for (-1 the last), `found` what the read behind it gave.
+    /// A fence was answered; `which` is the requested entry (-1 the last), `found` the result of the read behind it.
     pub fn on_fence_answered(&mut self, ledger: LedgerId, which: i64, found: Result<i64, Refusal>) {
         let state = self.ledger(ledger);
         state.is_fence_answered = true;

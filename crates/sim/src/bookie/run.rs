@@ -56,7 +56,7 @@ pub struct Profile {
     duplicates: f64,
     /// Chance that a crash takes the disks along.
     wipe: f64,
-    /// Chance that an answer's durable image is opened and looked at.
+    /// Chance that an answer's durable image is opened and checked.
     image_check: f64,
     /// Chance, for each step, that somebody else fills the disk.
     fill: f64,
@@ -852,7 +852,7 @@ impl Sim {
         if !covered.is_empty() {
             self.hit("force.covered");
         }
-        // A journal that syncs every group forces nothing on its own: rarely looked at.
+        // A journal that syncs every group forces nothing on its own: rarely checked.
         if covered.is_empty() || (self.ghost.is_sync && !self.random.chance(0.05)) {
             return Ok(());
         }

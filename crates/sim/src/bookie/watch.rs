@@ -1,4 +1,4 @@
-//! A look at the disk in the moments in which data could be lost on purpose: a journal file is taken into use again, an
+//! Checks the disk at the moments at which data is discarded on purpose: a journal file is taken into use again, an
 //! entry log is unlinked.
 //!
 //! The wrapper only keeps what the medium held right before; judging is for [`judge`], over plain data, so that a test

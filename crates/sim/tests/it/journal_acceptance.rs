@@ -482,7 +482,7 @@ fn replay_segment_order() {
     assert_eq!(found, (40..80).map(|entry| body(entry, 700)).collect::<Vec<_>>());
 }
 
-/// J9: an error of whoever takes the records ends the replay with that error, and the next replay gives all of them.
+/// J9: an error of the visitor of the records ends the replay with that error, and the next replay gives all of them.
 #[test]
 fn handle_consumer_error() {
     let disk = medium();

@@ -641,8 +641,8 @@ fn a_flush_leaves_room_to_rewrite_what_is_deleted_later() {
     bookie.power_cut().check_1_and_3("after a power cut");
 }
 
-/// What is kept for rewrites starves no flush: one that leaves it goes on although nothing can be rewritten, and what brings no
-/// entries does not look at it.
+/// Room kept for rewrites starves no flush: one that leaves it goes on although nothing can be rewritten, and a flush
+/// without entries ignores it.
 #[test]
 fn room_for_rewrites_is_left_and_not_waited_for() {
     let mut bookie = nearly_full(600 << 10);

@@ -385,8 +385,8 @@ pub(super) fn encode_footer_head(extents: u64, entries: u64) -> Vec<u8> {
     out
 }
 
-/// Decodes a footer that `trailer` describes, some extents at a time, ascending by (ledger, first). What was taken before the
-/// end is proven only by [`FooterDecoder::finish`].
+/// Decodes a footer that `trailer` describes, some extents at a time, ascending by (ledger, first). Extents taken
+/// before the end are proven only by [`FooterDecoder::finish`].
 pub(super) struct FooterDecoder {
     trailer: Trailer,
     crc: Crc32c,

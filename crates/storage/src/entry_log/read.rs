@@ -100,8 +100,8 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Has the kernel begin to read them, for whoever comes for them next. May wait for room in the device's queue: call it
-    /// on a thread that may block.
+    /// Has the kernel start to read them, for the reads that come next. May wait for room in the device's queue: call
+    /// it on a thread that may block.
     pub fn begin(&self) {
         self.log.file.begin_reading(self.offset, self.length);
     }

@@ -80,7 +80,7 @@ impl RunCursor {
     /// Takes the next run.
     ///
     /// # Errors
-    /// What follows cannot be read, or, at the end, the footer is not what was written: none of the runs counts then.
+    /// The next runs cannot be read, or, at the end, the footer is not the one written: none of the runs counts then.
     pub fn take(&mut self) -> Result<Option<Extent>, ReadError> {
         let run = self.read.pop_front();
         self.fill()?;

@@ -1,5 +1,5 @@
-//! Entries that are read together: neighbours of a run whose bodies stand one behind the other, so that one look at the
-//! index and one read of the file bring them all.
+//! Entries that are read together: neighbours of a run whose bodies stand one behind the other, so that one search of
+//! the index and one read of the file bring them all.
 //!
 //! # Data flow
 //! ```text

@@ -111,7 +111,7 @@ struct Check<'a> {
     log: &'a EntryLog,
     state: &'a mut LogCheck,
     visit: &'a mut dyn FnMut(LogEvent),
-    /// Bytes of the file that this step looked at.
+    /// Bytes of the file that this step checked.
     spent: u64,
 }
 

@@ -382,8 +382,8 @@ fn every_flipped_bit_and_every_cut_of_a_state_table_is_found_or_means_nothing() 
             );
         }
     });
-    // What may be wrong: a seal, while the other is right; the idle head; redb's own first 512 bytes, which the heads
-    // replace; and the rest of each page behind what it uses.
+    // These may be wrong: a seal, while the other is right; the idle head; redb's own first 512 bytes, which the heads
+    // replace; and the unused rest of each page.
     let page = |at: usize| at / BLOCK_SIZE_BYTES;
     let mut idle_heads = 0;
     for at in read {

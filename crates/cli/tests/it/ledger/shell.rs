@@ -81,7 +81,7 @@ impl Cluster {
 /// In each line of the only warnings that commands print.
 pub const WARNING: &str = " WARN bindery_client::placement";
 
-/// What a command left.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: i32,

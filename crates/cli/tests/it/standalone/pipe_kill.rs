@@ -158,7 +158,7 @@ impl Append {
 struct Ledger {
     id: u64,
     acknowledged: u64,
-    /// What was read back last; a closed ledger stays as it is.
+    /// The entries read back last; a closed ledger stays as it is.
     read: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
-//! What tierers were told: the last reconciled entry (LRE) of each ledger, its extents, and what was let go.
+//! The answers to tierers: the last reconciled entry (LRE) of each ledger, its extents, and the copies let go.
 //!
-//! An object stands for the update that named it, and updates are numbered over all ledgers: so an extent tells which update
-//! it came with.
+//! An object stands for the update that named it, and updates are numbered over all ledgers: so an extent tells which
+//! update it belongs to.
 
 use super::{Check, Ghost, Removal, Violation};
 use bindery_engine::{Reconciled, Refusal, Tiered};
@@ -224,7 +224,7 @@ impl Ghost {
         }
     }
 
-    /// What a read that ended in object storage says about a former answer.
+    /// Checks a read that ended in object storage: the bookie must have been told to let the entry go.
     pub(super) fn check_gone(&self, ledger: LedgerId, entry: i64) -> Result<(), Violation> {
         if self.may_be_gone(ledger, entry) {
             return Ok(());

@@ -36,8 +36,8 @@ pub(super) enum Comeback {
 }
 
 impl Sim {
-    /// What metadata says of a ledger, when it says something. OPEN with this bookie in the last ensemble unless a
-    /// client deleted it or began a recovery.
+    /// The verdict of metadata on a ledger, if it has one. OPEN with this bookie in the last ensemble unless a client
+    /// deleted it or began a recovery.
     fn verdict_of(&self, ledger: LedgerId) -> MetadataVerdict {
         if self.random.chance(0.15) {
             MetadataVerdict::Silent

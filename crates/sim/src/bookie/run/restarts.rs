@@ -215,8 +215,8 @@ impl Sim {
             self.replace_disk_after_crash();
             let opened = self.open()?;
             if let (Some(before), None) = (before, &opened) {
-                // A journal that is configured again is read again, empty groups at its end included. What waited for
-                // space in one of the two starts is flushed in the other. Files that a process had unlinked before it was
+                // A journal that is configured again is read again, empty groups at its end included. A flush that
+                // waited for space in one of the two starts is done in the other. Files that a process had unlinked before it was
                 // killed come back with a power cut, and the start after that removes them.
                 let found = self.facts()?;
                 let is_same_layout = self.profile.engine.journal_dirs.len() == journals;

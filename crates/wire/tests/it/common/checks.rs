@@ -175,7 +175,7 @@ pub fn v3_request(payload: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What the hand-written reader must have seen of a request, if it may have seen it at all.
+/// The form in which the hand-written reader must have parsed a request, if it may have parsed it at all.
 pub fn hot_form(request: &v3::Request) -> Option<v3::HotRequest<'_>> {
     let v3::Request { txn_id, priority, operation } = request;
     let (txn_id, priority) = (*txn_id, *priority);
