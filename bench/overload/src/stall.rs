@@ -2,7 +2,8 @@
 //! beside peers of the HTTP port that send heads without an end.
 //!
 //! With `--consumers-at` the consumers, or those peers, connect to another bookie of the machine: the control. Any
-//! longer wait of healthy clients then comes from the CPU time that the peers and that bookie take on the shared machine.
+//! longer wait of healthy clients then comes from the CPU time that the peers and that bookie take on the shared
+//! machine.
 //!
 //! Phases: warm-up, before, during (consumers connect at its begin), after (their sockets close at its begin).
 
