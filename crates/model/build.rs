@@ -13,7 +13,7 @@ const SUBJECTS: [(&str, &str); 3] = [
     ("signal", "../engine/src/signal.rs"),
     ("admission_queue", "../engine/src/admission_queue.rs"),
 ];
-/// The outbox. What it knows of the rest of the server is a stub.
+/// The outbox. The parts of the server that it depends on are stubs.
 const OUTBOX: [(&str, &str); 5] = [
     ("outbox", "../server/src/connection/output/outbox/mod.rs"),
     ("outbox/segment", "../server/src/connection/output/outbox/segment.rs"),
@@ -22,7 +22,7 @@ const OUTBOX: [(&str, &str); 5] = [
     ("read_class", "../server/src/read_class.rs"),
 ];
 
-/// What is exchanged in all of them.
+/// Replacements made in all of them.
 const SHIMS: [(&str, &str); 4] = [
     ("parking_lot::", "crate::lock::"),
     ("std::sync::atomic::", "crate::atomic::"),

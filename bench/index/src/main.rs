@@ -146,7 +146,7 @@ impl Index {
     }
 }
 
-/// A log with the smallest bodies there are: what is left is the index.
+/// A log with the smallest possible bodies, to measure the index rather than the bodies.
 fn write_log(
     directory: &mut LedgerDirectory,
     generation: u64,
@@ -189,7 +189,7 @@ fn read(engine: &str, shape: Shape, dir: &Path, reads: u64) {
     let index = Index::open(engine, dir);
     let open_ms = begun.elapsed().as_secs_f64() * 1e3;
     let open_rss = rss_mib();
-    // What opening read is not what a cold look-up meets.
+    // A cold look-up must not find the pages that opening read.
     drop_pages(dir);
     let mut next = numbers(7);
     let mut timed = |reads: u64| {
@@ -221,7 +221,7 @@ fn config(dir: &Path) -> EngineConfig {
         shard_count: 2,
         write_pool_bytes: 64 << 20,
         pool_memory: PoolMemory::Lazy,
-        // What a bookie with a limit of 1 GiB gives them.
+        // The sizes that a bookie with a limit of 1 GiB gives them.
         index_pool_bytes: 96 << 20,
         cache_pool_bytes: 64 << 20,
         journal_files_preallocated: 0,
@@ -308,7 +308,7 @@ fn open_ledgers(dir: &Path, ledgers: u64, deleted: u64) {
     );
 }
 
-/// What finding the last entry costs where it is a search: one key, and behind it `deleted` keys that are deleted.
+/// The cost of finding the last entry where that is a search: one key, and behind it `deleted` keys that are deleted.
 fn rocks_last(dir: &Path, deleted: u64) {
     let mut rocks = Rocks::open(dir, CACHE_BYTES);
     rocks.put(&key(0, 0), &key(0, 0));

@@ -1,4 +1,4 @@
-//! What the kernel says of this process, and the page cache.
+//! The kernel's figures for this process, and the page cache.
 
 use rustix::fs::Advice;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What a batch shares: adds in closed loop over numbers of ledgers and connections; system calls, wake-ups and CPU of
-//! each add, and the sizes of batches that the bookie's own metrics tell.
+//! The cost that a batch shares: adds in closed loop over numbers of ledgers and connections; system calls, wake-ups
+//! and CPU of each add, and the sizes of batches that the bookie's own metrics tell.
 
 use crate::args::{Args, Target};
 use crate::clock::{MILLI, now, seconds, sleep_until};
@@ -100,7 +100,7 @@ fn quantile(changes: &BTreeMap<&String, f64>, prefix: &str, q: f64) -> Option<f6
     buckets.iter().find(|(_, below)| all > 0.0 && *below >= q * all).map(|(bound, _)| *bound)
 }
 
-/// What is counted about a bookie.
+/// Counters of a bookie.
 struct Counters {
     cpu: f64,
     threads: BTreeMap<u32, u64>,

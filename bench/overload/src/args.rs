@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// What stood on the command line behind the scenario's name. [`Args::finish`] refuses what nobody asked for.
+/// The command line behind the scenario's name. [`Args::finish`] refuses arguments that no scenario read.
 pub struct Args {
     values: BTreeMap<String, String>,
     /// Words that do not start with `--`.
@@ -64,7 +64,7 @@ pub struct Target {
     pub pid: u32,
     /// Its HTTP port.
     pub admin: Option<SocketAddr>,
-    /// What the report calls it.
+    /// Its name in the report.
     pub label: String,
     /// A Java bookie: no pools to look at, but stacks.
     pub is_java: bool,

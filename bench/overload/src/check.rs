@@ -1,4 +1,4 @@
-//! What must hold of our bookie in any scenario and on any machine, however busy: nothing about times.
+//! Checks that our bookie must pass in any scenario and on any machine, however busy: none is about times.
 
 use crate::args::Args;
 use anyhow::{Result, bail};
@@ -20,7 +20,7 @@ fn number(value: &Value, path: &str) -> f64 {
     path.split('.').try_fold(value, |value, key| value.get(key)).and_then(Value::as_f64).unwrap_or(0.0)
 }
 
-/// What does not hold.
+/// The checks that fail.
 fn faults(result: &Value, rss_mib_max: f64) -> Vec<String> {
     let mut faults = Vec::new();
     let is_stall = result["scenario"] == "stall";

@@ -18,7 +18,7 @@ pub struct Conn {
     stream: TcpStream,
     /// Encoded and not taken by the kernel.
     pub out: BytesMut,
-    /// What follows it: the same bytes for many connections, so that large entries are in memory once.
+    /// The bytes that follow it, the same for many connections, so that large entries are in memory once.
     pub tail: Bytes,
     rest: Vec<u8>,
     wants_write: bool,

@@ -21,7 +21,7 @@ use std::time::Duration;
 const CHUNK_REQUESTS: u64 = 256;
 const TICK: u64 = 10 * MILLI;
 
-/// What they do.
+/// The consumers' behaviour.
 #[derive(Debug, Clone)]
 pub struct ConsumerSpec {
     /// How many.
@@ -30,15 +30,15 @@ pub struct ConsumerSpec {
     pub pipeline: u64,
     /// Protocol 3 instead of 2.
     pub is_v3: bool,
-    /// What they read.
+    /// The entries that they read.
     pub filled: Filled,
     /// Bytes each second over all of them; 0: they never read.
     pub drain_per_s: u64,
-    /// They close their sending side once everything is asked for.
+    /// They close their sending side once they have sent all requests.
     pub half_close: bool,
 }
 
-/// What they saw.
+/// The consumers' results.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
     /// Connections made.

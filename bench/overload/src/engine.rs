@@ -39,7 +39,7 @@ impl Engine {
         Ok(index)
     }
 
-    /// Begins anew with the same connections.
+    /// Starts over with the same connections.
     pub fn restart(&mut self, begin: u64, phases: &Phases) {
         (self.begin, self.phases) = (begin, phases.clone());
         self.flows.iter_mut().for_each(|flow| flow.restart(begin, phases.clone()));

@@ -39,14 +39,14 @@ pub enum Pace {
     },
 }
 
-/// What to run.
+/// The settings of a flow.
 #[derive(Debug, Clone)]
 pub struct FlowSpec {
     /// Name of the class.
     pub name: &'static str,
-    /// What is asked for.
+    /// The requests.
     pub work: Work,
-    /// When.
+    /// When they are sent.
     pub pace: Pace,
     /// Protocol 3 instead of 2.
     pub is_v3: bool,
@@ -54,7 +54,7 @@ pub struct FlowSpec {
     pub connections: usize,
     /// The lowest ledger id of adds.
     pub first: i64,
-    /// What there is to read.
+    /// The entries that reads ask for.
     pub filled: Filled,
     /// Bytes of an added entry as stored.
     pub entry_size_bytes: usize,
@@ -100,7 +100,7 @@ pub struct Flow {
     turn: usize,
     /// Requests that the connection whose turn it is has had.
     burst: usize,
-    /// What became of them.
+    /// Their outcomes.
     pub stats: Stats,
     /// Connections that broke or could not be made again.
     pub broken: u64,
@@ -159,8 +159,8 @@ impl Flow {
         (self.begin, self.next_due) = (begin, begin);
     }
 
-    /// Gives up, from now on, what the kernel has not taken this long after it was due: a client that queues without
-    /// bound, oldest first, would send nothing but requests that are about to fail, whatever the bookie does.
+    /// Gives up, from now on, requests that the kernel has not taken this long after they were due: a client that
+    /// queues without bound, oldest first, would send only requests that are about to fail, whatever the bookie does.
     pub fn set_unsent_max(&mut self, unsent_max: u64) {
         self.unsent_max = unsent_max;
     }
@@ -431,7 +431,7 @@ impl Flow {
         }
     }
 
-    /// What became of them, with how it was asked.
+    /// Their outcomes, with the settings of the flow.
     pub fn json(&self) -> serde_json::Value {
         let mut value = self.stats.json();
         value["connections"] = self.spec.connections.into();

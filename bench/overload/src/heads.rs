@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const CONNECTS_MAX: usize = 64;
 const TICK: u64 = 10 * MILLI;
 
-/// What they do.
+/// The peers' behaviour.
 #[derive(Debug, Clone)]
 pub struct HeadsSpec {
     /// How many.
@@ -30,7 +30,7 @@ pub struct HeadsSpec {
     pub again_after: u64,
 }
 
-/// What they saw.
+/// The peers' results.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
     /// Peers that were connected at least once.
@@ -116,7 +116,7 @@ pub fn run(address: SocketAddr, spec: &HeadsSpec, stop: &Arc<AtomicBool>) -> Res
     Ok(seen)
 }
 
-/// Begins to connect: a listener that takes nobody would hold up all others otherwise.
+/// Begins to connect, without waiting: a listener that accepts no connection would hold up all others otherwise.
 fn begin(address: SocketAddr, epoll: &OwnedFd, token: u64) -> Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;

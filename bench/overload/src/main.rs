@@ -9,9 +9,9 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Open loop: latency counts from when a request was due; what is not answered in time counts at the timeout.
+//! 1. Open loop: latency counts from when a request was due; one not answered in time counts with the timeout.
 //! 2. The program ends whatever the bookie does: every wait has an end.
-//! 3. What this program itself cost, and how late it was, stands beside what it measured.
+//! 3. The program's own cost, and its lateness, stand beside its results.
 
 mod adds;
 mod args;

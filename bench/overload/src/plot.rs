@@ -47,9 +47,9 @@ pub struct Panel {
     pub shade: Option<(f64, f64, &'static str)>,
     /// Names of x positions 0, 1, 2 ... instead of numbers.
     pub x_names: Vec<String>,
-    /// What x is.
+    /// Label of the x axis.
     pub x_label: &'static str,
-    /// What y is.
+    /// Label of the y axis.
     pub y_label: &'static str,
     /// Logarithmic y.
     pub is_log: bool,

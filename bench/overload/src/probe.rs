@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const PERIOD: u64 = 500 * MILLI;
 
-/// What one kind of probe saw: when it was asked, and after how long it was answered, if it was.
+/// The results of one kind of probe: when it was sent, and after how long it was answered, if it was.
 pub struct Probed {
     name: &'static str,
     asked: Vec<(u64, Option<u64>)>,

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Bytes keep their order, also when the delay changes. What is sent to a client is `delay` old at least.
-//! 2. While it refuses nothing listens, and all connections are closed; so are those whose bookie cannot be reached.
+//! 1. Bytes keep their order, also when the delay changes. Bytes sent to a client are at least `delay` old.
+//! 2. While it refuses connections no socket listens, and all connections are closed; so are those whose bookie cannot
+//!    be reached.
 //!
 //! # Limits     three threads for each connection; of answers that wait, `CHUNKS_MAX` reads
 
@@ -31,7 +32,7 @@ const CHUNKS_MAX: usize = 4096;
 /// The listener looks so often whether it is to end.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// What the threads share.
+/// State that the threads share.
 struct Door {
     listen: SocketAddr,
     to: SocketAddr,
@@ -108,7 +109,7 @@ impl Door {
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
             let _ = poll(&mut fds, Some(&LOOK_INTERVAL));
             if let Ok((client, _)) = listener.accept() {
-                // Whoever cannot be served sees the connection close: invariant 2.
+                // A client that cannot be served sees the connection close: invariant 2.
                 let _ = self.serve(client);
             }
         }

@@ -29,7 +29,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let entry_size_bytes = args.or("entry-size", 1024usize)?;
     // an answer later than this is worth nothing
     let timeout = args.or("timeout", 1.0)?;
-    // what the kernel has not taken by then the client gives up itself
+    // the client itself gives up requests that the kernel has not taken by then
     let unsent_max = args.or("unsent-max", timeout / 4.0)?;
     let case = args.text("case").unwrap_or_else(|| "L2".to_owned());
     args.finish()?;
@@ -57,8 +57,8 @@ pub fn run(mut args: Args) -> Result<Value> {
     eprintln!("  capacity {capacity:.0} adds/s");
     std::thread::sleep(Duration::from_secs(2));
 
-    // The same with the queue of a bookie that is asked for too much: what it can do then, whoever asks. It is less:
-    // bytes that waited are no longer in the processor's caches when they are copied.
+    // The same with the queue of an overloaded bookie: its capacity then, whichever clients send. It is lower: bytes
+    // that waited are no longer in the processor's caches when they are copied.
     let begin = now() + 200 * MILLI;
     let (deep_begin, deep_end) = (begin + SECOND, begin + SECOND + seconds(length));
     engine.restart(begin, &vec![("fill", deep_begin), ("deep", deep_end)]);

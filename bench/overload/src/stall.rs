@@ -1,8 +1,9 @@
 //! Healthy readers and writers in open loop, beside consumers that ask for much and drain slowly or never; or, with `--heads`,
 //! beside peers of the HTTP port that send heads without an end.
 //!
-//! With `--consumers-at` the consumers, or those peers, sit at another bookie of the machine: the control. What healthy clients
-//! then wait longer is what their and that bookie's CPU time costs whoever shares the machine with them.
+//! With `--consumers-at` the consumers, or those peers, connect to another bookie of the machine: the control. Any
+//! longer wait of healthy clients then comes from the CPU time that the peers and that bookie take on the shared
+//! machine.
 //!
 //! Phases: warm-up, before, during (consumers connect at its begin), after (their sockets close at its begin).
 
@@ -28,7 +29,7 @@ const FILL_FIRST: i64 = 1_000_000;
 const WRITER_FIRST: i64 = 2_000_000;
 const FENCE_FIRST: i64 = 3_000_000;
 
-/// Who is beside the healthy ones.
+/// The peers beside the healthy clients.
 #[derive(Debug, Clone)]
 enum Crowd {
     Consumers(ConsumerSpec),
@@ -112,7 +113,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let probes = Probes::start(&target, begin, after, FENCE_FIRST, fences, wait);
     let engine = std::thread::spawn(move || engine.run(seconds(timeout)).map(|()| engine));
 
-    // what the threads do when all is well, and when it is not
+    // the threads' activity before and during the stall
     let look = |at: u64| {
         sleep_until(at);
         watch::threads(target.pid)
@@ -184,7 +185,7 @@ fn bytes_back(target: &Target, closed: u64, calm: u64) -> Option<u64> {
     }
 }
 
-/// What the pools hold once no peer is there, after at most `wait`.
+/// The bytes held in the pools once no peer is there, after at most `wait`.
 pub fn empty_pools(target: &Target, wait: u64) -> Value {
     let until = now() + wait;
     loop {

@@ -1,4 +1,4 @@
-//! What became of the requests of a class, by phase and over time. Every request belongs to the moment it was due.
+//! The outcomes of the requests of a class, by phase and over time. Every request belongs to the moment it was due.
 
 use crate::clock::{MILLI, SECOND};
 use bindery_wire::ErrorCode;
@@ -54,7 +54,7 @@ pub struct Stats {
     first_refused: BTreeMap<String, u64>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 pub enum Outcome {
     /// A good answer of so many payload bytes.
     Ok(u64),

@@ -246,7 +246,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to look. Metrics are asked for every fifth time, so that asking costs nothing that shows.
+    /// Starts sampling. Metrics are read every fifth time, so that reading them has no visible cost.
     pub fn start(target: &Target) -> Watch {
         let (samples, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
         let (into, until, target) = (Arc::clone(&samples), Arc::clone(&stop), target.clone());
@@ -298,7 +298,7 @@ pub fn look(target: &Target) -> Sample {
     }
 }
 
-/// What the looks between two moments say.
+/// The samples between two moments, summarized.
 pub fn summary(samples: &[Sample], begin: u64, end: u64) -> Value {
     let within: Vec<&Sample> = samples.iter().filter(|s| s.at >= begin && s.at < end).collect();
     let (Some(first), Some(last)) = (within.first(), within.last()) else { return Value::Null };

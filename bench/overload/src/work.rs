@@ -16,10 +16,10 @@ pub const KEY: MasterKey = MasterKey::new([7; 20]);
 
 /// From here on an entry's bytes are kept once for all connections (v2).
 const LARGE_SIZE_BYTES: usize = 256 << 10;
-/// What each connection has of such an entry: the ids and the length.
+/// The part of such an entry that each connection keeps for itself: the ids and the length.
 const FRONT_SIZE_BYTES: usize = 32;
 
-/// What a flow asks for.
+/// The requests of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// Adds, over so many ledgers.
@@ -63,7 +63,7 @@ pub struct Requests {
     body: Vec<u8>,
     /// All of a large body but its front, shared by all connections.
     tail: Bytes,
-    /// Requests after which a reader begins anew; the order is a multiplication modulo this.
+    /// Requests after which a reader starts over; the order is a multiplication modulo this.
     round: u64,
     factor: u64,
     inverse: u64,
@@ -73,7 +73,7 @@ pub struct Requests {
 pub struct Answer {
     /// The request it belongs to, or `None` when it is not known any more.
     pub seq: Option<u64>,
-    /// What it says.
+    /// Its code.
     pub code: ErrorCode,
     /// Bytes of entries in it.
     pub bytes: u64,
@@ -193,7 +193,7 @@ impl Requests {
         }
     }
 
-    /// Appends the frame of the `seq`-th request of a connection; `ids` stand in for its own. What is returned must
+    /// Appends the frame of the `seq`-th request of a connection; `ids` stand in for its own. The returned bytes must
     /// follow it.
     pub fn encode(
         &mut self,

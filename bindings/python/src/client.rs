@@ -235,7 +235,7 @@ impl Client {
         start(py, self.0.clone().delete(ledger_id(ledger)?))
     }
 
-    /// What the metadata store has of a ledger.
+    /// A ledger's metadata, as in the metadata store.
     fn metadata(&self, py: Python<'_>, ledger: i64) -> PyResult<LedgerInfo> {
         wait(py, self.0.clone().metadata(ledger_id(ledger)?))
     }
@@ -265,7 +265,7 @@ impl Client {
         self.0.bookie_health()
     }
 
-    /// What became of this client's writes. Does not wait.
+    /// The health of this client's writes. Does not wait.
     fn write_health(&self) -> PyResult<WriteHealth> {
         self.0.write_health()
     }

@@ -1,4 +1,4 @@
-//! What the metadata store says of a ledger, and of a bookie.
+//! Metadata of a ledger, and of a bookie, for Python.
 
 use std::collections::BTreeMap;
 

@@ -7,8 +7,8 @@
 //!                          -> or a future: when it is done the Source has the next item ahead, and the step takes it
 //! ```
 //! # Invariants
-//! 1. An item leaves its source in the moment in which it is given to who asked, whatever is cancelled before: a task, a
-//!    wait with a time limit, a future. What is ahead then is the next step's.
+//! 1. An item leaves its source at the moment when the caller gets it, whatever is cancelled before: a task, a wait
+//!    with a time limit, a future. An item that was fetched ahead then goes to the next step.
 //! 2. Steps of several threads and tasks take turns.
 
 use std::future::Future;
@@ -29,7 +29,7 @@ pub(crate) trait Items: Send + 'static {
     fn next(&mut self) -> impl Future<Output = PyResult<Option<Self::Item>>> + Send;
 }
 
-/// Items, and what came of the next one if somebody looked.
+/// Items, and the outcome of the next one if it was fetched ahead.
 pub(crate) struct Source<I: Items>(Arc<tokio::sync::Mutex<State<I>>>);
 
 struct State<I: Items> {
@@ -71,7 +71,7 @@ trait AnySource: Send + Sync {
     /// Has the next item ahead.
     fn look(&self) -> Pin<Box<dyn Future<Output = PyResult<()>> + Send>>;
 
-    /// What is ahead, if anything is, as Python has it.
+    /// The item fetched ahead, if any, as Python has it.
     fn take(&self, py: Python<'_>) -> Option<PyResult<Option<Py<PyAny>>>>;
 }
 
@@ -88,7 +88,7 @@ impl<I: Items> AnySource for Source<I> {
     }
 
     fn take(&self, py: Python<'_>) -> Option<PyResult<Option<Py<PyAny>>>> {
-        // Somebody else's turn: it is waited for as an item is.
+        // Another step has the turn: this one waits for it as for an item.
         let ahead = self.0.try_lock().ok()?.ahead.take()?;
         Some(ahead.and_then(|item| item.map(|item| item.into_py_any(py)).transpose()))
     }
@@ -98,7 +98,7 @@ impl<I: Items> AnySource for Source<I> {
 #[pyclass(frozen, module = "bindery")]
 pub(crate) struct Step {
     source: Box<dyn AnySource>,
-    /// The future whose end is waited for, and the iterator of its `__await__`.
+    /// The future that it waits for, and the iterator of its `__await__`.
     waiting: Mutex<Option<(Py<PyAny>, Py<PyAny>)>>,
 }
 

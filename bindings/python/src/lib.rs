@@ -8,8 +8,8 @@
 //!                        |                through the delivery thread to loop.call_soon_threadsafe
 //! ```
 //! # Invariants
-//! 1. The GIL (global interpreter lock) is released while a call waits; nothing waits for the GIL on a runtime thread, but
-//!    for authentication that is written in Python, which has its place there taken by another (`auth`).
+//! 1. The GIL (global interpreter lock) is released while a call waits; no runtime thread waits for the GIL, except for
+//!    authentication written in Python, for which another thread takes its place in the runtime (`auth`).
 //! 2. Entries get their ids in the order of the calls, asyncio included: a call is polled once before it returns.
 //! 3. Every call ends, with a value or an exception of the module; a cancelled one is dropped, and the client's calls
 //!    say what that means; a cancelled step of an iterator takes nothing (`iterate`). Ctrl-C is seen within 0.1 s.

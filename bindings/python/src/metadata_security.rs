@@ -68,7 +68,7 @@ impl MetadataSecurity {
             (Some(name), Some(password_file), None) => Some(SaslLogin::User { name, password_file }),
             (None, None, Some(file)) => {
                 let section = jaas_section.clone().unwrap_or_else(|| SECTION.to_owned());
-                // Whoever names the file wants to log in.
+                // A caller that names the file wants to log in.
                 Some(SaslLogin::Jaas { file, section, is_needed: true })
             }
             (None, None, None) => None,

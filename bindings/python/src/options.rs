@@ -1,4 +1,4 @@
-//! What Python callers give, checked, as `bindery_client` takes it.
+//! Options from Python callers, checked, as `bindery_client` takes them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(crate) fn credentials(
     }
 }
 
-/// What Python calls a digest.
+/// Python's name for a digest.
 pub(crate) fn digest_word(digest: DigestType) -> &'static str {
     match digest {
         DigestType::Crc32 => "crc32",

@@ -81,7 +81,7 @@ pub(crate) enum Policy {
     Word(String),
 }
 
-/// Who knows where bookies stand; clones share it.
+/// The resolver of bookies' places; clones share it.
 #[derive(Clone)]
 struct Racks(Arc<dyn NetworkResolver>);
 

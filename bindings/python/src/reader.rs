@@ -15,7 +15,7 @@ use crate::runtime::{start, wait};
 pub(crate) struct Entry {
     /// Its number.
     id: i64,
-    /// What was appended.
+    /// The appended bytes.
     payload: Py<PyBytes>,
     /// The last confirmed entry that its sender knew: its writer, or re-replication, which knows of this one.
     last_add_confirmed: Option<i64>,

@@ -34,7 +34,7 @@ enum State {
     Ended,
 }
 
-/// What the process has one of.
+/// The runtime and the delivery thread, one of each per process.
 struct Running {
     /// The process that made it: threads do not survive a fork.
     process: u32,
@@ -103,7 +103,7 @@ fn end(py: Python<'_>) {
     };
     let State::Running(running) = state else { return };
     if running.process != std::process::id() {
-        // Threads of the parent's: not to be waited for here.
+        // Threads of the parent: they cannot be joined here.
         std::mem::forget(running);
         return;
     }
@@ -159,7 +159,7 @@ where
     Ok(future)
 }
 
-/// What a call comes to that need not wait.
+/// The outcome of a call that need not wait; `None` when it must.
 pub(crate) fn poll_now<F: Future + ?Sized>(call: std::pin::Pin<&mut F>) -> PyResult<Option<F::Output>> {
     let (handle, _) = running()?;
     match poll_once(&handle, call) {
@@ -203,7 +203,7 @@ fn deliver(mut deliveries: Receiver<Option<Delivery>>) {
                 None => is_ending = true,
             }
         }
-        // No interpreter, nobody who waits.
+        // Without an interpreter no caller waits.
         Python::try_attach(|py| {
             let mut batch = batch.into_iter().peekable();
             while let Some(first) = batch.next() {
@@ -212,7 +212,7 @@ fn deliver(mut deliveries: Receiver<Option<Delivery>>) {
                 while let Some(next) = batch.next_if(|next| next.event_loop.is(&event_loop)) {
                     share.push(next);
                 }
-                // A loop that is closed has nobody who waits.
+                // A loop that is closed has no callers that wait.
                 let _ = hand_to_loop(py, &event_loop, share);
             }
         });

@@ -1,4 +1,4 @@
-//! What a client and what it made share: the connection, made when it is first needed, and the calls on it.
+//! State that a client and the objects it made share: the connection, made when first needed, and the calls on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -89,11 +89,11 @@ pub struct Words {
     pub command: &'static str,
     /// The process that answers: bookie, tierer.
     pub whose: &'static str,
-    /// What to do when nobody listens.
+    /// The advice when no process listens.
     pub nobody: &'static str,
     /// The part that the address lacks, and the remedy.
     pub missing: &'static str,
-    /// What is not ready, and what to do.
+    /// The part that is not ready, and the advice.
     pub starting: &'static str,
 }
 

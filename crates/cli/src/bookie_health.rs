@@ -4,7 +4,7 @@
 //! ```text
 //! registration -> Client::ask_bookies (and reads of a ledger) -> Client::bookie_health -> table, or lines of JSON
 //! ```
-//! What other clients see of the bookies is theirs: this is one more client, which begins anew.
+//! Other clients keep their own view of the bookies: this is one more client, which starts with none.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;

@@ -53,7 +53,7 @@ impl Failure {
         Failure::usage(faults.join(BETWEEN_FAULTS))
     }
 
-    /// What is wrong, each a line.
+    /// The faults, each a line.
     pub fn faults(&self) -> impl Iterator<Item = &str> {
         self.message.split(BETWEEN_FAULTS)
     }
@@ -63,7 +63,7 @@ impl Failure {
         self.message.is_empty()
     }
 
-    /// Something was asked for in a wrong way.
+    /// A mistake in how the command was called.
     pub fn usage(message: impl fmt::Display) -> Failure {
         Failure::with_code(USAGE, message)
     }

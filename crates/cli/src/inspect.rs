@@ -250,7 +250,7 @@ fn ledger_in(
     if damaged.is_empty() { Ok(()) } else { Err(Failure::new(damaged.join(exit::BETWEEN_FAULTS))) }
 }
 
-/// What the state table says. Opened only when no bookie has it: an open table belongs to one process.
+/// The state table's record of a ledger. Opened only when no bookie has it: an open table belongs to one process.
 fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl Write) -> io::Result<()> {
     let lock = dir.parent().map(|outer| disk.lock(&outer.join("LOCK")));
     if !matches!(lock, Some(Ok(_))) {
@@ -274,7 +274,7 @@ fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl W
     }
 }
 
-/// What the state table says of a ledger's entries in object storage. In other directories there may be more of it.
+/// The state table's record of a ledger's entries in object storage. Other directories may have more of it.
 fn tier_of(view: &TierView, ledger: LedgerId, tier: &TierRecord, out: &mut impl Write) -> io::Result<()> {
     const ROWS_READ: usize = 1024;
     writeln!(

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! 1. Nothing is made in a directory that is not a bookie's; in one that is, the lock file at most.
-//! 2. Whatever is looked at afterwards is looked at under the locks: no bookie runs.
+//! 2. Everything read afterwards is read under the locks: no bookie runs.
 
 use crate::exit::Failure;
 use bindery_io::{Disk, DiskLock, Entry, OpenMode};
@@ -28,7 +28,7 @@ const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The directories of one bookie, each with `current` in it.
 #[derive(Debug, Clone, Default)]
 pub struct BookieDirs {
-    /// What was asked for, to be shown.
+    /// The directory that stands for this bookie in messages.
     pub name: PathBuf,
     /// With their numbers, ascending.
     pub journals: Vec<(u16, PathBuf)>,
@@ -49,7 +49,7 @@ impl BookieDirs {
 /// All bookies found, locked.
 pub struct Offline {
     pub bookies: Vec<BookieDirs>,
-    /// What was left out, and why.
+    /// Directories left out, and why.
     pub notes: Vec<(PathBuf, String)>,
     _locks: Vec<Box<dyn DiskLock>>,
 }
@@ -80,7 +80,7 @@ impl Offline {
                         dir.display()
                     )));
                 }
-                // Nobody can write there, so nobody serves from there.
+                // No process can write there, so no bookie serves from there.
                 Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
                     notes.push((dir.clone(), "not locked: its file system is read-only".into()));
                 }
@@ -218,7 +218,7 @@ fn refuse_java(disk: &dyn Disk, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a file makes of its directory: true for the journal's.
+/// The kind of directory that a file is in: true for the journal's.
 fn kind_of_file(name: &str) -> Option<bool> {
     if bindery_journal::survey::is_journal_file(name) {
         return Some(true);

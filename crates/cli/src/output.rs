@@ -9,7 +9,7 @@
 //! # Invariants
 //! 1. Bytes reach standard output in the order of the calls; after an error nothing more is written.
 //! 2. [`Output::finish`] returns `Ok` only when every byte was taken by the system.
-//! 3. The runtime never waits inside a write: a slow reader of the pipe stops `write`, nothing else.
+//! 3. The runtime never waits inside a write: a slow reader of the pipe stops only `write`.
 //!
 //! # Limits     [`BUFFERS_COUNT`] buffers of [`BUFFER_SIZE_BYTES`] and one entry each
 
@@ -49,7 +49,7 @@ pub fn say_part(text: impl Display) {
     let _ = stderr.flush();
 }
 
-/// What an error of standard output means.
+/// The failure that an error of standard output means.
 pub fn failure(error: &io::Error) -> Failure {
     match error.kind() {
         ErrorKind::BrokenPipe => Failure::with_code(exit::OUTPUT_CLOSED, ""),

@@ -11,7 +11,7 @@ const SHOWN_AFTER: Duration = Duration::from_millis(500);
 /// A bar is drawn so often.
 const DRAWS_EACH_SECOND: u8 = 5;
 
-/// What a bar counts.
+/// The unit that a bar counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.

@@ -7,7 +7,7 @@ use bindery_server::config::BookieConfig;
 use bindery_server::connection::StalledClose;
 use std::time::Duration;
 
-/// What an entry is taken to have, when a number of entries is given and bytes are meant (`averageEntryBytes`).
+/// Assumed size of an entry, to convert a limit given in entries into bytes (`averageEntryBytes`).
 pub const AVERAGE_ENTRY_BYTES: u64 = 4096;
 /// A descriptor of a read that waits, as the control pool counts it.
 const READ_BYTES: u64 = 320;

@@ -32,7 +32,7 @@ use bindery_wire::FrameLimit;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What the command line, the file and the environment ask for.
+/// Settings from the command line, the file and the environment.
 #[derive(Debug)]
 pub struct Settings {
     /// The bookie's own.
@@ -56,7 +56,7 @@ pub struct Examined {
     pub metadata: Option<MetadataUri>,
     /// See [`Settings::tier`].
     pub tier: Option<(TierSettings, bool)>,
-    /// What stands in the file or in the environment.
+    /// The values in the file or in the environment.
     pub given: BTreeMap<String, Given>,
     /// Any keeps the bookie from starting.
     pub faults: Vec<Finding>,
@@ -79,7 +79,7 @@ impl Examined {
         }
     }
 
-    /// What a bookie starts with, or what is wrong.
+    /// The settings that a bookie starts with, or the faults in them.
     pub fn settings(self) -> Result<Settings, Vec<String>> {
         let Examined { config, metadata, tier, .. } = self;
         let mut warnings: Vec<String> = self.warnings.iter().map(Finding::to_string).collect();
@@ -239,7 +239,7 @@ fn tier_of(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) -> O
     tier
 }
 
-/// What belongs to no other part.
+/// Settings that belong to no other part.
 fn basics(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
     bookie_id(args, file, config);
     config.read_only = args.read_only | file.flag("forceReadOnlyBookie").unwrap_or(false);

@@ -99,7 +99,7 @@ pub fn apply(file: &mut Values) -> Option<TlsConfig> {
         versions,
         ciphers,
         refresh,
-        // An operator who asks for certificates means that nobody is served without one.
+        // An operator who asks for certificates means that no client is served without one.
         is_required: is_required.unwrap_or(has_clients),
         serves_without_certificate: false,
         settings: TlsSettings::BOOKIE,

@@ -16,7 +16,7 @@ pub fn end(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> Ex
         let _ = error.print();
         return ExitCode::from(exit::USAGE);
     }
-    // Not parsed, as nothing was: whoever reads this log reads lines of JSON.
+    // Not parsed, as nothing was: readers of this log expect lines of JSON.
     if wants_json(arguments) {
         logging::start(crate::args::LogFormat::Json);
     }
@@ -36,7 +36,7 @@ fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
     false
 }
 
-/// What clap says in paragraphs: the error, tips, the usage, and where help is.
+/// Joins the paragraphs of clap's message: the error, tips, the usage, and where help is.
 fn one_line(rendered: &str) -> String {
     let mut paragraphs = rendered.split("\n\n").map(|paragraph| {
         let words: Vec<&str> = paragraph.split_whitespace().collect();

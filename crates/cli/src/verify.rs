@@ -44,7 +44,7 @@ pub fn run(args: &OfflineArgs) -> Result<(), Failure> {
     report.finish()
 }
 
-/// What there is to read, for the progress bar.
+/// The bytes to read, for the progress bar.
 fn total_bytes(disk: &dyn Disk, bookies: &[BookieDirs]) -> u64 {
     let files = bookies.iter().flat_map(BookieDirs::all).flat_map(|dir| disk.list(&dir.join(CURRENT)));
     files.flatten().map(|file| file.len).sum()
@@ -140,7 +140,7 @@ fn journal(
     report.journal(journal_dir, number, &totals, marks.is_some());
 }
 
-/// What a ledger directory says of itself.
+/// The state that a ledger directory records.
 #[derive(Default)]
 struct LedgerDirectory {
     meta: Option<Meta>,
@@ -221,7 +221,7 @@ struct Report {
     /// Id of the bookie that is being checked.
     bookie: Option<String>,
     counts: BTreeMap<&'static str, u64>,
-    /// What was said last, so as not to say it again.
+    /// The last advice given, to avoid repeating it.
     advice: String,
     lines: Vec<String>,
     directories: Vec<serde_json::Value>,

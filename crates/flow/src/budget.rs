@@ -31,7 +31,7 @@ pub enum AcquireError {
     },
 }
 
-/// What a budget looks like at one moment.
+/// The state of a budget at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetGauge {
     /// Bytes the pool has.
@@ -42,12 +42,12 @@ pub struct BudgetGauge {
     pub waiting: usize,
 }
 
-/// How much has been waited for a budget since it was made.
+/// The waits for a budget since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BudgetWaits {
     /// Requests for a permit that had to wait, whether or not they got one.
     pub count: u64,
-    /// Nanoseconds that those that wait no more have waited, together.
+    /// Nanoseconds waited in all, by requests that no longer wait.
     pub waited_ns: u64,
 }
 
@@ -79,7 +79,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Gives `bytes` back and serves whoever that is enough for.
+    /// Gives `bytes` back and serves the waiters for whom there is now enough.
     fn release(self: &Arc<Self>, bytes: u64) {
         self.serve(|state| state.available += bytes);
     }
@@ -145,7 +145,7 @@ impl ByteBudget {
         }
     }
 
-    /// What was waited for it so far.
+    /// The waits for it so far.
     pub fn waits(&self) -> BudgetWaits {
         self.0.state.lock().waits
     }
@@ -163,7 +163,7 @@ impl ByteBudget {
     /// Waits in line for a permit. Cancel safe: a dropped future gives up its place and any grant under way.
     ///
     /// # Errors
-    /// [`AcquireError::TooLarge`] at once when the pool can never hold that much.
+    /// [`AcquireError::TooLarge`] at once when `bytes` is above the pool's capacity.
     pub async fn acquire(&self, bytes: u64) -> Result<Permit, AcquireError> {
         if bytes > self.0.capacity {
             return Err(AcquireError::TooLarge { pool: self.0.name, bytes, capacity: self.0.capacity });

@@ -1,6 +1,6 @@
 //! Byte budgets and owned permits: how memory and work are bounded.
 //!
-//! A [`ByteBudget`] is a named number of bytes. Whoever wants to hold memory of a pool first takes a [`Permit`] for
+//! A [`ByteBudget`] is a named number of bytes. Code that wants to hold memory of a pool first takes a [`Permit`] for
 //! it; the permit travels with the memory and gives the bytes back when it is dropped, on every path, once.
 //!
 //! # Data flow

@@ -1,4 +1,4 @@
-//! Reads of somebody who goes through a file once, in two ascending places at a time: past the page cache, and ahead.
+//! Reads that go through a file once, in two ascending places at a time: past the page cache, and ahead.
 //!
 //! A rewrite that read through the page cache would push out what readers have there, and set off the kernel's own
 //! read-ahead, which may be set to megabytes: a journal's write of 4 KiB then waits for it in the device.
@@ -10,12 +10,12 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What a read asks for decides whether it fails: an error further ahead is met when somebody comes there.
-//! 2. A window that begins anew reads little, and twice as much each time that it goes on nearly where it ended: who
-//!    jumps pays for what it asks for.
-//! 3. A short read is gone on with: 0 bytes are the end of the file.
+//! 1. A read fails only for the bytes that it asks for: an error further ahead is met when a read gets there.
+//! 2. A window that starts over reads little, and twice as much each time that it goes on nearly where it ended: a
+//!    reader that jumps pays only for what it asks for.
+//! 3. A short read is continued: only 0 bytes mean the end of the file.
 //!
-//! # Limits     two windows of the size that was asked for, allocated when they are first used
+//! # Limits     two windows of the requested size, allocated on first use
 
 use crate::chunk::AlignedBuf;
 use crate::{BLOCK_SIZE_BYTES, Disk, DiskFile, FileLayer, OpenMode};
@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
-/// What a window reads when it begins anew, unless more is asked for.
+/// Bytes that a window reads when it starts over, unless the read needs more.
 const FIRST_BYTES: usize = 4 * BLOCK_SIZE_BYTES;
 
 /// Opens an existing file for reads that go past the page cache and ahead, by at most `window_bytes`, a multiple of
@@ -49,10 +49,10 @@ struct Ahead {
 #[derive(Default)]
 struct Window {
     buffer: Option<AlignedBuf>,
-    /// What it holds: from where on, and how much.
+    /// The offset of the bytes that it holds, and their number.
     begin: u64,
     length: usize,
-    /// How much it asked for when it was filled last, in whole blocks; the end of the file gives less.
+    /// Bytes requested by the last fill, in whole blocks; at the end of the file it got fewer.
     wanted: usize,
 }
 
@@ -65,12 +65,12 @@ impl Window {
         (self.begin..self.end()).contains(&offset)
     }
 
-    /// What is asked for comes behind what it holds, by less than `gap`.
+    /// Whether `offset` lies behind the bytes that it holds, by less than `gap`.
     fn is_followed(&self, offset: u64, gap: usize) -> bool {
         self.length > 0 && (self.end()..self.end() + gap as u64).contains(&offset)
     }
 
-    /// Reads from `offset` on, or from its block: what is asked for, and ahead (invariant 2).
+    /// Reads from `offset` or the start of its block: the `bytes` that the caller needs, and ahead (invariant 2).
     fn fill(
         &mut self,
         file: &dyn DiskFile,

@@ -89,7 +89,7 @@ pub enum Canary {
     M20LostCloseFailed,
     /// A recovery begins at the last confirmed entry it was told of, also when that is below the last segment.
     M32BeginsBelowSegment,
-    /// A force answers for acknowledgements that came over another connection, before the bookie was started anew.
+    /// A force answers for acknowledgements that came over another connection, before the bookie was restarted.
     M33ForcesAnyConnection,
     /// A recovery takes "I cannot tell" of a bookie in limbo for "no such entry".
     M34LimboIsNegative,

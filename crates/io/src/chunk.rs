@@ -107,7 +107,7 @@ impl std::ops::DerefMut for AlignedBuf {
     }
 }
 
-/// Who asks for a chunk. The reserve is for work that must go on when adds have filled the pool.
+/// The kind of request for a chunk. The reserve is for work that must go on when adds have filled the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     /// Ordinary adds.

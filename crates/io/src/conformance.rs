@@ -1,6 +1,6 @@
-//! What every [`Disk`] must do, as one suite that each implementation runs: the real, the checked, the simulated one.
+//! The contract of [`Disk`], as one suite that each implementation runs: the real, the checked, the simulated one.
 //!
-//! It covers what a running process can see. What survives a crash is the simulated disk's own matter.
+//! It covers what a running process can see. The simulated disk has its own tests of crashes.
 
 use crate::chunk::AlignedBuf;
 use crate::{
@@ -62,7 +62,7 @@ fn content(file: &dyn DiskFile) -> Vec<u8> {
     }
 }
 
-/// A disk may never have anything in memory; what it gives without waiting is what is there.
+/// A disk need not have anything in memory; the bytes that it gives without waiting are those of the file.
 fn cached_reads_agree_or_would_wait(disk: &dyn Disk, dir: &Path) {
     make(disk, dir);
     let bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 7) as u8).collect();
@@ -213,7 +213,7 @@ fn direct_files_take_aligned_transfers(disk: &dyn Disk, dir: &Path) {
     file.set_len(BLOCK + 904).expect(WORKS);
     all.fill(9);
     assert_eq!(file.read_at(&mut all, 0).expect(WORKS), 5_000, "an unaligned end is read up to");
-    // What lies behind the reported bytes is not asserted: a device fills whole blocks.
+    // The buffer behind the reported bytes is not asserted: a device fills whole blocks.
     assert_eq!((all[4_095], all[4_096], all[4_999]), (0, 1, 1));
     // The buffer is cut after the end, so what is left of it is no longer aligned.
     assert_eq!(kind(file.read_exact_at(&mut all, 0)), Some(ErrorKind::UnexpectedEof));

@@ -58,7 +58,7 @@ pub struct Space {
 /// Held for as long as the lock on a directory is.
 pub trait DiskLock: Send + Sync {}
 
-/// A file system, or the simulation of one. Calls block; whoever calls them owns a thread that may.
+/// A file system, or the simulation of one. Calls block: make them on a thread that may.
 pub trait Disk: Send + Sync {
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
@@ -148,8 +148,8 @@ pub trait DiskFile: Send + Sync {
     /// Cuts or extends (with zeros) the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Makes the file at least `len` bytes long (whole blocks) and has the file system take all blocks below that, so
-    /// that writing them finds room. What is there stays, what is new reads as zero. An error, for want of space most
-    /// likely, is no failed write: nothing that was in the file is in doubt. Where the file system cannot reserve,
+    /// that writing them finds room. Existing bytes stay, new ones read as zero. An error, most likely for want of
+    /// space, is no failed write: nothing that was in the file is in doubt. Where the file system cannot reserve,
     /// zeros are written behind the end, and blocks that were never written below it are not taken.
     fn allocate(&self, len: u64) -> io::Result<()> {
         let end = self.len()?;
@@ -226,8 +226,8 @@ fn write_all(
     Ok(())
 }
 
-/// True when the medium does not give what is stored at one place: what is stored elsewhere may be sound, and asking again
-/// seldom helps.
+/// True when the medium cannot return the bytes at one place: the rest of it may be sound, and another attempt seldom
+/// helps.
 pub fn is_unreadable(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);
@@ -235,8 +235,8 @@ pub fn is_unreadable(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::ILSEQ | Errno::UCLEAN))
 }
 
-/// What keeps a file from being made or grown for now. Whoever meets it waits, and says which of them it is: a volume does
-/// not get room by closing files.
+/// A shortage that keeps a file from being made or grown for now. Callers that meet it wait, and report which one it
+/// is: a volume does not get room by closing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
     /// The file system, or a quota on it, has no room.

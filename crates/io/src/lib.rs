@@ -7,7 +7,7 @@
 //! # Invariants
 //! 1. A write is durable only after [`DiskFile::sync`] (or [`DiskFile::write_durable_at`]) returned `Ok` for it.
 //! 2. A name (create, rename, remove) is durable only after [`Disk::sync_dir`] returned `Ok` for its directory.
-//! 3. After the first failed write or sync on a file nobody writes or syncs it again ([`CheckedDisk`] asserts it).
+//! 3. After the first failed write or sync on a file it is not written or synced again ([`CheckedDisk`] asserts it).
 
 mod ahead;
 pub mod canary;

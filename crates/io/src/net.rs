@@ -28,7 +28,7 @@ struct Control([u8; 64]);
 /// Makes the kernel stamp what it receives, or leave that. On a socket that listens its connections inherit it.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn set_stamps(socket: impl AsFd, on: bool) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, u32::from(on))
 }
@@ -41,22 +41,22 @@ fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, val
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes a socket writable only while less than `bytes` wait in the kernel to be sent for the first time. What the peer's
-/// window and the network have room for is not limited by that; what it saves is memory, and work, for a peer that does
-/// not read. On a socket that listens its connections inherit it. 0 takes the limit away.
+/// Makes a socket writable only while less than `bytes` wait in the kernel to be sent for the first time. This does not
+/// limit how much the peer's window and the network can take; it saves memory, and work, for a peer that does not read.
+/// Connections inherit it from a listening socket. 0 takes the limit away.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn set_unsent_max(socket: impl AsFd, bytes: u32) -> io::Result<()> {
     // The kernel takes 0 for the limit of the whole machine.
     let value: u32 = if bytes == 0 { u32::MAX } else { bytes };
     set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, value)
 }
 
-/// What [`set_unsent_max`] has set, bytes.
+/// The limit that [`set_unsent_max`] has set, bytes.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub fn unsent_max(socket: impl AsFd) -> io::Result<u32> {
     let mut value: u32 = 0;
     let mut size = size_of::<u32>() as libc::socklen_t;
@@ -78,7 +78,7 @@ pub fn unsent_max(socket: impl AsFd) -> io::Result<u32> {
 /// when the kernel does not say. 0 bytes: the peer has ended, or `target` is empty.
 ///
 /// # Errors
-/// What the kernel says, [`io::ErrorKind::WouldBlock`] and [`io::ErrorKind::Interrupted`] too.
+/// The error of the kernel, [`io::ErrorKind::WouldBlock`] and [`io::ErrorKind::Interrupted`] included.
 pub fn recv_stamped(socket: impl AsFd, target: &mut [u8]) -> io::Result<(usize, Option<Duration>)> {
     recv_stamped_fd(socket.as_fd(), target)
 }
@@ -93,7 +93,7 @@ fn recv_stamped_fd(socket: BorrowedFd<'_>, target: &mut [u8]) -> io::Result<(usi
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len() as _;
     // SAFETY: the kernel writes at most `iov_len` bytes to `target` and `msg_controllen` to `control`; both are borrowed
-    // for longer than the call, and nobody else sees them.
+    // for longer than the call, and no other reference to them is used meanwhile.
     let read = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let Ok(read) = usize::try_from(read) else { return Err(io::Error::last_os_error()) };
     let filled = (message.msg_controllen as usize).min(control.0.len());

@@ -56,7 +56,7 @@ fn file_mode() -> Mode {
     Mode::RUSR | Mode::WUSR | Mode::RGRP
 }
 
-/// Opens a regular file; what else has the name (directory, pipe, device) is refused, and a symbolic link as well.
+/// Opens a regular file. Refuses anything else of that name (directory, pipe, device), symbolic links included.
 fn open_regular(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     // NONBLOCK: opening a pipe that somebody put there must not hang; it means nothing to a regular file.
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
@@ -229,7 +229,7 @@ impl DiskFile for RealFile {
             return Ok(retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))?);
         }
         if !read_is_aligned(buf, offset) {
-            // Whoever goes on after a short read at an unaligned end of file asks this, and gets the end.
+            // A caller that continues after a short read at an unaligned end of file gets here, and gets the end.
             return if offset >= self.len()? { Ok(0) } else { Err(misaligned("read", offset)) };
         }
         let n = retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))?;

@@ -1,7 +1,7 @@
-//! What of a file the kernel has in memory, asked without setting off a read.
+//! Finds out which parts of a file the kernel has in memory, without setting off a read.
 //!
-//! `preadv2` with `RWF_NOWAIT` does not wait for what is not in memory, but it begins to read it, and sleeps when the
-//! device has no room for one request more: on a disk that hangs that is for good. So it is asked only for what is there.
+//! `preadv2` with `RWF_NOWAIT` does not wait for bytes that are not in memory, but it starts to read them, and sleeps
+//! when the device's queue is full: on a disk that hangs, for good. So it is called only for bytes that are in memory.
 //!
 //! # Data flow
 //! ```text
@@ -41,10 +41,10 @@ struct Counts {
 /// Of all architectures that this builds for; `libc` names it for one.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// Pages that `mincore` is asked for at once.
+/// Pages that one call of `mincore` covers.
 const PAGES_AT_ONCE: usize = 64;
 
-/// What is remembered of a file to answer for it.
+/// State kept for a file between questions.
 #[derive(Default)]
 pub(crate) struct Residency {
     /// `None` within: the file cannot be mapped.
@@ -134,7 +134,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped by `new` with this length, and nobody else knows of it.
+        // SAFETY: it was mapped by `new` with this length, and no other code has the address.
         unsafe { libc::munmap(std::ptr::without_provenance_mut(self.address), self.bytes) };
     }
 }
@@ -207,7 +207,7 @@ mod tests {
         for first in 0..all.count {
             assert!(!mapping.holds(&Pages { first, count: 1 }), "page {first} was read");
         }
-        // What began to be read, and is not here yet, is counted by this one only.
+        // Only this call also counts pages whose read has begun and not ended.
         assert_eq!(cached_pages(fd.as_fd(), &all).unwrap_or(0), 0);
     }
 }

@@ -68,7 +68,7 @@ pub fn layout(parts: impl ExactSizeIterator<Item = (usize, usize)>) -> Layout {
     Layout { header_bytes, part_offsets, total_bytes: end.next_multiple_of(BLOCK) }
 }
 
-/// What identifies the use of a journal file that a group belongs to.
+/// Identifies the use of a journal file that a group belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     /// Grows with each use of any journal file.

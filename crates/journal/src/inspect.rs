@@ -8,7 +8,7 @@ use bindery_io::{BLOCK_SIZE_BYTES, Disk};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What stands at a place of a journal file.
+/// The content at a place of a journal file.
 pub enum Item<'a> {
     /// The header block.
     Header(Result<FileHeader, HeaderProblem>),

@@ -26,11 +26,11 @@ const BODY_MIN: usize = 8;
 pub const ENTRY_BODY_MIN: usize = 24;
 const KEY_END: usize = 8 + MASTER_KEY_SIZE_BYTES;
 
-/// What a record says.
+/// The meaning of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// An entry, exactly as it came.
+    /// An entry, exactly as received.
     Entry = 1,
     /// Ledger id, master key: before the first entry of a ledger this bookie did not know.
     LedgerKey = 2,
@@ -109,7 +109,7 @@ pub fn encode(target: &mut [u8], kind: Kind, pieces: &[&[u8]]) -> ([u8; HEADER_S
 /// A record as replay sees it; borrows from the group that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// What it says.
+    /// Its meaning.
     pub kind: Kind,
     /// The ledger it is about.
     pub ledger: LedgerId,

@@ -10,8 +10,8 @@
 //! A file that was written with sync is read past the page cache: a group that only the cache still shows, since its sync
 //! failed, was never acknowledged, and a mark that counts it would be above all that the journal has after a power cut.
 //!
-//! Blocks that the medium does not give are read as zeros and remembered: behind what is covered they are damage, whatever
-//! else is there, since nobody knows what was in them. It may pass ([`Damage::may_pass`]).
+//! Blocks that the medium cannot return are read as zeros and remembered: behind what is covered they are damage,
+//! whatever else is found, since their content is unknown. It may pass ([`Damage::may_pass`]).
 
 use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
 use crate::group::{FileIdentity, GroupHeader};
@@ -32,7 +32,7 @@ const SCAN_STEP: usize = 1 << 20;
 /// Bytes read ahead of the groups of a file.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// What is wrong with a block that the medium does not give.
+/// The description of a block that the medium cannot return.
 const UNREADABLE: &str = "the disk does not give what is there (an I/O error), and nobody knows what it was";
 
 /// Why a journal cannot be opened.
@@ -45,7 +45,7 @@ pub enum OpenError {
         action: &'static str,
         /// File or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A later format.
@@ -76,9 +76,9 @@ pub enum OpenError {
     OtherOwner {
         /// The file.
         path: PathBuf,
-        /// Who wrote it.
+        /// The id that is in the file.
         found: String,
-        /// Who we are.
+        /// Our own id.
         expected: String,
     },
 }
@@ -98,7 +98,7 @@ pub struct Damage {
     pub path: PathBuf,
     /// Where the first bad byte may be.
     pub offset: u64,
-    /// What is wrong.
+    /// The damage, in words.
     pub what: String,
     /// The medium did not give some block of this journal, of whatever file: another start may read it.
     pub may_pass: bool,
@@ -118,7 +118,7 @@ pub enum ReplayError<E> {
     Visitor(E),
 }
 
-/// What a replay saw.
+/// The findings of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Groups given to the visitor.
@@ -184,7 +184,7 @@ impl Journal {
     }
 
     /// Has [`Journal::replay`] pass over damage instead of stopping at it: everything that can be read is given. For an
-    /// operator who accepts that acknowledged records are missing; what they were about must be answered as unknown.
+    /// operator who accepts that acknowledged records are missing; their entries must be answered as unknown.
     pub fn accept_damage(&mut self) {
         self.accepts_damage = true;
     }
@@ -234,7 +234,7 @@ impl Journal {
                 )?;
             }
             if let Some(next) = next.filter(|next| next.first_group <= covered + 1) {
-                // All of it is covered: no need to read it, and damage in it harms nobody.
+                // All of it is covered: no need to read it, and damage in it does no harm.
                 let (last_group, is_unreadable) = (next.first_group - 1, slot.lacks_header);
                 self.used.push(Used { slot: slot.slot, last_group, is_unreadable });
                 continue;
@@ -370,8 +370,8 @@ impl Journal {
         }
     }
 
-    /// The newest file may end with any group, so nothing else tells that it was cut. Of the others the next one tells
-    /// what is missing.
+    /// The newest file may end with any group, so only its length tells that it was cut. In any other file, missing
+    /// groups show in the file that follows it.
     fn check_length(
         &self,
         slot: &Slot,
@@ -425,7 +425,7 @@ impl Journal {
     }
 
     /// After accepted damage: the header that a file without one must have had, by the good groups of its last use, when one
-    /// of them is behind `covered`. How long the file was nobody knows.
+    /// of them is behind `covered`. The length of the file remains unknown.
     fn header_by_groups(
         &mut self,
         slot: &Slot,
@@ -516,12 +516,12 @@ impl Journal {
     }
 }
 
-/// What is wrong with a file that has a bad header and a group that is needed.
+/// Describes a file that has a bad header and a group that is needed.
 fn headless_with(group: u64) -> String {
     format!("its header is unreadable, but group {group} is in it")
 }
 
-/// What `check_headless` can end with, for any visitor error type.
+/// The errors of `check_headless`, for any visitor error type.
 enum OpenOrDamage {
     Open(OpenError),
     Damage(Damage),
@@ -607,8 +607,8 @@ impl Reader {
         }
     }
 
-    /// As [`Reader::open`], past the page cache: after a sync that failed it may show what is nowhere else. What a process that
-    /// was killed left in the device is made durable first.
+    /// As [`Reader::open`], past the page cache: after a failed sync the cache may show bytes that are nowhere else.
+    /// Writes that a killed process left in the device are made durable first.
     pub(crate) fn of_medium(disk: &Arc<dyn Disk>, path: PathBuf) -> Result<Reader, OpenError> {
         let reader = Reader::open(disk, path)?;
         let synced = disk.open(&reader.path, OpenMode::CreateDirect).and_then(|file| file.sync());
@@ -623,7 +623,7 @@ impl Reader {
         }
     }
 
-    /// As [`Reader::open`]; what the medium does not give is read as zeros.
+    /// As [`Reader::open`], but blocks that the medium cannot return are read as zeros.
     pub(crate) fn patient(disk: &Arc<dyn Disk>, path: PathBuf) -> Result<Reader, OpenError> {
         Ok(Reader { patience: Some(Arc::default()), ..Reader::open(disk, path)? })
     }
@@ -638,7 +638,7 @@ impl Reader {
         })
     }
 
-    /// Why there is no good group at `offset`, which was just looked at.
+    /// Why there is no good group at `offset`, which was just examined.
     pub(crate) fn why(&self, offset: u64, bad: BadGroup) -> String {
         match self.last_unreadable().filter(|at| *at >= offset) {
             Some(at) => format!("{UNREADABLE}, at {at}"),
@@ -653,7 +653,7 @@ impl Reader {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, OpenError> {
         let mut done = 0;
-        // Set by an error: what of a large read is at fault is found block by block.
+        // Set by an error: the rest is read block by block, to find the blocks that are at fault.
         let mut is_by_block = false;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -695,7 +695,7 @@ impl Reader {
         self.unreadable_end.load(Ordering::Relaxed).checked_sub(BLOCK)
     }
 
-    /// True when every block looked at is zero: a prepared file, never used. Most files without a header are these,
+    /// True when every block read is zero: a prepared file, never used. Most files without a header are these,
     /// and reading 256 MiB of zeros at each start would cost more than the rest of it. Looked at are the places of
     /// the header and the first groups, and one block in each MiB behind them.
     pub(crate) fn seems_unused(&self) -> Result<bool, OpenError> {

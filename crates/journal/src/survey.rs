@@ -43,7 +43,7 @@ impl File {
     }
 }
 
-/// What stands at a place of a file.
+/// The content at a place of a file.
 pub enum Place<'a> {
     /// A good group and its records.
     Group(&'a GroupHeader, &'a [Record<'a>]),
@@ -160,7 +160,7 @@ pub fn walk(disk: &Arc<dyn Disk>, file: &File, mut visit: impl FnMut(Place<'_>))
     }
 }
 
-/// What the bytes of a bad group say they hold, as far as its header and the headers of its records can be followed.
+/// The entries that a bad group claims to hold, as far as its header and the headers of its records can be followed.
 fn claims_of(group: &[u8]) -> Vec<(LedgerId, Option<(EntryId, EntryId)>)> {
     let mut claims: Vec<(LedgerId, Option<(EntryId, EntryId)>)> = Vec::new();
     let Some(header) = GroupHeader::decode(&group[..group.len().min(BLOCK_SIZE_BYTES)]) else {
@@ -243,7 +243,7 @@ mod tests {
         unused.set_len(4 * BLOCK).unwrap();
     }
 
-    /// What the survey of all files says: good groups, bad places, and whether one of them is damage.
+    /// The findings of a survey of all files: good groups, bad places, and whether one of them is damage.
     fn survey(disk: &Arc<dyn Disk>, dir: &Path, covered: u64) -> (Vec<u64>, Vec<BadPlace>, bool) {
         let (mut groups, mut bad, mut is_damage) = (Vec::new(), Vec::new(), false);
         let mut expected = covered + 1;

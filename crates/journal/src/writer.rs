@@ -26,8 +26,8 @@ const DIRECT_RUN_MIN: u64 = 32 << 10;
 /// device. Above it the copy, and the kernel's work to write it out, cost more than the wait.
 const CACHED_GROUP_MAX: u64 = 64 << 10;
 
-/// Of such groups the kernel is asked to begin to write out each so many bytes: what is dirty stays a small part of a file, so
-/// the sync at its end is short, and the kernel never has to hold writers back for all of it at once.
+/// After this many bytes of such groups the kernel is told to start writing them out: only a small part of a file is
+/// ever dirty, so the sync at its end is short, and the kernel never has to hold writers back for all of it at once.
 const WRITEBACK_STEP_BYTES: u64 = 1 << 20;
 
 /// How a journal is laid out.
@@ -65,7 +65,7 @@ pub struct Part {
     pub headers_crc: u32,
 }
 
-/// What one write makes durable. No parts: the group only seals what is before it.
+/// The pieces that one write makes durable. No parts: the group only seals what is before it.
 #[derive(Clone, Default)]
 pub struct Group {
     /// The pieces, in the order in which they are replayed.
@@ -82,7 +82,7 @@ pub struct JournalError {
     pub action: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// What the system said first.
+    /// The first error of the system.
     pub source: Arc<io::Error>,
 }
 
@@ -104,7 +104,7 @@ struct Current {
     length: u64,
     /// Groups since the last sync that covered all before it. Counted in a journal that does not sync by itself.
     unsynced: u32,
-    /// Up to here the kernel was asked to write out what it holds.
+    /// The offset up to which the kernel was told to write out dirty pages.
     writeback: u64,
 }
 
@@ -148,7 +148,7 @@ pub struct Journal {
     /// The medium did not give some block when the files were read.
     pub(crate) has_unreadable: Arc<AtomicBool>,
     pub(crate) next_slot: u32,
-    /// Slots below that one that no file has and nobody reserved: the first to be given out.
+    /// Slots below that one that no file has and that are not reserved: the first to be given out.
     pub(crate) missing_slots: BTreeSet<u32>,
     pub(crate) next_file_id: u64,
     pub(crate) next_group: u64,
@@ -366,7 +366,8 @@ impl Journal {
     pub fn release_up_to(&mut self, group: u64) {
         let (mut kept, mut released): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.used).into_iter().partition(|used| used.last_group > group);
-        // Above the cap the last slots go, so that few numbers are without a file. What a crash brings back is covered.
+        // Above the cap the last slots go, so that few numbers are without a file. A file that a crash brings back
+        // holds only groups that are covered.
         while self.config.bytes_max > 0 && self.footprint_bytes() > self.config.bytes_max {
             let Some(at) = released.iter().position(|used| used.slot + 1 == self.next_slot) else { break };
             if self.disk.remove(&self.config.dir.join(slot_name(released[at].slot))).is_err() {
@@ -541,7 +542,7 @@ impl Journal {
             }
         }
         let prepared = self.free.pop_front().expect("one is free");
-        // One of an earlier version may be shorter than its blocks should be. What it has is enough for a start.
+        // One of an earlier version may be shorter than its blocks should be. Its present length is enough for a start.
         let usable = match prepared.file.allocate(length).or_else(|error| match Shortage::of(&error) {
             Some(Shortage::Space) => Ok(()),
             _ => Err(error),

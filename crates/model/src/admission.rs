@@ -9,7 +9,7 @@ use shuttle::thread;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a group offers.
+/// The room that a group offers.
 const OFFERED: usize = 8;
 
 /// How a client uses its grant.

@@ -62,7 +62,7 @@ pub fn everybody_is_served() {
     assert_empty(&budget);
 }
 
-/// Who came first is served first, whatever it asks for and however bytes come back.
+/// The first request in line is served first, however much it asks for and however bytes come back.
 pub fn nobody_passes() {
     let budget = ByteBudget::new("model", 4);
     let held: Vec<Permit> = (0..4).map(|_| budget.try_acquire(1).expect("it is empty")).collect();

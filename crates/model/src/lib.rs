@@ -11,11 +11,11 @@
 //! # Invariants
 //! 1. A scenario knows no time: nothing in it ends by a time-out, so a wake-up that is lost is a deadlock, and the
 //!    scheduler reports it.
-//! 2. What a scenario promises is shown to be looked at: each planted bug is found by the unchanged scenario.
+//! 2. Scenarios are proven to check what they promise: each planted bug is found by the unchanged scenario.
 //!
 //! # Limits
-//! Interleavings are sequentially consistent: what weaker memory adds is not tried. A switch can happen at each lock,
-//! unlock, wait and atomic access, and not inside tokio's primitives, which have models of their own.
+//! Interleavings are sequentially consistent: the effects of weaker memory are not tried. A switch can happen at each
+//! lock, unlock, wait and atomic access, and not inside tokio's primitives, which have models of their own.
 
 pub mod atomic;
 pub mod lock;

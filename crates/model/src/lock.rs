@@ -37,7 +37,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As `parking_lot::Condvar`, without time-outs: who is not notified waits for ever.
+/// As `parking_lot::Condvar`, without time-outs: a thread that is not notified waits for ever.
 #[derive(Debug, Default)]
 pub struct Condvar(sync::Condvar);
 

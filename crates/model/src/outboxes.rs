@@ -78,7 +78,7 @@ fn append(outbox: &Outbox, promised: usize, window: Window, permit: Permit, body
     outbox.entry(request, window, permit, body, |out| out.extend_from_slice(head));
 }
 
-/// What a connection is, as far as its outbox is concerned.
+/// The parts of a connection that its outbox needs.
 struct Connection {
     outbox: Outbox,
     peer: Arc<Peer>,
@@ -160,7 +160,7 @@ pub fn everything_leaves_in_order() {
     for _ in 0..ENTRIES {
         assert_eq!(connection.outbox.try_credit(ANSWER_BYTES, ANSWER_BYTES), Some(ANSWER_BYTES));
     }
-    // What is left of the free room is little more than an answer.
+    // The free room left is little more than an answer.
     let filling = connection.outbox.try_credit(1, 4096 - (ENTRIES as usize + 2) * ANSWER_BYTES).expect("it is empty");
     threads.push(thread::spawn({
         let connection = connection.clone();
@@ -171,7 +171,7 @@ pub fn everything_leaves_in_order() {
                 to_answer[number as usize % 2].send(number).expect("the thread that answers listens");
             }
             connection.outbox.return_credit(filling);
-            // What is left of the lease may have been the last thing owed.
+            // The rest of the lease may have been the last thing that the sender had to wait for.
             connection.sender.notify_one();
         }
     }));
@@ -221,7 +221,7 @@ pub fn everything_leaves_in_order() {
     connection.assert_empty();
 }
 
-/// The connection closes in the middle of it all: nobody waits for ever, and nothing stays held (outbox invariant 4).
+/// The connection closes in the middle of it all: no thread waits for ever, no bytes stay held (outbox invariant 4).
 pub fn a_close_gives_everything_back() {
     let connection = Connection::new();
     // Beyond the free room, so that there is a lease.

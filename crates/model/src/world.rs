@@ -26,7 +26,7 @@ pub fn check(iterations: usize, scenario: impl Fn() + Send + Sync + Clone + 'sta
     Runner::new(PctScheduler::new_from_seed(SEED, DEPTH, iterations), config()).run(scenario);
 }
 
-/// What is wrong with a scenario that has a planted bug; `None` when [`check`] does not find it.
+/// The failure of a scenario that has a planted bug; `None` when [`check`] does not find the bug.
 pub fn find(iterations: usize, scenario: impl Fn() + Send + Sync + Clone + 'static) -> Option<String> {
     let payload = catch_unwind(AssertUnwindSafe(|| check(iterations, scenario))).err()?;
     let text = payload.downcast_ref::<String>().cloned();

@@ -29,7 +29,7 @@ use std::str::Chars;
 /// A larger file is refused, in bytes.
 pub const FILE_BYTES_MAX: usize = 256 * 1024;
 
-/// What is wrong with a file.
+/// A fault in a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Above [`FILE_BYTES_MAX`].
@@ -40,9 +40,9 @@ pub enum Error {
     Syntax {
         /// From 1.
         line: usize,
-        /// What must be there.
+        /// The token that must be there.
         expected: &'static str,
-        /// What is there, never a value.
+        /// The kind of token that is there, never a value.
         found: &'static str,
     },
     /// Two sections of one name.
@@ -75,7 +75,7 @@ pub struct Configuration {
     sections: Vec<Section>,
 }
 
-/// What one program, or one role of it, logs in with.
+/// The login of one program, or of one role of it.
 #[derive(Debug, Clone)]
 pub struct Section {
     /// Its name, with regard to case.
@@ -91,12 +91,12 @@ pub struct Section {
 pub struct Module {
     /// The name of its Java class.
     pub class: String,
-    /// What its failure means.
+    /// The effect of its failure.
     pub flag: Flag,
     options: Vec<(String, Secret)>,
 }
 
-/// What the failure of a module means (`AppConfigurationEntry.LoginModuleControlFlag`).
+/// The effect of the failure of a module (`AppConfigurationEntry.LoginModuleControlFlag`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flag {
     /// The login fails; the other modules are tried.
@@ -270,7 +270,7 @@ impl Tokens<'_> {
         }
     }
 
-    /// What a backslash and the characters behind it stand for.
+    /// The character that a backslash and the characters behind it stand for.
     fn escaped(&mut self) -> Option<char> {
         let char = self.chars.next_if(|&char| !is_line_end(char))?;
         Some(match char {

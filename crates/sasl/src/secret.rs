@@ -1,4 +1,4 @@
-//! What is proved and never shown.
+//! Secrets: proved, never shown.
 
 use std::fmt;
 

@@ -8,8 +8,9 @@
 //!
 //! # Invariants
 //! 1. The bytes held, with [`BLOCK_COST_BYTES`] for each block, never exceed the capacity.
-//! 2. A block is put only after it was read whole; what a failed or short read left is never here (BookKeeper #4841).
-//! 3. Nothing is trusted because it is here: whoever takes bytes out verifies their checksum, as with bytes from disk.
+//! 2. A block is put only after it was read whole; bytes of a failed or short read never get here (BookKeeper #4841).
+//! 3. Nothing is trusted because it is here: callers verify the checksum of bytes that they take out, as with bytes
+//!    from disk.
 //! 4. A key is a file and a block of it. Files are numbered by this cache and a number is never given out twice, so a
 //!    log that goes needs no invalidation.
 //!
@@ -31,12 +32,12 @@ pub(crate) const AHEAD_BLOCK_BYTES: usize = 64 * 1024;
 const PARTS_MAX: u64 = 16;
 const PART_BYTES_MIN: u64 = 16 * AHEAD_BLOCK_BYTES as u64;
 
-/// What a block is of.
+/// The use of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum BlockKind {
-    /// Index records and footers: kept while they are asked for.
+    /// Index records and footers: kept while they are in use.
     Index,
-    /// Bodies that a sequential reader comes to next: they go in the order in which they came.
+    /// Bodies that a sequential reader needs next: the oldest goes first.
     Ahead,
 }
 
@@ -88,16 +89,16 @@ struct Counters {
     ahead_misses: AtomicU64,
 }
 
-/// What a block cache holds and did.
+/// The content of a block cache, and its hits and misses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Most bytes it may hold.
     pub capacity: u64,
-    /// Bytes held, with what is charged for each block.
+    /// Bytes held, with the charge for each block.
     pub held: u64,
-    /// Index blocks that were here when they were asked for.
+    /// Lookups of index blocks that found them here.
     pub index_hits: u64,
-    /// Index blocks that were not.
+    /// Lookups of index blocks that did not.
     pub index_misses: u64,
     /// Blocks read ahead that were here when a reader came to them.
     pub ahead_hits: u64,
@@ -199,7 +200,7 @@ impl BlockCache {
         assert!(part.held <= self.part_capacity, "the block cache stays within its pool");
     }
 
-    /// What it holds and did.
+    /// Its content, and its hits and misses.
     pub fn stats(&self) -> CacheStats {
         let counters = &self.counters;
         CacheStats {
@@ -249,7 +250,7 @@ mod tests {
         }
     }
 
-    /// A scan through more than the cache holds leaves the index blocks that are asked for.
+    /// A scan through more than the cache holds does not evict the index blocks in use.
     #[test]
     fn reading_ahead_does_not_drive_out_the_index() {
         let cache = BlockCache::new(4 << 20);

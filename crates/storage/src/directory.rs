@@ -43,7 +43,7 @@ pub struct LedgerDirectory {
     state: StateTable,
     /// The last commit found no space, and the table was opened again for its readers.
     lacked_space: bool,
-    /// What readers of extents ask after the table failed for good.
+    /// The table that readers of extents use after the other failed for good.
     for_readers: Option<StateTable>,
     memory: StorageMemory,
     next_log_id: u64,
@@ -54,7 +54,7 @@ pub struct LedgerDirectory {
     name_losses: Arc<AtomicU64>,
 }
 
-/// What [`LedgerDirectory::open`] found.
+/// The result of [`LedgerDirectory::open`].
 pub struct OpenedDirectory {
     /// The directory.
     pub directory: LedgerDirectory,
@@ -85,8 +85,8 @@ pub struct DirectoryCommit<'a> {
     pub meta: Option<&'a Meta>,
 }
 
-/// A finished log that is read back, some runs at a time, to be committed by [`LedgerDirectory::commit_read`]. What finds its runs
-/// is charged to the index pool meanwhile.
+/// A finished log that is read back, some runs at a time, to be committed by [`LedgerDirectory::commit_read`]. The
+/// index of its runs is charged to the index pool meanwhile.
 pub struct ReadBack {
     sealed: SealedLog,
     opening: IndexedOpening,
@@ -170,7 +170,7 @@ impl LedgerDirectory {
         &self.dir
     }
 
-    /// What readers use.
+    /// The view that readers use.
     pub fn view(&self) -> Arc<LogView> {
         self.view.clone()
     }
@@ -282,7 +282,7 @@ impl LedgerDirectory {
             self.withdrawn.push(self.view.remove(*log_id));
         }
         self.view.make_room();
-        // What cannot be read now stays on disk, and whoever looks there is told.
+        // A log that cannot be read now stays paged out, and reads that need it get the error.
         let _ = self.view.page_in();
         Ok(())
     }
@@ -373,9 +373,9 @@ fn check_against_table(log: &EntryLog, generation: Generation, size: u64) -> Res
     Err(Damaged::new(log.path(), 0, what).into())
 }
 
-/// Removes files, and leaves it to the next sync of the directory to make that durable: what a crash brings back is an
-/// orphan. A sync of its own could fail and be passed over, and the kernel then calls names durable that are not, those
-/// of logs being written among them.
+/// Removes files, and leaves it to the next sync of the directory to make that durable: a file that a crash brings back
+/// is an orphan. A sync of its own could fail and be ignored, and the kernel would then report names as durable that
+/// are not, those of logs being written among them.
 fn remove_each(disk: &Arc<dyn Disk>, paths: &[PathBuf]) -> Result<(), DiskError> {
     for path in paths {
         match disk.remove(path) {

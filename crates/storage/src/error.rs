@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by what the caller should do about it.
+//! Errors, sorted by what the caller should do about them.
 
 use bindery_io::{Shortage, has_no_descriptor, is_shortage};
 use std::io;
@@ -11,7 +11,7 @@ use thiserror::Error;
 pub struct DiskError {
     /// The file or directory.
     pub path: PathBuf,
-    /// What was attempted, as a verb.
+    /// The attempted action, as a verb.
     pub action: &'static str,
     /// Why it failed.
     pub source: io::Error,
@@ -22,7 +22,7 @@ impl DiskError {
         DiskError { path: path.to_owned(), action, source }
     }
 
-    /// True when the volume is full or no file can be opened, and nothing else is wrong: the same may work later, on
+    /// True when the only trouble is that the volume is full or no file can be opened: the same may work later, on
     /// another file.
     pub fn may_pass(&self) -> bool {
         self.shortage().is_some()
@@ -30,8 +30,8 @@ impl DiskError {
 
     /// The shortage behind the error, when it may pass.
     pub fn shortage(&self) -> Option<Shortage> {
-        // Neither a directory nor a state table can be made anew, and a sync of them that failed must not be repeated. For want
-        // of a descriptor it was never attempted.
+        // Neither a directory nor a state table can be replaced by a new one, and a failed sync of them must not be
+        // repeated. For want of a descriptor it was never attempted.
         let is_sync = [SYNC_DIRECTORY, SYNC_STATE_TABLE].contains(&self.action);
         Shortage::of(&self.source).filter(|shortage| *shortage == Shortage::Descriptors || !is_sync)
     }
@@ -48,7 +48,7 @@ pub struct Damaged {
     pub path: PathBuf,
     /// Where the damaged structure begins, in bytes.
     pub offset: u64,
-    /// What is wrong there.
+    /// The damage, in words.
     pub what: String,
 }
 
@@ -140,7 +140,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// The shortage behind the error, when it is nothing else: another log may be written later, never this one.
+    /// The shortage behind the error, when that is the only cause: another log may be written later, never this one.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {
             WriteError::Disk(error) => error.shortage(),
@@ -155,7 +155,7 @@ pub enum StateError {
     /// The file cannot be opened, made or read.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The file is not what was committed. What it held is unknown, not empty.
+    /// The file is not what was committed. Its content is unknown, not empty.
     #[error(transparent)]
     Damaged(#[from] Damaged),
     /// A newer release wrote it; nothing was changed.
@@ -180,7 +180,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// True when the volume is full or no file can be opened, and nothing else is wrong.
+    /// True when the only trouble is that the volume is full or no file can be opened.
     pub fn may_pass(&self) -> bool {
         matches!(self, StateError::Disk(error) if error.may_pass())
     }
@@ -192,7 +192,7 @@ pub enum DirectoryError {
     /// The directory itself cannot be used.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// One of its logs is unusable. A bookie must not serve without it: what it holds would look absent.
+    /// One of its logs is unusable. A bookie must not serve without it: the log's entries would look absent.
     #[error(transparent)]
     Log(#[from] OpenLogError),
     /// Its state table is unusable, or takes no more changes.

@@ -15,7 +15,7 @@ use crate::{Extent, LogId};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::BTreeMap;
 
-/// Who has entries that follow each other, from the first that was asked for on.
+/// Which runs hold a range of consecutive entries, from the first entry of the query on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Coverage<R> {
     /// No run reaches them up to this one.
@@ -213,7 +213,7 @@ impl ExtentDirectory {
         }
     }
 
-    /// Who has the entries from `first` to `last`. Only a run without gaps is a sole one.
+    /// The runs that hold the entries from `first` to `last`. Only a run without gaps is a sole one.
     pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<&Extent> {
         let Some(runs) = self.ledgers.get(&ledger) else { return Coverage::Nothing(last) };
         let behind = runs.runs.partition_point(|run| run.first <= first);
@@ -311,7 +311,7 @@ impl ExtentDirectory {
 
 #[cfg(test)]
 impl ExtentDirectory {
-    /// Invariant 4, counted anew.
+    /// Recounts the bytes, to check invariant 4.
     fn counted_bytes(&self) -> u64 {
         let places = |places: &Vec<_>| LOG_BYTES + places.capacity() * size_of::<(LedgerId, EntryId)>();
         let logs: usize = self.logs.values().map(places).sum();

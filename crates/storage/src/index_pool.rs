@@ -2,15 +2,16 @@
 //! against one limit.
 //!
 //! # Invariants
-//! 1. What is charged is released, exactly once; releasing more than was charged is a bug and panics.
-//! 2. The pool refuses nothing: who charges extents asks [`IndexPool::is_over`] and pages out what can be read back.
+//! 1. Every charge is released, exactly once; releasing more than was charged is a bug and panics.
+//! 2. The pool refuses nothing: code that charges extents asks [`IndexPool::is_over`] and pages out what can be read
+//!    back.
 //!    Ledger states and the runs of logs that are being written cannot be paged out and have precedence.
 
 use crate::BlockCache;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is charged to the pool.
+/// The kinds of charge to the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexUse {
     /// Extents in memory, and what finds the others.
@@ -105,7 +106,7 @@ impl Drop for IndexCharge {
     }
 }
 
-/// What the ledger directories of a bookie share.
+/// Pools that the ledger directories of a bookie share.
 #[derive(Clone)]
 pub struct StorageMemory {
     /// Extents, ledger states, and runs of logs that are being written.

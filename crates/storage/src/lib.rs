@@ -1,4 +1,4 @@
-//! Ledger storage: what a bookie keeps of its ledgers once the journal is no longer needed for them.
+//! Ledger storage: the part of a bookie that keeps its ledgers once the journal is no longer needed for them.
 //!
 //! One ledger directory holds entry logs (immutable files of sorted entries) and one state table (which logs are
 //! live, what is known about each ledger, how far the journals are covered). Everything here is synchronous code

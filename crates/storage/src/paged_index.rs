@@ -215,7 +215,7 @@ impl PagedIndex {
     }
 
     /// Gives the runs of some ledgers, which ascend strictly, each with the place of its ledger among them; of one ledger for as
-    /// long as `visit` says so. One pass: ledgers that are near each other share a look at the blocks, and at the runs of one.
+    /// long as `visit` says so. One pass: neighbouring ledgers share the reads of blocks, and of the runs of one.
     pub(crate) fn visit_each(&self, ledgers: &[LedgerId], mut visit: impl FnMut(usize, IndexedRun) -> bool) {
         debug_assert!(ledgers.is_sorted_by(|before, behind| before < behind), "each is asked for once");
         let begin = ledgers.partition_point(|ledger| *ledger < self.blocks[0].ledger);

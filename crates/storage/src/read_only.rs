@@ -1,4 +1,4 @@
-//! A disk that cannot be changed: what is written to a file stays in memory and goes with the file's handle.
+//! A disk that cannot be changed: writes to a file stay in memory and are dropped with the file's handle.
 //!
 //! Checks run over it. A state table writes while it opens (redb marks its file, a missing seal is added), so it is
 //! opened by the very code that a start uses, and the file stays as it is.
@@ -37,7 +37,8 @@ fn refused() -> io::Error {
 }
 
 impl Disk for ReadOnlyDisk {
-    /// In every mode the file must be there. What is opened for direct I/O is read past the page cache, without its rules.
+    /// In every mode the file must be there. A file opened for direct I/O is read past the page cache, without the
+    /// rules of direct I/O.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let file = match mode.is_direct() {
             true => open_uncached(&*self.0, path)?,

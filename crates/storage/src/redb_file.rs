@@ -44,7 +44,7 @@ pub struct Format {
     pub magic: &'static [u8; 8],
     /// The version this build writes, and the newest it reads.
     pub version: u32,
-    /// What it is, for error texts, with its article: "a state table".
+    /// The kind of file, for error texts, with its article: "a state table".
     pub name: &'static str,
 }
 
@@ -52,7 +52,7 @@ const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 /// Header, seals and redb's header in two slots; redb's file follows.
 pub const HEADER_SIZE: u64 = 5 * BLOCK;
 const REDB_SLOT_AT: u64 = 3 * BLOCK;
-/// The part of redb's file that is kept in the slots: its header takes 320 bytes and nothing else shares its page.
+/// The part of redb's file that is kept in the slots: its header takes 320 bytes and has its page to itself.
 const REDB_HEADER_SIZE: usize = 512;
 const REDB_SLOT_MAGIC: &[u8; 8] = b"BNDRHEAD";
 const REDB_SLOT_SIZE: usize = 16 + REDB_HEADER_SIZE + 4;
@@ -170,9 +170,9 @@ struct First {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Blocks were asked for and there were none. No write and no sync failed.
+    /// The file system had no blocks left to allocate. No write and no sync failed.
     WantOfSpace,
-    /// A read failed, perhaps one that no commit depends on. redb lets nobody use the file any more; it may be sound.
+    /// A read failed, perhaps one that no commit depends on. redb refuses any further use of the file; it may be sound.
     Read,
     Other,
 }
@@ -310,7 +310,7 @@ impl BlockSums {
         self.are_known(offset, read.len()) && BlockSums::blocks(offset, read).all(is_same)
     }
 
-    /// What the medium has, of blocks that are not known yet.
+    /// Learns the sums of blocks that are not known yet from the bytes of the medium.
     fn learn_unknown(&mut self, offset: u64, of_medium: &[u8]) {
         for (number, block) in BlockSums::blocks(offset, of_medium) {
             if self.0.get(number).is_none_or(|known| *known == 0) {
@@ -335,7 +335,7 @@ impl BlockSums {
         Ok(())
     }
 
-    /// What was written, or may have been: blocks that were written in part are not known any more.
+    /// Learns the sums of blocks that were, or may have been, written: those written in part are no longer known.
     fn learn(&mut self, offset: u64, written: &[u8]) {
         let end = offset + written.len() as u64;
         for edge in [offset, end].into_iter().filter(|edge| edge % BLOCK != 0) {
@@ -438,7 +438,7 @@ impl StorageBackend for Backend {
             if len > old
                 && let Err(error) = self.latch.allocate(&*self.file, len)
             {
-                // What of it was had is given back; nothing depends on that.
+                // Gives back the blocks that it did get; nothing depends on that.
                 let _ = self.file.set_len(old);
                 return Err(error);
             }
@@ -477,7 +477,7 @@ impl StorageBackend for Backend {
     }
 }
 
-/// What a redb error means here. The latch knows the first failure on the file; redb reports later ones its own way.
+/// The meaning of a redb error. The latch knows the first failure on the file; redb reports later ones its own way.
 pub fn state_error(path: &Path, latch: &Latch, error: redb::Error) -> StateError {
     let path = path.to_owned();
     match (error, latch.reason()) {
@@ -528,7 +528,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is read is what was written, whatever is read, written and cut how; no sound page is refused.
+        /// Reads return what was written, for any sequence of reads, writes and cuts; no sound page is refused.
         #[test]
         fn sound_pages_are_never_refused(acts in prop::collection::vec(act(), 1..40)) {
             let backend = backend(&MemDisk::default());

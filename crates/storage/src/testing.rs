@@ -78,8 +78,8 @@ impl MemDisk {
         let files = self.0.files.lock();
         files.keys().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect()
     }
-    /// What a power failure leaves: every sector written since the last sync is new, old or torn (a new beginning
-    /// and an old end), as `choose` says with a number below 4; so is the length, old or new.
+    /// The disk after a power failure: every sector written since the last sync is new, old or torn (a new beginning
+    /// and an old end), as `choose` says with a number below 4; the length is old or new.
     pub(crate) fn after_crash(&self, mut choose: impl FnMut() -> u32) -> MemDisk {
         let left = MemDisk::default();
         for (path, content) in &*self.0.files.lock() {

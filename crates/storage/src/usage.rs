@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Logs kept open.
 pub const OPEN_LOGS_MAX: usize = 64;
 
-/// What a ledger directory's bytes are for.
+/// A ledger directory's bytes, by their use.
 #[derive(Debug, Clone, Default)]
 pub struct DirectoryUsage {
     /// Listed logs that could be read.
@@ -49,7 +49,7 @@ pub struct DirectoryUsage {
     pub leftover_bytes: u64,
     /// Logs that cannot be read, and why; their bytes are in no other number.
     pub unreadable: Vec<(PathBuf, String)>,
-    /// What the state table holds.
+    /// The content of the state table.
     pub recovered: Recovered,
 }
 

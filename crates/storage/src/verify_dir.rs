@@ -9,7 +9,7 @@
 //! # Invariants
 //! 1. Nothing on the disk changes.
 //! 2. One damage does not hide the next: all logs are checked, also when the table is not readable.
-//! 3. What is checked is what a start and a read check, by the same code; a directory without damage opens, and each
+//! 3. The checks are those of a start and of a read, by the same code; a directory without damage opens, and each
 //!    of its entries can be read (IB7, IB13, IB15).
 //!
 //! # Limits
@@ -31,7 +31,7 @@ pub const FINDINGS_MAX: u64 = 100;
 /// Ranges of entries listed per finding.
 pub const RANGES_MAX: usize = 100;
 
-/// Rows of extents looked at together.
+/// Rows of extents checked together.
 const TIER_ROWS: usize = 1024;
 
 /// How bad a finding is.
@@ -47,7 +47,7 @@ pub enum Severity {
     Damage,
 }
 
-/// What was found; decides what to do about it.
+/// The kind of finding; it decides what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FindingKind {
     /// The state table does not verify: the directory does not open.
@@ -91,10 +91,10 @@ pub struct EntryRange {
     pub entries: Option<(EntryId, EntryId)>,
 }
 
-/// What a finding is about.
+/// The entries that a finding affects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Affected {
-    /// Ranges that hold what cannot be read, at most [`RANGES_MAX`].
+    /// Ranges that hold the unreadable entries, at most [`RANGES_MAX`].
     pub ranges: Vec<EntryRange>,
     /// Further ranges.
     pub more: u64,
@@ -107,21 +107,21 @@ pub struct Affected {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What it is.
+    /// The kind of finding.
     pub kind: FindingKind,
     /// The file or directory.
     pub path: PathBuf,
     /// Where in the file, in bytes.
     pub offset: Option<u64>,
-    /// What is wrong.
+    /// The finding, in words.
     pub what: String,
-    /// What should be there, and what is.
+    /// The expected value, and the one found.
     pub expected_found: Option<(String, String)>,
     /// Which entries.
     pub affected: Affected,
 }
 
-/// What a check tells as it goes.
+/// A report from a check under way.
 #[derive(Debug)]
 pub enum DirectoryEvent {
     /// Something to report.
@@ -130,12 +130,12 @@ pub enum DirectoryEvent {
     Bytes(u64),
 }
 
-/// What a check counted.
+/// The counts of a check.
 #[derive(Debug, Clone, Default)]
 pub struct DirectoryReport {
-    /// What the state table holds; `None` when there is none or it does not verify.
+    /// The content of the state table; `None` when there is none or it does not verify.
     pub recovered: Option<Recovered>,
-    /// Logs that were looked at.
+    /// Logs that were checked.
     pub logs: u64,
     /// Entries that verified.
     pub entries: u64,
@@ -163,7 +163,8 @@ impl Finding {
         Finding { severity, kind, path, offset: None, what, expected_found: None, affected }
     }
 
-    /// What the system's refusal means: without the right to read nothing is known, any other error is the disk's.
+    /// The finding for a refusal of the system: without the right to read nothing is known, and any other error is the
+    /// disk's.
     pub fn refused(error: &DiskError) -> Finding {
         // Neither says anything about the bytes.
         let is_unchecked = error.source.kind() == ErrorKind::PermissionDenied || is_shortage(&error.source);
@@ -419,7 +420,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the table says of a log that opened.
+    /// Compares a log that opened with the table's record of it.
     fn compare(&mut self, log: &EntryLog, record: &LogRecord) {
         let about = log.describe();
         let line = |generation: crate::Generation, size: u64, entries: u64| {
@@ -456,7 +457,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the table says of the ledgers in a log.
+    /// Compares the ledgers in a log with the table.
     fn extents(&mut self, path: &Path, extents: &[Extent]) {
         let Some(recovered) = &self.report.recovered else { return };
         let mut unknown = Affected::default();
@@ -505,7 +506,7 @@ impl Check<'_> {
         self.report.recovered = Some(recovered);
     }
 
-    /// Logs whose contents nobody can name: the ledgers that end in them can be named still.
+    /// Logs whose contents are unknown: the ledgers that end in them can be named still.
     fn lost_logs(&mut self) {
         let mut ending = Affected::default();
         if let Some(recovered) = &self.report.recovered

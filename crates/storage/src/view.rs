@@ -12,7 +12,7 @@
 //!    first, and drops the runs afterwards, some at a time; paging in is the reverse. A run that is found twice is the same
 //!    copy.
 //! 2. One owner adds, removes and pages: the owner of the directory. Readers only look.
-//! 3. What is in memory is charged to the index pool, to the byte, and released when the view goes.
+//! 3. Everything in memory is charged to the index pool, to the byte, and released when the view goes.
 //! 4. The newest copy that may hold an entry decides: when it cannot be read, an older one is not given instead.
 //!
 //! # Limits
@@ -94,7 +94,7 @@ pub struct Source {
     pub extent: Extent,
 }
 
-/// What [`LogView::newer`] finds.
+/// The result of [`LogView::newer`].
 #[derive(Default)]
 pub struct NewerRuns {
     /// By first entry.
@@ -112,9 +112,9 @@ pub struct NewerRuns {
 pub enum Asked {
     /// It is asked.
     Yes,
-    /// Not if its runs are on disk: it cannot be read, and what it has is not known.
+    /// Not if its runs are on disk: it cannot be read, and its content is not known.
     LeftOut,
-    /// Not at all: whoever asks goes through it anyway.
+    /// Not at all: the caller goes through it anyway.
     Known,
 }
 
@@ -332,8 +332,8 @@ impl Live {
         }
     }
 
-    /// The log in memory that was looked at least lately, by the clock. Also one of which a part is in memory: whoever paged it out
-    /// gave up.
+    /// The least recently used log in memory, by the clock algorithm. Includes a log that is in memory in part, because
+    /// paging it out was given up.
     fn victim(&mut self) -> Option<LogId> {
         let behind = |hand: Option<LogId>, id: &LogId| hand.is_none_or(|hand| *id > hand);
         let in_memory: Vec<LogId> =
@@ -375,7 +375,7 @@ impl LogView {
             LogIndex::Resident(extents) => extents,
             LogIndex::Building(_) => unreachable!("an index is finished before its log is shown"),
         };
-        // What would not fit with all others gone is not brought in to be dropped again.
+        // A log that would not fit even with all others gone is not brought in, to be dropped again at once.
         let stays = self.pool.used(IndexUse::Ledgers) + self.pool.used(IndexUse::Writing);
         let room = self.pool.capacity().saturating_sub(stays);
         if size_of_val(&*extents) as u64 > room
@@ -427,8 +427,8 @@ impl LogView {
         false
     }
 
-    /// Brings the extents of one log that is looked at back into memory, when there is room for twice as many. True
-    /// when one came. Blocks on the disk.
+    /// Brings the extents of one paged-out log that is being read back into memory, when there is room for twice as
+    /// many. True when one came. Blocks on the disk.
     pub(crate) fn page_in(&self) -> Result<bool, ReadError> {
         let room = self.pool.capacity().saturating_sub(self.pool.used_in_all());
         let log = {
@@ -469,7 +469,7 @@ impl LogView {
         }
     }
 
-    /// Who has the entries from `first` to `last`, in one snapshot. Reads nothing.
+    /// The runs that hold the entries from `first` to `last`, in one snapshot. Reads nothing.
     pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<SoleRun> {
         let live = self.live.read();
         if live.paged(ledger, first, last).next().is_some() {
@@ -594,9 +594,9 @@ impl LogView {
         }
     }
 
-    /// Takes out the ledgers, which ascend strictly, of which a log has a run. False: not all logs were asked for want of time,
-    /// and `search` knows where to go on. Logs that came meanwhile are asked then, so what is left at the end has no run in
-    /// any log at that time. Reads nothing, and holds no lock while it looks into an index.
+    /// Takes out the ledgers, which ascend strictly, of which a log has a run. False: time ran out before all logs were
+    /// searched, and `search` knows where to go on. Logs that came meanwhile are then searched too, so the ledgers left
+    /// at the end have no run in any log at that time. Reads nothing, and holds no lock while it searches an index.
     pub fn retain_absent(
         &self,
         search: &mut RunSearch,

@@ -22,7 +22,7 @@ pub struct ClientFiles {
     pub verifies_names: bool,
 }
 
-/// What they contain at one moment.
+/// The contents of the files at one moment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientContents {
     authorities: StoreContents,
@@ -41,7 +41,7 @@ impl ClientFiles {
         self
     }
 
-    /// Takes a server's certificate of any name: whoever has one of a trusted authority can pose as a server.
+    /// Takes a server's certificate of any name: anyone with one of a trusted authority can pose as a server.
     pub fn skip_name_check(mut self) -> ClientFiles {
         self.verifies_names = false;
         self

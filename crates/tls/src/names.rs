@@ -31,7 +31,7 @@ impl FromStr for TlsVersion {
 }
 
 impl TlsVersion {
-    /// What the library calls it.
+    /// The library's name for it.
     pub fn supported(self) -> &'static SupportedProtocolVersion {
         match self {
             TlsVersion::V1_2 => &version::TLS12,
@@ -96,7 +96,7 @@ impl CipherName {
         NAMES.iter().map(|(iana, _, _)| *iana)
     }
 
-    /// What the library calls it.
+    /// The library's name for it.
     pub fn suite(self) -> CipherSuite {
         self.0
     }
@@ -111,7 +111,7 @@ impl FromStr for CipherName {
     }
 }
 
-/// What the library calls these versions; all that it speaks when there are none.
+/// The library's names for these versions; all versions that it speaks when there are none.
 pub fn versions(named: &[TlsVersion]) -> Vec<&'static SupportedProtocolVersion> {
     match named.is_empty() {
         true => vec![TlsVersion::V1_3.supported(), TlsVersion::V1_2.supported()],

@@ -115,7 +115,7 @@ pub struct StoreError {
     pub setting: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Its fault.
     pub error: FileError,
 }
 
@@ -219,7 +219,7 @@ fn identity_of_java(bytes: &[u8], password: Option<&Password>) -> Result<Identit
     })
 }
 
-/// What a store of Java contains.
+/// The contents of a Java store.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Contained {
     /// A key (PKCS#8) and its chain.

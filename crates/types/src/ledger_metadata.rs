@@ -1,4 +1,4 @@
-//! What the metadata store keeps of a ledger (protocol reference, section 5.5). The bytes are in `bindery-metadata`.
+//! The metadata of a ledger (protocol reference, section 5.5). Its encoding is in `bindery-metadata`.
 //!
 //! # Invariants
 //! 1. Segments begin at ascending entries and have `ensemble_size` bookies each.

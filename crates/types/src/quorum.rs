@@ -1,4 +1,4 @@
-//! Quorum arithmetic: which bookies store an entry, and when enough of them are heard of.
+//! Quorum arithmetic: which bookies store an entry, and when enough of them have answered.
 //!
 //! # Invariants
 //! 1. `ensemble_size >= write_quorum_size >= ack_quorum_size >= 1`: a [`Quorum`] cannot be made otherwise.

@@ -206,15 +206,15 @@ impl TierStamp {
         Put(out).u32(self.epoch).u64(self.update);
     }
 
-    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing, or the number of the update is one that nobody
-    /// counts up to, so that there is always a next one.
+    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing, or when the number of the update is out
+    /// of range: every number within the range has a next one.
     pub fn decode(fields: &mut Take<'_>) -> Option<TierStamp> {
         let (epoch, update) = (fields.u32()?, fields.u64()?);
         (1..=i64::MAX.unsigned_abs()).contains(&update).then_some(TierStamp { epoch, update })
     }
 }
 
-/// What a tierer tells a bookie of one ledger: everything up to an entry is in object storage, and where.
+/// A tierer's message to a bookie about one ledger: everything up to an entry is in object storage, and where.
 ///
 /// The **last reconciled entry** (LRE) of a ledger on a bookie is a maximum register: an update below it changes nothing.
 /// Without extents, and with no entry, this only asks for the register.
@@ -222,7 +222,7 @@ impl TierStamp {
 pub struct Reconciliation {
     /// The ledger.
     pub ledger: LedgerId,
-    /// The last entry that is in object storage; none asks for the register without changing it.
+    /// The last entry that is in object storage; `None` queries the register without changing it.
     pub last: Option<EntryId>,
     /// Ascending and contiguous, ending at `last`. The first begins at or below the bookie's register + 1, or the bookie
     /// refuses the update and answers with its register, so that the next one can begin there. Extents that the bookie has

@@ -9,7 +9,7 @@
 //!  +----------+---------+---------
 //! ```
 //!
-//! The bookie looks at the ids and the last add confirmed (LAC) only. Length and digest are between clients.
+//! The bookie reads the ids and the last add confirmed (LAC) only. Length and digest are between clients.
 
 use bytes::BufMut;
 
@@ -18,10 +18,10 @@ use crate::cursor::take_i64;
 /// The shortest body a bookie takes for an entry: ledger id, entry id, LAC.
 pub const ENTRY_SIZE_BYTES_MIN: usize = 24;
 
-/// What stands before an entry's digest.
+/// Bytes in front of an entry's digest.
 pub const ENTRY_PREFIX_SIZE_BYTES: usize = 32;
 
-/// What stands before an explicit LAC's digest.
+/// Bytes in front of an explicit LAC's digest.
 pub const EXPLICIT_LAC_PREFIX_SIZE_BYTES: usize = 16;
 
 /// A body too short to be an entry, or an explicit LAC: answer `BadRequest`.
@@ -32,7 +32,7 @@ pub struct EntryTooShort {
     pub size_bytes: usize,
 }
 
-/// The part of an entry that the bookie looks at. All three are raw: bytes of a peer may hold negative ids.
+/// The part of an entry that the bookie reads. All three are raw: bytes of a peer may hold negative ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryHeader {
     /// Bytes 0..8.
@@ -65,7 +65,7 @@ pub fn ledger_length_bytes(entry: &[u8]) -> Option<i64> {
     take_i64(&mut entry.get(ENTRY_SIZE_BYTES_MIN..)?)
 }
 
-/// The part of an explicit LAC body that the bookie looks at; it stores the body as it is. Raw, as in [`EntryHeader`].
+/// The part of an explicit LAC body that the bookie reads; it stores the body as it is. Raw, as in [`EntryHeader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExplicitLac {
     /// Bytes 0..8.

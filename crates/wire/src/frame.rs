@@ -30,7 +30,7 @@ pub struct FrameLimit(u32);
 impl FrameLimit {
     /// BookKeeper's default: 5 MiB.
     pub const DEFAULT: FrameLimit = FrameLimit(5 * 1024 * 1024);
-    /// What Pulsar gives its bookies: 5 MiB for a message, and 10 KiB for what stands around it.
+    /// The limit that Pulsar gives its bookies: 5 MiB for a message, and 10 KiB for the fields around it.
     pub const PULSAR: FrameLimit = FrameLimit(5 * 1024 * 1024 + 10 * 1024);
     /// The smallest limit that leaves room for an entry.
     pub const MIN: FrameLimit = FrameLimit(1024);
@@ -77,7 +77,7 @@ pub struct FrameTooLarge {
     pub max: usize,
 }
 
-/// What the front of a buffer holds.
+/// The front of a buffer, whole frame or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Split {
     /// A whole frame: the range of its payload. The frame ends where the range ends.

@@ -12,7 +12,7 @@
 //! 2. A frame's length is judged before anything is allocated for it (`frame`).
 //! 3. Decoding a v2 request allocates nothing; entry bodies are borrowed from the frame (v2) or shared with it (v3).
 //! 4. Codes of both protocols come from one function each, [`ErrorCode::v2`] and [`ErrorCode::v3`]; v2 never says 107.
-//! 5. What is decoded and encoded again decodes to the same value.
+//! 5. Encoding a decoded message and decoding it again gives the same value.
 //!
 //! # Limits     a frame: [`FrameLimit`]; an entry: [`FrameLimit::entry_size_bytes_max`]; a batch: [`BatchReadBudget`]
 //! # Not here   sockets, permits, the meaning of a request (`server`, `engine`)

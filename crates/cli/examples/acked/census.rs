@@ -1,4 +1,4 @@
-//! Questions to one bookie, past the replication: what it has, what it answers later, whether its fences hold.
+//! Questions to one bookie, past the replication: which entries it has, how it answers later, whether its fences hold.
 
 use super::Common;
 use super::log::{self, Log, hash};

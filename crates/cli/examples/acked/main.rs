@@ -11,8 +11,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A line is in the log before anything else is done with what it says; a log line is never taken back.
-//! 2. What an entry holds follows from ledger and entry, and the log has its hash: two ways to notice other bytes.
+//! 1. A line is in the log before its content is used in any other way; a log line is never taken back.
+//! 2. An entry's content follows from ledger and entry, and the log has its hash: two ways to notice other bytes.
 //!
 //! Each command prints one line of `key=value`, and ends with 1 when the promise is broken.
 

@@ -151,7 +151,7 @@ async fn measure(
     })
 }
 
-/// What sender and completion tasks share.
+/// State that the sender and completion tasks share.
 struct Load {
     begin: Instant,
     ledgers: Vec<Ledger>,

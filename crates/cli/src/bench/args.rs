@@ -20,7 +20,7 @@ pub enum BenchCommand {
     Read(BenchReadArgs),
 }
 
-/// What both workloads have.
+/// Arguments that both workloads have.
 #[derive(Debug, Clone, Args)]
 pub struct BenchCommonArgs {
     #[command(flatten)]

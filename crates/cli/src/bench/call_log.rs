@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval};
 
-/// The client is looked at so often.
+/// The interval at which the client is sampled.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// When the log began, by both clocks.
@@ -34,7 +34,7 @@ struct Origin {
 
 impl Origin {
     fn seconds(&self, at: Instant) -> f64 {
-        // What is due before the log began does not exist: the load begins later.
+        // No call is due before the log began: the load begins later.
         (self.since_epoch + at.saturating_duration_since(self.instant)).as_secs_f64()
     }
 }
@@ -74,7 +74,7 @@ impl Drop for CallLog {
 }
 
 impl CallLog {
-    /// Begins to look at the client.
+    /// Starts sampling the client.
     pub fn start(client: &Client) -> CallLog {
         let wall_ms = u64::try_from(SystemClock::new().wall_ms()).unwrap_or(0);
         let origin = Origin { instant: Instant::now(), since_epoch: Duration::from_millis(wall_ms) };

@@ -45,7 +45,7 @@ impl Latencies {
         self.lock().reset();
     }
 
-    /// What was recorded so far.
+    /// Percentiles of the latencies recorded so far.
     pub fn percentiles(&self) -> Percentiles {
         let histogram = self.lock();
         let is_empty = histogram.is_empty();

@@ -1,4 +1,4 @@
-//! What the kernel says about processes: CPU time, memory, bytes written (Linux, `/proc`).
+//! The kernel's figures for processes: CPU time, memory, bytes written (Linux, `/proc`).
 
 use super::latency::round;
 use crate::exit::Failure;
@@ -20,7 +20,7 @@ pub struct Counters {
     bookie_written_mb: f64,
 }
 
-/// What was used between two moments. Fields of bookies are there when their processes were named.
+/// Resources used between two moments. Fields of bookies are there when their processes were named.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Used {
     pub client_cpu_s: f64,
@@ -67,7 +67,7 @@ impl Watched {
         }
     }
 
-    /// What was used since `before`, `elapsed_s` ago.
+    /// Resources used since `before`, `elapsed_s` ago.
     pub fn used(&self, before: Counters, elapsed_s: f64) -> Used {
         let now = self.counters();
         let bookie = |value: f64| (!self.bookies.is_empty()).then_some(round(value));

@@ -29,10 +29,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Whoever waits looks so often whether it is to stop.
+/// A waiting thread checks at this interval whether it is to stop.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What all readers share.
+/// State that all readers share.
 pub struct Load {
     begin: Instant,
     ledgers: Vec<LedgerReader>,
@@ -197,7 +197,7 @@ impl Pace {
             let give_back = self.give_back.clone();
             calls.spawn(async move {
                 reader.load.call(ledger, first, due).await;
-                // There is its place; nobody takes it when all is over.
+                // The channel has room for it; the receiver is gone when the load is over.
                 let _ = give_back.try_send(reader);
             });
         }

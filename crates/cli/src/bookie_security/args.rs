@@ -60,7 +60,7 @@ pub struct BookieSecurityArgs {
     pub profile: Option<String>,
 }
 
-/// What the environment says besides options.
+/// Settings in the environment besides options.
 #[derive(Debug, Default)]
 struct Environment {
     password: Option<String>,

@@ -111,7 +111,7 @@ impl Keys<'_> {
 
     fn has_tls(&mut self) -> bool {
         let Some(class) = self.text("tlsProviderFactoryClass") else {
-            // BookKeeper's clients ignore the others then, and talk without TLS. Nobody means that who does not write "null".
+            // BookKeeper's clients then ignore the others, and talk without TLS. Only "null" shows that this is meant.
             let is_off =
                 self.file.given().get("tlsProviderFactoryClass").is_some_and(|given| given.text == "null");
             let other =

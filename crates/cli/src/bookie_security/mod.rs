@@ -25,7 +25,7 @@ use bindery_tls::file;
 /// A secret is a line.
 const SECRET_FILE_BYTES_MAX: u64 = 4096;
 
-/// What the clients of this process use with bookies; nothing by default.
+/// Security that the clients of this process use with bookies; none by default.
 #[derive(Debug, Clone, Default)]
 pub struct BookieSecurity {
     /// TLS, if it is spoken.

@@ -16,7 +16,7 @@ use clap::ValueEnum;
 /// Whose way of naming settings in the environment counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Naming {
-    /// Nobody's.
+    /// No naming scheme.
     #[default]
     None,
     /// `BK_key`, as in apache/bookkeeper.

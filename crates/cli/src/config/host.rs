@@ -1,4 +1,4 @@
-//! What the settings ask this machine: its name, and its network interfaces.
+//! Facts about this machine that the settings need: its name, and its network interfaces.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -88,7 +88,7 @@ pub mod tests {
         pub name: &'static str,
         /// The address that the name resolves to, if it does.
         pub address: Option<&'static str>,
-        /// What `/etc/hosts` calls that address.
+        /// The name that `/etc/hosts` gives that address.
         pub listed: Option<&'static str>,
         /// Its interfaces.
         pub interfaces: Vec<(&'static str, &'static str)>,

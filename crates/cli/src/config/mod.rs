@@ -27,7 +27,7 @@ pub fn run(args: ConfigArgs) -> Result<(), Failure> {
     }
 }
 
-/// What a bookie would make of its flags, its file and this process's environment.
+/// The settings that a bookie would make of its flags, its file and this process's environment.
 pub fn examine(args: &mut BookieArgs) -> Result<Examined, Failure> {
     args.tier_of_shell = std::env::var("BINDERY_TIER").ok().filter(|url| !url.is_empty());
     args.metadata_of_shell = std::env::var("BINDERY_METADATA").ok().filter(|uri| !uri.is_empty());

@@ -105,7 +105,7 @@ fn origin(args: &BookieArgs, examined: &Examined, key: &Key, has_value: bool) ->
     of_shell.unwrap_or("default").to_owned()
 }
 
-/// What only flags say.
+/// Settings that only flags give.
 fn of_flags(args: &BookieArgs, examined: &Examined) -> Vec<Row> {
     let config = &examined.config;
     let memory = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));

@@ -1,4 +1,4 @@
-//! What the configuration file and the environment give, as the settings take it, and what is found on the way.
+//! Values of the configuration file and the environment, as the settings take them, and the findings on the way.
 
 use super::environment;
 use crate::conf_file;
@@ -40,7 +40,7 @@ pub struct Finding {
     pub key: Option<String>,
     /// The key's place, unless flags or their absence are at fault.
     pub place: Option<Place>,
-    /// What is the matter, and what to do.
+    /// The problem, and the remedy.
     pub text: String,
 }
 
@@ -90,9 +90,9 @@ pub struct Values {
     left: BTreeMap<String, Given>,
     given: BTreeMap<String, Given>,
     asked: BTreeSet<String>,
-    /// What keeps the bookie from starting.
+    /// Findings that keep the bookie from starting.
     pub faults: Vec<Finding>,
-    /// What the operator would want to know.
+    /// Findings that the operator would want to know.
     pub warnings: Vec<Finding>,
     /// How settings were understood.
     pub notes: Vec<Finding>,
@@ -129,18 +129,18 @@ impl Values {
         }
     }
 
-    /// Everything that was given, whoever took it.
+    /// Everything that was given, taken or not.
     pub fn given(&self) -> &BTreeMap<String, Given> {
         &self.given
     }
 
-    /// The keys that somebody asked for.
+    /// The keys that some setting read.
     #[cfg(test)]
     pub fn asked(&self) -> &BTreeSet<String> {
         &self.asked
     }
 
-    /// What nobody took.
+    /// The values that no setting took.
     pub fn rest(&mut self) -> BTreeMap<String, Given> {
         std::mem::take(&mut self.left)
     }

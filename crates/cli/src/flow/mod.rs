@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Where the view is.
 const PATH: &str = "/api/v1/bookie/flow";
-/// What errors say.
+/// The wording of errors.
 pub const WORDS: Words = Words {
     command: "bindery flow",
     whose: "bookie",
@@ -30,7 +30,7 @@ pub const WORDS: Words = Words {
     starting: "belongs to a bookie that is still starting: try again when /api/v1/bookie/is_ready says OK",
 };
 
-/// Lines above the connections and below them, roughly: more connections are not asked for.
+/// Lines above the connections and below them, roughly: only as many connections as fit between are requested.
 const FRAME_LINES: usize = 16;
 
 /// Runs the command.
@@ -55,7 +55,7 @@ pub fn run(args: &FlowArgs) -> Result<(), Failure> {
     })
 }
 
-/// What is asked for.
+/// The request to the admin port.
 struct Source {
     address: Address,
     sort: Sort,

@@ -165,7 +165,7 @@ fn pool_line(pool: &PoolFlow, columns: Option<usize>) -> String {
     let bar = match room.min(BAR) {
         0..10 => String::new(),
         width => {
-            // What is used at all shows.
+            // Any use at all shows.
             let filled = share(width as u64).clamp(usize::from(pool.used_bytes > 0), width);
             format!("[{}{}] ", "#".repeat(filled), "-".repeat(width - filled))
         }
@@ -181,7 +181,7 @@ fn connections(now: &FlowView, before: Option<&FlowView>, page: &mut Page<'_>) {
     let shown = now.connections.len().min(page.form.rows.unwrap_or(usize::MAX));
     let mut rows = Vec::new();
     for connection in &now.connections[..shown] {
-        // The same peer again, opened since, begins anew.
+        // A peer that reconnected since starts from zero.
         let known = old.get(&*connection.peer).filter(|old| old.open_ms <= connection.open_ms);
         let (adds, reads, ms) = match known {
             Some(old) => (old.adds, old.reads, elapsed_ms),

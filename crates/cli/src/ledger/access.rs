@@ -21,7 +21,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Ending a session is a courtesy to the store: it ends by itself, too.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs a command with a client, and ends its session whatever came out.
+/// Runs a command with a client, and ends its session whatever the outcome.
 pub fn with_client<F>(
     access: &AccessArgs,
     is_data_moved: bool,
@@ -164,7 +164,7 @@ pub fn create_failure(error: &CreateError) -> Failure {
         _ => exit::FAILURE,
     };
     match error {
-        // How a smaller ensemble, which the error advises, is asked for here.
+        // The error advises a smaller ensemble: this names our option for it.
         CreateError::NotEnoughBookies(_) => Failure::with_code(code, format_args!("{error} (--ensemble)")),
         _ => Failure::with_code(code, error),
     }

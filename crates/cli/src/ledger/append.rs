@@ -122,11 +122,11 @@ enum Why {
     TooLarge { size_bytes: u64, max_bytes: u64 },
     /// The writer said so; the wait for acknowledgements says the same again.
     WriterStopped,
-    /// Nobody takes the ids any more.
+    /// The output for the ids has ended.
     OutputEnded,
 }
 
-/// What was handed to the writer, and where it came from.
+/// The entries handed to the writer, and where they came from.
 struct Sent {
     form: Form,
     sources: Vec<Source>,
@@ -203,7 +203,7 @@ impl Append {
         };
         tokio::pin!(stopped);
         loop {
-            // What is cancelled here loses nothing but input that was not yet enqueued.
+            // Cancelling a branch here loses only input that was not yet enqueued.
             let received = tokio::select! {
                 biased;
                 number = self.signals.next() => return Why::Signal(number),
@@ -251,7 +251,7 @@ impl Append {
             };
             (released, printed)
         };
-        // Nobody asked for a stop: as long as it takes, or until a signal.
+        // Without a request to stop: as long as it takes, or until a signal.
         let deadline = matches!(why, Why::Signal(_)).then(|| Instant::now() + STOP_TIMEOUT);
         let late = async {
             match deadline {
@@ -313,7 +313,7 @@ impl Append {
     }
 }
 
-/// Invariant 1: what comes back as an error was not enqueued, and `sent` counts what was.
+/// Invariant 1: an entry for which this returns an error was not enqueued, and `sent` counts those that were.
 async fn send(writer: &LedgerWriter, sent: &mut Sent, chunk: &Chunk) -> Result<(), AppendError> {
     for entry in chunk.entries() {
         if sent.starts.last().is_none_or(|(_, source)| *source != chunk.source) {

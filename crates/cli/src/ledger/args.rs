@@ -178,7 +178,7 @@ pub struct AppendArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// What one entry is.
+/// How input is split into entries.
 #[derive(Debug, Clone, Args)]
 #[group(multiple = false)]
 pub struct FormArgs {

@@ -29,7 +29,7 @@ const ENTRY_SIZE_BYTES_MAX: usize = 64 << 20;
 /// Length in front of a record: unsigned, highest byte first.
 const LENGTH_SIZE_BYTES: usize = 4;
 
-/// What one entry is.
+/// How input is split into entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A line, with its newline or without.
@@ -44,7 +44,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// What a person calls one of them.
+    /// The noun for one of them, for messages.
     pub fn noun(self) -> &'static str {
         match self {
             Form::Lines { .. } => "line",
@@ -140,7 +140,7 @@ pub enum InputError {
         "{noun} {number} of {name} is larger than {ENTRY_SIZE_BYTES_MAX} bytes, no entry can be: split it"
     )]
     TooLarge {
-        /// What it is.
+        /// The kind of entry, for the message.
         noun: &'static str,
         /// Its number in the source, from 1.
         number: u64,

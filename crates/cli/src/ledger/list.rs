@@ -18,7 +18,7 @@ const METADATA_READ_MAX: usize = 64;
 pub async fn list(client: Client, args: ListArgs) -> Result<(), Failure> {
     let mut out = Output::start()?;
     let listed = list_to(&client, &args, &mut out).await;
-    // What was listed is written, whatever came after it.
+    // The ledgers listed so far are written even after an error.
     out.finish().await?;
     listed
 }

@@ -29,7 +29,7 @@ use bindery_client::{
 use serde_json::json;
 use std::io::IsTerminal;
 
-/// Copies of each entry, where nobody says how many and there are so many bookies.
+/// Copies of each entry, where the user gives no number and there are so many bookies.
 const DEFAULT_COPIES: usize = 3;
 
 /// Runs one command.
@@ -115,7 +115,7 @@ async fn default_quorum(client: &Client) -> Result<Quorum, Failure> {
     Quorum::new(copies, copies, copies / 2 + 1).map_err(Failure::new)
 }
 
-/// Said of sizes that nobody asked for.
+/// The message about sizes that the user did not give.
 fn sizes_for_people(quorum: Quorum) -> String {
     let (copies, acks) = (quorum.write_quorum_size(), quorum.ack_quorum_size());
     let sizes = match copies {
@@ -141,7 +141,7 @@ async fn close(client: Client, args: CloseArgs) -> Result<(), Failure> {
 }
 
 async fn delete(client: Client, args: DeleteArgs) -> Result<(), Failure> {
-    // All are looked at first: a wrong id is found before anything is deleted.
+    // All are read first: a wrong id is found before anything is deleted.
     let mut described = Vec::new();
     for id in &args.ledgers {
         let info = client.metadata(*id).await.map_err(|error| {

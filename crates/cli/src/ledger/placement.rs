@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Of each flag by itself: a heading for what comes next would go on over the flags of whoever takes these in.
+/// Set for each flag by itself: a heading for all that follow would cover the flags of a command that flattens these.
 const HEADING: &str = "Placement";
 
 /// Which bookies get the entries.
@@ -55,7 +55,7 @@ pub enum PlacementKind {
 }
 
 impl PlacementArgs {
-    /// What they do to a client.
+    /// A function that applies them to a client.
     pub fn tune(&self) -> Result<impl FnOnce(ClientBuilder) -> ClientBuilder + use<>, Failure> {
         let args = self.clone();
         if args.location.is_some() && args.rack_script.is_none() && args.rack_map.is_none() {

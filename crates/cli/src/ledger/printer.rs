@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //! 1. An id is written after its entry was confirmed, each once, in order.
-//! 2. What one acknowledgement confirms is written at once and not held back in any buffer.
+//! 2. The ids that one acknowledgement confirms are written at once and not held back in any buffer.
 //!
-//! # Limits     a slow reader of the pipe delays printing only: what waits is a number, not a queue
+//! # Limits     a slow reader of the pipe delays printing only: waiting ids are kept as a number, not as a queue
 
 use crate::exit::Failure;
 use crate::output;
@@ -34,7 +34,7 @@ impl IdPrinter {
         let (stop, stopped) = oneshot::channel();
         let runtime = Handle::current();
         let print = move || {
-            // Nobody asks any more only when the process ends.
+            // The receiver is gone only when the process ends.
             let _ = done.send(print_all(&runtime, progress, stopped, EntryId::to_wire(printed), out));
         };
         let started = std::thread::Builder::new().name("bindery-stdout".into()).spawn(print);

@@ -1,8 +1,8 @@
 //! `bindery ledger read` and `tail`: entries to standard output, byte for byte.
 //!
 //! # Invariants
-//! 1. What is written is the entries in order from the first one asked for, without a gap; an error ends it.
-//! 2. `read` writes nothing when an entry that was asked for does not exist.
+//! 1. The output is the entries in order from the first requested one, without a gap; an error ends it.
+//! 2. `read` writes nothing when a requested entry does not exist.
 //! 3. `tail` passes on what it has before it waits for more.
 
 use super::access::{ledger_failure, open_failure, read_failure};
@@ -80,7 +80,7 @@ fn beyond_end(ledger: LedgerId, entry: EntryId, end: Option<EntryId>, is_closed:
     Failure::with_code(exit::NOT_FOUND, format!("ledger {ledger} has no entry {entry}: {there} {more}"))
 }
 
-/// Up to the first entry that is not there, or to the last one asked for.
+/// Up to the first entry that is not there, or to the last requested one.
 async fn read_unconfirmed(reader: &LedgerReader, args: &ReadArgs) -> Result<(), Failure> {
     let first = args.entry.or(args.first).unwrap_or(EntryId::FIRST);
     let wanted = args.entry.or(args.last);
@@ -167,8 +167,8 @@ impl EntryWriter {
         Ok(EntryWriter { output: Output::start()?, delimiter: args.delimiter, is_json: args.json })
     }
 
-    /// Writes entries until they end, one cannot be read, or nobody takes them any more, which [`Output::finish`] then
-    /// says. Gives why reading failed.
+    /// Writes entries until they end, one cannot be read, or the output has ended, which [`Output::finish`] then
+    /// reports. Returns why reading failed.
     async fn write_all(&mut self, entries: &mut EntryStream, mut written: impl FnMut()) -> Option<ReadError> {
         loop {
             match entries.next().await? {

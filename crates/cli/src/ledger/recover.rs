@@ -1,6 +1,6 @@
 //! `bindery ledger recover`: ledgers whose writers are gone are fenced, brought to one end, and closed.
 //!
-//! As `ledger close`, for several ledgers, with what they were before. All are looked at before the first is touched.
+//! As `ledger close`, for several ledgers, and prints their former state. All are read before the first is changed.
 
 use super::access::{ledger_failure, open_failure};
 use super::args::RecoverArgs;
@@ -21,7 +21,7 @@ pub async fn run(client: Client, args: RecoverArgs) -> Result<(), Failure> {
         })?;
         ledgers.push(info);
     }
-    // One that nobody has, and one in recovery, has no writer to stop.
+    // A ledger that no writer holds, and one in recovery, has no writer to stop.
     let has_writer = |info: &&LedgerInfo| !matches!(list::writer(info), None | Some("idle"));
     let written: Vec<String> = ledgers
         .iter()
@@ -37,7 +37,7 @@ pub async fn run(client: Client, args: RecoverArgs) -> Result<(), Failure> {
             Ok(()) => {}
             Err(failure) if ledgers.len() == 1 => return Err(failure),
             Err(failure) => {
-                // The others can be recovered all the same.
+                // The others can still be recovered.
                 output::say(format!("bindery: ledger {}: {failure}", info.id));
                 failed.push(failure.code);
             }

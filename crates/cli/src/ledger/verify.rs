@@ -4,7 +4,8 @@
 //! ```text
 //! ids, or the listing -> metadata -> LedgerReader::verify, step by step -> report -> text or a line of JSON
 //! ```
-//! What is compared, and what a fault is, is the client's (`Verification`). Ledgers are looked at one after the other.
+//! The client decides which entries to compare and what counts as a fault (`Verification`). Ledgers are verified one
+//! after the other.
 
 use std::fmt::Write as _;
 
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 /// Findings that are shown of one ledger; JSON has more.
 const FINDINGS_SHOWN: usize = 20;
 
-/// What came of all ledgers.
+/// The results for all ledgers.
 #[derive(Default)]
 struct Sum {
     ledgers: u64,
@@ -30,7 +31,7 @@ struct Sum {
     damaged: u64,
     /// Nothing but bookies that could not be asked.
     unreachable: u64,
-    /// Codes of those that could not be looked at.
+    /// Exit codes of those that could not be verified.
     failed: Vec<u8>,
 }
 
@@ -121,7 +122,7 @@ async fn verify(
         }
         Err(failure) if !args.all && args.ledgers.len() == 1 => Err(failure),
         Err(failure) => {
-            // The others can be looked at all the same.
+            // The others can still be verified.
             output::say(format!("bindery: ledger {id}: {failure}"));
             sum.ledgers += 1;
             sum.failed.push(failure.code);
@@ -141,7 +142,7 @@ async fn look(
         Err(LedgerError::NotFound(_)) if args.all => return Ok(None),
         Err(error) => return Err(ledger_failure(&error)),
     };
-    // Whoever can read the metadata has the password.
+    // Anyone who can read the metadata has the password.
     let stored = info.metadata.secret.as_ref().map(|secret| secret.password.as_slice());
     let password = args.password.as_ref().map(String::as_bytes).or(stored).unwrap_or_default();
     let opened = client.open_ledger(id, password, OpenMode::ReadOnly).await;
@@ -268,7 +269,7 @@ fn text(state: &str, report: &VerifyReport) -> String {
     text
 }
 
-/// What it means for the entries.
+/// The consequences for the entries.
 fn consequences(report: &VerifyReport) -> Vec<String> {
     let VerifyReport { below_ack_quorum, lost, undecided, ack_quorum_size, .. } = report;
     let Some(first) = report.first_below else {
@@ -294,7 +295,7 @@ fn consequences(report: &VerifyReport) -> Vec<String> {
     lines
 }
 
-/// What to do, with commands that exist.
+/// The remedies, with commands that exist.
 fn advice(report: &VerifyReport) -> Vec<String> {
     let id = report.ledger;
     let has = |fault| report.copies(fault) > 0;

@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What ends a wait.
+/// The end of a wait.
 pub enum Event {
     /// The interval is over.
     Time,

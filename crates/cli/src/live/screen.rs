@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
-/// Keys that wait to be looked at; more are dropped.
+/// Keys that wait to be handled; more are dropped.
 const KEYS_MAX: usize = 8;
 /// Other screen, no cursor.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 /// The reverse of [`ENTER`].
 const LEAVE: &[u8] = b"\x1b[?25h\x1b[?1049l";
 
-/// What was pressed.
+/// A key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// `q`.

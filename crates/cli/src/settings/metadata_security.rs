@@ -140,7 +140,7 @@ fn sasl(file: &mut Values, jaas_file: Option<&Path>) -> Option<SaslLogin> {
         (None, None) => {}
     }
     let Some(jaas) = jaas else {
-        // A login that somebody asks for must not be left out without a word.
+        // A requested login must not be left out silently.
         match section {
             Some(section) => {
                 file.fault("zkSaslSection", format!("zkSaslSection={section} needs jaasFile, the file it is in"));

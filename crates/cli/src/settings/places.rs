@@ -92,9 +92,9 @@ fn below(home: PathBuf, config: &mut BookieConfig) {
     config.home = Some(home);
 }
 
-/// A directory has one owner. Java lets one directory hold a journal and ledgers; where there is only that one, it is taken
-/// as --data takes it, and the two get directories of their own inside. With several such directories nobody would look
-/// whether one of them has the data of a Java bookie, which stands beside these subdirectories.
+/// A directory has one owner. Java lets one directory hold a journal and ledgers; where there is only that one, it is
+/// taken as --data takes it, and the two get directories of their own inside. With several such directories no check
+/// would find that one of them has the data of a Java bookie, which stands beside these subdirectories.
 fn distinct(journal_key: &str, ledger_key: &str, file: &mut Values, config: &mut BookieConfig) {
     let (journals, ledgers) = (&config.journal_dirs, &config.ledger_dirs);
     if let ([journal], [ledgers]) = (journals.as_slice(), ledgers.as_slice())

@@ -293,7 +293,7 @@ fn the_admin_host_must_be_an_ip_address() {
         admin(named).unwrap_err(),
         ["httpServerHost=monitor.example: give an IP address (line 2 of the configuration file)".to_owned()]
     );
-    // Not looked at where it means nothing.
+    // Not checked where it means nothing.
     assert_eq!(admin("httpServerHost=monitor.example\n"), Ok(None));
     let flags = [&line[..], &["--admin", "127.0.0.1:9000"]].concat();
     assert!(resolve(&args(&flags), Some(named)).is_ok());

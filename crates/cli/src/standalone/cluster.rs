@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! 1. The coordinator outlives the bookies: they take their registrations back before it goes.
-//! 2. Nobody goes on when one has ended for good: what is left would look like a working cluster.
+//! 2. No part goes on when one has ended for good: the rest would look like a working cluster.
 
 use super::home::Home;
 use super::plan::{Plan, bookie_name};
@@ -30,13 +30,13 @@ use tokio::task::JoinSet;
 /// How often, and at what distance, a taken port is tried again: half a second, for a killed process to let go of it.
 const BIND_ATTEMPTS: u32 = 25;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
-/// What the coordinator may owe its clients at the least: some lists of all ledgers.
+/// The least memory for answers that the coordinator's clients have not taken: some lists of all ledgers.
 const OUTBOXES_BYTES_MIN: u64 = 16 << 20;
 
 /// The coordinator's connections, where descriptors are plenty.
 const COORDINATOR_CONNECTIONS_MAX: usize = 1000;
 
-/// What all parts share.
+/// State that all parts share.
 #[derive(Clone)]
 pub struct World {
     /// Files.
@@ -60,7 +60,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts everything; what had started is ended again when something does not.
+    /// Starts all parts; when one fails to start, stops those that had started.
     pub async fn start(mut plan: Plan, home: Arc<Home>, world: World) -> Result<Cluster, Failure> {
         let connections_max = share_descriptors(&mut plan.bookies)?;
         name_bookies(&mut plan.bookies, &home).await?;

@@ -1,4 +1,4 @@
-//! What a newcomer reads once everything serves.
+//! The greeting that a newcomer reads once everything serves.
 
 use crate::args::DEFAULT_METADATA;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Greeting {
     /// The coordinator, as clients name it.
     pub metadata: String,
-    /// What `BINDERY_METADATA` says: the command line goes there by itself.
+    /// The value of `BINDERY_METADATA`: the command line goes there by itself.
     pub environment: Option<String>,
     /// Where bookies listen.
     pub bookies: Vec<SocketAddr>,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A directory is examined before anything is written into it: what is not ours stays as it was found.
-//! 2. Whoever has the lock is the only one who starts coordinator or bookies of this directory.
+//! 1. A directory is examined before anything is written into it: one that is not ours stays as it was found.
+//! 2. Only the process that has the lock starts coordinator or bookies of this directory.
 
 use super::plan::bookie_name;
 use bindery_io::{Disk, DiskLock, OpenMode, create_durable_dir};
@@ -21,7 +21,7 @@ use std::time::Duration;
 const LOCK_NAME: &str = "LOCK";
 const COORDINATOR_NAME: &str = "coordinator";
 const COORDINATOR_FILE_NAME: &str = "coordinator.redb";
-/// How often, and at what distance, the lock is asked for: one second, for a killed process to be taken apart.
+/// How often, and at what distance, the lock is tried: for one second, which a killed process needs to be torn down.
 const LOCK_ATTEMPTS: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -34,11 +34,11 @@ pub enum HomeError {
          its disk is mounted and has room, or name another one with --data", path.display()
     )]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file has the name.
@@ -66,7 +66,7 @@ pub enum HomeError {
     OfABookie {
         /// The directory.
         path: PathBuf,
-        /// What gave it away.
+        /// The evidence.
         found: String,
     },
     /// Something else lives there.
@@ -190,7 +190,7 @@ fn lock_patiently(disk: &dyn Disk, path: &Path) -> io::Result<Box<dyn DiskLock>>
     disk.lock(path)
 }
 
-/// For whoever finds the directory locked. Without it the lock is as good.
+/// For the message to a process that finds the directory locked. The lock works without it.
 fn write_pid(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let file = disk.open(path, OpenMode::CreateBuffered)?;
     file.set_len(0)?;

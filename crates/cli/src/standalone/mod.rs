@@ -1,4 +1,4 @@
-//! `bindery standalone`: a coordinator and bookies in one process, with nothing else installed.
+//! `bindery standalone`: a coordinator and bookies in one process, with no other software to install.
 //!
 //! # Limits     bookies: [`args::BOOKIES_MAX`]; everything listens on loopback
 //! # Not here   the life of a bookie (`bindery-server`), the coordinator (`bindery-coordinator`)
@@ -58,7 +58,7 @@ async fn serve(args: &StandaloneArgs, plan: plan::Plan) -> Result<(), Failure> {
         let home = Arc::new(home.await.map_err(Failure::new)?.map_err(Failure::new)?);
         Ok((Cluster::start(plan, home.clone(), world).await?, home))
     };
-    // A stop while starting drops the start: what it wrote is picked up by the next one.
+    // A stop while starting drops the start: the next start picks up the files that it wrote.
     let (cluster, home) = tokio::select! {
         () = stop.wait() => return Ok(()),
         started = start => started?,

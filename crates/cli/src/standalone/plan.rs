@@ -37,7 +37,7 @@ const COORDINATOR_SHARE: u64 = 8;
 const COORDINATOR_BYTES_MIN: u64 = 32 << 20;
 const COORDINATOR_BYTES_MAX: u64 = 1 << 30;
 
-/// What is started.
+/// The parts to start.
 #[derive(Debug)]
 pub struct Plan {
     /// The directory of everything.

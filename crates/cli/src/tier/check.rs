@@ -35,7 +35,7 @@ fn line(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{name:<20}{verdict:<30}{:>4} {requests:<9}{took:>9.1} ms", checked.requests)
 }
 
-/// What is wrong with a store, and where credentials come from if that may help.
+/// The fault of a store, and where credentials come from if that may help.
 pub fn failure(url: &StoreUrl, error: &CheckError) -> Failure {
     let text = format!("{url} cannot hold a tier: {error}");
     match error {

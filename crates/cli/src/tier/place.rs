@@ -64,7 +64,7 @@ pub async fn read_catalogue(store: &Store, cluster: ClusterId) -> Result<Catalog
     Catalogue::open(store, cluster, OpenMode::Read, CatalogueOptions::default(), clock, random).await
 }
 
-/// What an error of a store means.
+/// The failure that an error of a store means.
 pub fn failure(store: &Store, error: &StoreError) -> Failure {
     match error {
         StoreError::Unavailable { .. } => Failure::with_code(exit::UNREACHABLE, error),
@@ -75,7 +75,7 @@ pub fn failure(store: &Store, error: &StoreError) -> Failure {
     }
 }
 
-/// What an error of a catalogue means.
+/// The failure that an error of a catalogue means.
 pub fn catalogue_failure(store: &Store, error: &CatalogueError) -> Failure {
     match error {
         CatalogueError::Store(error) => failure(store, error),

@@ -120,7 +120,7 @@ impl Started {
 pub struct NotStarted {
     /// For the shell.
     pub failure: Failure,
-    /// Whether nobody has to act.
+    /// Whether it passes without action by an operator.
     pub is_transient: bool,
 }
 
@@ -208,7 +208,7 @@ impl TierRole {
         TierRole { admin: Arc::new(TierAdmin::default()), settings, metadata: (metadata, security) }
     }
 
-    /// What an admin port shows of it.
+    /// The part that an admin port shows.
     pub fn admin(&self) -> Arc<dyn AdminExtension> {
         self.admin.clone()
     }
@@ -286,7 +286,7 @@ enum Standing {
     Runs(TiererHandle),
 }
 
-/// What an admin port shows.
+/// The state that an admin port shows.
 #[derive(Default)]
 struct TierAdmin {
     standing: Mutex<Standing>,

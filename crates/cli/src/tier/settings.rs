@@ -8,8 +8,8 @@ use bindery_server::config::BookieConfig;
 use bindery_server::tier::{TierConfig, TrimConfig};
 use std::time::Duration;
 
-/// The tierer of a bookie, and whether it has one; what the bookie reads and lets go is put into `config`. All keys are taken from the
-/// file, also without a store, so that none of them is called unknown.
+/// The tierer of a bookie, and whether it has one; the settings for the bookie's own reads and trims go into `config`.
+/// All keys are taken from the file, also without a store, so that none of them is called unknown.
 pub fn of_bookie(
     args: &BookieArgs,
     file: &mut Values,

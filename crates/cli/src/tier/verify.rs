@@ -1,5 +1,5 @@
-//! `bindery tier verify`: everything that the tier holds, read back and compared with the catalogue. What is compared, and what damage
-//! is, is [`bindery_tiering::scrub`]'s.
+//! `bindery tier verify`: everything that the tier holds, read back and compared with the catalogue.
+//! [`bindery_tiering::scrub`] decides what is compared and what counts as damage.
 
 use super::args::TierVerifyArgs;
 use super::place::{

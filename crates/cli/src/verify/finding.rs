@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// What was found; decides what to do.
+/// The kind of finding; it decides what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Storage(FindingKind),
@@ -29,7 +29,7 @@ pub enum Kind {
     Directory,
     /// Something beside `current`.
     Foreign,
-    /// What was not looked at.
+    /// Something that was not checked.
     LeftOut,
 }
 
@@ -74,7 +74,7 @@ impl Finding {
         self
     }
 
-    /// What to do, with commands that exist. `bookie` is the id, when it is known.
+    /// The remedy, with commands that exist. `bookie` is the id, when it is known.
     pub fn advice(&self, bookie: Option<&str>) -> String {
         let id = bookie.unwrap_or("BOOKIE_ID");
         let ledger = match &self.affected.ranges[..] {

@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the ledger directories say of the journal.
+/// The ledger directories' marks in the journal.
 #[derive(Debug, Clone, Copy)]
 pub struct Marks {
     /// Groups up to it are in every directory.
@@ -25,7 +25,7 @@ pub struct Marks {
     pub newest: Mark,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Totals {
     pub files: u64,

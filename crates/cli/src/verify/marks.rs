@@ -88,7 +88,7 @@ fn as_written(disk: &dyn Disk, path: &Path, cookie: &Cookie, report: &mut dyn Fn
     report(finding.expected(shown(expected.as_bytes()), shown(&bytes)));
 }
 
-/// What the system's refusal means.
+/// The finding for a refusal of the system.
 pub fn refused(path: &Path, error: &io::Error) -> Finding {
     let severity = match error.kind() {
         ErrorKind::PermissionDenied => Severity::Unchecked,
@@ -131,7 +131,7 @@ fn mark(disk: &dyn Disk, dir: &Path, report: &mut dyn FnMut(Finding)) {
     }
 }
 
-/// What the bookie remembers of its cluster's metadata, in each ledger directory. One that joined later has none.
+/// The bookie's record of its cluster's metadata, in each ledger directory. One that joined later has none.
 fn known(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding)) {
     let mut first: Option<(PathBuf, ClusterRecord)> = None;
     for dir in &dirs.ledgers {
@@ -172,7 +172,7 @@ fn known(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding)) {
     }
 }
 
-/// Whoever reads the session can take over the bookie's registration.
+/// Anyone who can read the session can take over the bookie's registration.
 fn session(path: &Path, report: &mut dyn FnMut(Finding)) {
     let Ok(about) = std::fs::symlink_metadata(path) else { return };
     let mode = about.permissions().mode() & 0o777;

@@ -94,7 +94,7 @@ fn every_line_of_the_distributed_files_is_known() {
 #[test]
 fn the_environment_of_the_official_images_is_applied() {
     let dir = tempfile::tempdir().unwrap();
-    // What the Pulsar chart sets for a bookie.
+    // The settings of the Pulsar chart for a bookie.
     let path = file(dir.path(), "bookkeeper.conf", FIXTURES[2].1);
     let chart = [
         ("zkServers", "pulsar-zookeeper:2181"),
@@ -198,7 +198,7 @@ fn a_key_is_explained_and_a_wrong_one_is_led_to_the_nearest() {
 /// A file that works, so that each line below is the only thing wrong.
 const SOUND: &str = "metadataServiceUri=zk+null://z:1/l\njournalDirectories=/j\nledgerDirectories=/l\n";
 
-/// What is wrong, and what its one fault says.
+/// Faulty settings, and the text of the one fault of each.
 const BROKEN: [(&str, &str); 49] = [
     ("bookiePort=bookie", "give a whole number from 0 to 65535"),
     ("bookiePort=70000", "give a whole number from 0 to 65535"),

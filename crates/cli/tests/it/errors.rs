@@ -1,4 +1,4 @@
-//! What goes wrong at three in the morning, as an operator sees it: causes told apart, said at once, with the next step.
+//! Failures at three in the morning, as an operator sees them: causes told apart, reported at once, with the next step.
 
 #![allow(clippy::disallowed_methods, reason = "real processes on real files, in real time")]
 

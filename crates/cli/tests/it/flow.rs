@@ -13,7 +13,7 @@ const FIRST: &str = include_str!("../flow/view-0.json");
 const SECOND: &str = include_str!("../flow/view-1.json");
 const TABLE: &str = include_str!("../flow/once.txt");
 
-/// Answers one connection after the other; gives what each asked for.
+/// Answers one connection after the other; gives the request of each.
 fn serve(answers: Vec<String>) -> (SocketAddr, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -81,7 +81,7 @@ fn a_cluster_comes_back_from_its_bucket() {
     // Everything in the bucket is sound, with the metadata store and without.
     let verified = ok(first.run(&["tier", "verify", "--store", &url, "--metadata", &first.metadata()]));
     assert!(verified.contains("sound: 0 damage, 0 unchecked, 0 leftover"), "{verified}");
-    // Nobody's cluster is overwritten: everything is there.
+    // An existing cluster is not overwritten: everything is there.
     let again = ok(first.run(&["tier", "restore", "--store", &url, "--json", &closed]));
     let lines: Vec<Value> = again.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines[0]["state"], "there", "{again}");
@@ -247,8 +247,8 @@ fn wrong_arguments_give_one_clear_line() {
     }
 }
 
-/// T16: of two ledgers in one object the large one is deleted. Bookies have no copy of the other, which was restored from the bucket: what they
-/// are asked for comes from the object into which it was rewritten, and the old one is gone.
+/// T16: of two ledgers in one object the large one is deleted. Bookies have no copy of the other, which was restored
+/// from the bucket: they serve reads of it from the object into which it was rewritten, and the old one is gone.
 #[test]
 fn an_object_of_which_little_is_left_is_rewritten_and_bookies_read_from_the_new_one() {
     let (data, bucket) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

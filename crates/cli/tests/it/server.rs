@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// A start that takes longer has failed, on any machine.
 const START_MAX: Duration = Duration::from_secs(120);
-/// What is printed last once everything serves.
+/// The beginning of the last line printed once everything serves.
 const LAST_WORDS: &str = "  to stop";
 
 /// The binary under test: this build's, unless `BINDERY` names another.

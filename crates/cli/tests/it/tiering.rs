@@ -91,7 +91,7 @@ fn a_standalone_cluster_moves_its_ledgers_and_says_so() {
         assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
     }
 
-    // A pause holds; whoever asks for a ledger hears that nothing happens.
+    // A pause holds; a request for a ledger is told that nothing happens.
     let run = |args: &[&str]| {
         let output = place.run(args);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));

@@ -1,5 +1,5 @@
-//! `bindery verify` and `bindery disk` as a shell sees them, on directories that storage and journal made: what is
-//! damaged is found wherever it is, what is not is called sound, and nothing is changed.
+//! `bindery verify` and `bindery disk` as a shell sees them, on directories that storage and journal made: damage is
+//! found wherever it is, intact directories are called sound, and nothing is changed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "damage is done behind the disk's back")]
@@ -286,7 +286,7 @@ fn a_hundred_damaged_places_are_found_each() {
         let found = findings(&lines, "damage");
         let what = format!("{} {at:?}: {lines:#?}", path.display());
         assert_eq!(code, 9, "{what}");
-        // A cookie that differs from the other one: nobody can say which of them is the bad one.
+        // A cookie that differs from the other one: it is impossible to say which of them is the bad one.
         let is_cookie = path.ends_with("VERSION");
         let named = found.iter().find(|finding| {
             let file = Path::new(finding["file"].as_str().unwrap());
@@ -354,7 +354,7 @@ fn what_is_known_of_metadata_is_the_bookies_and_damage_to_it_is_found() {
         assert_eq!((found[0]["kind"].as_str(), found[0]["offset"].as_u64()), (Some("known"), Some(0)));
         assert_eq!(found[0]["file"].as_str(), path.to_str());
     }
-    // A later version's is not damaged, and is not looked at.
+    // A file of a later version is not damaged, and is not checked.
     std::fs::write(&path, "bindery-known 3\n").unwrap();
     let (_, lines) = verify(&[place.0.path()]);
     assert!(findings(&lines, "damage").is_empty(), "{lines:#?}");
@@ -417,7 +417,7 @@ fn missing_files_are_damage() {
     assert_eq!((code, findings(&lines, "damage")[0]["kind"].as_str()), (9, Some("directory")), "{lines:#?}");
 }
 
-/// What does no harm does not fail the check: remains of a crash, damage that the marks cover, a torn tail.
+/// Harmless findings do not fail the check: remains of a crash, damage that the marks cover, a torn tail.
 #[test]
 fn harmless_things_are_told_and_do_not_fail_the_check() {
     let place = Place::bookie();

@@ -10,14 +10,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is known of one file, whatever its name and handles.
+/// The state of one file, whatever its name and handles.
 pub(super) struct FileState {
     pub(super) path: PathBuf,
     pub(super) failed: Option<String>,
     pub(super) is_removed: bool,
     len: u64,
     unsynced: RangeSet,
-    /// What running syncs will make durable, by call.
+    /// Ranges that running syncs will make durable, by call.
     syncing: BTreeMap<u64, RangeSet>,
     /// Ranges of running changes, by call.
     writing: BTreeMap<u64, Range<u64>>,
@@ -128,7 +128,7 @@ impl CheckedFile {
             Ok(n) => {
                 let written = offset..offset + n as u64;
                 if n > 0 {
-                    // What a write leaves between the old end and itself is a change of length, and zeros.
+                    // The gap between the old end and the write is a change of length, filled with zeros.
                     let from = written.start.min(state.len);
                     let changed = if written.end > state.len { from..written.end } else { written.clone() };
                     state.unsynced.insert(changed);
@@ -223,7 +223,7 @@ impl DiskFile for CheckedFile {
         let result = self.inner.allocate(len);
         let mut state = self.state.lock();
         state.writing.remove(&call);
-        // An error took nothing away; what it left behind the old end is as good as written and not synced.
+        // A failed call removed nothing. Anything it left behind the old end counts as written and not synced.
         state.unsynced.insert(grown);
         if result.is_ok() {
             state.len = state.len.max(len);

@@ -7,14 +7,14 @@
 //! ```
 //!
 //! # Invariants
-//! What a caller must keep; breaking one is a [`Violation`].
+//! Callers must keep these; breaking one is a [`Violation`].
 //! 1. After a failed write, sync or change of length, none of these is issued on the file again (reliability IB14). A
 //!    file stays failed under every handle and name, until it is removed or replaced.
 //! 2. A file is not changed after it was removed or replaced, and not through a handle opened for reading.
 //! 3. On a direct file all transfers are aligned (see [`crate::direct`]).
 //! 4. Two writes that run at the same time touch different bytes; so does a write and a change of length.
 //!
-//! What it knows, for other checkers: [`CheckedDisk::is_durable`] and [`CheckedDisk::undurable_bytes`]. What was on
+//! For other checkers: [`CheckedDisk::is_durable`] and [`CheckedDisk::undurable_bytes`] tell its state. Anything on
 //! the disk before it was wrapped counts as durable.
 //!
 //! # Limits
@@ -51,7 +51,7 @@ impl fmt::Display for Violation {
 /// Violations kept when they are recorded; a broken caller repeats itself.
 const VIOLATIONS_MAX: usize = 100;
 
-/// What to do with a violation.
+/// How a violation is handled.
 enum Verdict {
     Panic,
     Record(Mutex<Vec<Violation>>),

@@ -1,4 +1,4 @@
-//! What a restart makes of journal files that rotted, were cut, or cannot be read (requirement J13).
+//! Restarts from journal files that rotted, were cut, or cannot be read (requirement J13).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_io::canary::Canaries;
@@ -116,7 +116,7 @@ fn a_hole_in_the_last_file_of_a_process_stays_a_hole() {
 }
 
 /// Goal: of a file whose header alone is bad, accepting the damage keeps every group. Method: the header of the newest of two
-/// files, of a middle one, and of one that is a single file; what is read is read again by the next start.
+/// files, of a middle one, and of one that is a single file; the next start must read the same groups again.
 #[test]
 fn accepted_damage_to_a_header_keeps_the_groups() {
     for (blocks, file) in [(64, 0), (32, 1), (16, 1)] {
@@ -262,7 +262,7 @@ fn one_unreadable_block() {
     }
 }
 
-/// Who looks at such a file is told where it is, and of what is in front.
+/// Inspecting such a file shows where the block is, and the groups in front of it.
 #[test]
 fn an_unreadable_block_is_shown() {
     let (dir, disk) = place();
@@ -293,8 +293,9 @@ fn an_unreadable_block_is_shown() {
     }
 }
 
-/// Goal: a file that could not be read, and can be later, takes the place of nothing that was written since. Method: all of the
-/// newest of two files; the damage is accepted, what is left is released, and others are written.
+/// Goal: a file that could not be read, and can be later, replaces nothing that was written since. Method: the header,
+/// or all, of the newest of two files is unreadable; the damage is accepted, all files are released, and more is
+/// written.
 #[test]
 fn a_file_that_can_be_read_again_hides_nothing() {
     for blocks in [0..1, 0..6] {

@@ -8,7 +8,7 @@ use crate::Credentials;
 use bindery_types::are_equal_secrets;
 use std::fmt;
 
-/// What the JDK says that it could take under a security layer, which is never agreed on.
+/// The buffer size that the JDK announces for a security layer, which is never agreed on.
 const MAXBUF: &str = "65536";
 
 /// The client's side of an exchange, as the JDK's `DigestMD5Client` does it.
@@ -111,7 +111,7 @@ impl Client {
             response.extend_from_slice(b"charset=utf-8,");
         }
         put_quoted(&mut response, "username", &user_bytes);
-        // As it came: the server knows it by these bytes.
+        // As received: the server knows it by these bytes.
         if let Some(realm) = directives.all("realm").next().filter(|realm| !realm.is_empty()) {
             put_quoted(&mut response, "realm", realm);
         }

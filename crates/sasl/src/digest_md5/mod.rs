@@ -108,7 +108,7 @@ fn base64(bytes: &[u8; NONCE_BITS]) -> String {
     groups.flat_map(|bits| [18, 12, 6, 0].map(|shift| char::from(DIGITS[bits >> shift & 63]))).collect()
 }
 
-/// MD5 of `user:realm:password`. It is all that a server needs, and as good as the password to somebody who wants to log in.
+/// MD5 of `user:realm:password`. A server needs no more than this, and for logging in it is as good as the password.
 #[derive(Clone, Copy)]
 pub struct Ha1([u8; 16]);
 

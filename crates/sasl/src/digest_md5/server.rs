@@ -93,7 +93,7 @@ impl Server {
         let cnonce = directives.one("cnonce")?;
         let digest_uri = directives.one("digest-uri")?;
         expect(digest_uri.eq_ignore_ascii_case(self.digest_uri.as_bytes()), "digest-uri")?;
-        // Nobody acts for somebody else (`SaslServerState` of BookKeeper refuses that, too).
+        // No user may act for another (`SaslServerState` of BookKeeper refuses that, too).
         let authzid = directives.at_most_one("authzid")?;
         expect(authzid.is_none_or(|authzid| authzid == user.as_bytes()), "authzid")?;
         directives.at_most_one("maxbuf")?;

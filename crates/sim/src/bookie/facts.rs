@@ -1,5 +1,5 @@
-//! What a restart found, for comparing restarts: IB11 (replaying twice, or after tries that were cut short, changes
-//! nothing) and IB25 (two restarts without traffic find the same).
+//! The facts that a restart found, for comparing restarts: IB11 (replaying twice, or after tries that were cut short,
+//! changes nothing) and IB25 (two restarts without traffic find the same).
 
 use super::ghost::Check;
 use super::watch::{Marks, marks};
@@ -55,7 +55,7 @@ fn hash(body: &[u8]) -> u64 {
 }
 
 impl Facts {
-    /// What `machine` shows of these ledgers, and what its disk holds.
+    /// The facts that `machine` shows of these ledgers, and those on its disk.
     pub(super) fn of(
         machine: &Machine,
         disk: &SimDisk,

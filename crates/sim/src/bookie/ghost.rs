@@ -11,17 +11,17 @@ mod tier;
 
 pub use tier::{SentUpdate, number_of};
 
-/// What a checker found.
+/// A checker's finding.
 pub type Violation = String;
 /// `Err` is a broken promise.
 pub type Check = Result<(), Violation>;
 
-/// What became of one body that was sent.
+/// The fate of one body that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// Not answered, or answered with an error that leaves it open whether it was stored.
     Open,
-    /// Not acknowledged, but a read gave it: what was seen once stays.
+    /// Not acknowledged, but a read gave it: a body seen once must stay.
     Shown,
     Acked,
     /// Refused before it was stored (fenced, wrong key): must never be seen.
@@ -66,7 +66,7 @@ enum Limbo {
     #[default]
     No,
     Yes,
-    /// It was said to be sound, and nobody answered yet.
+    /// The bookie was told that it is sound, and has not answered yet.
     Leaving,
 }
 
@@ -99,7 +99,7 @@ struct LedgerGhost {
     limbo: Limbo,
     /// Grows with each life that begins.
     life: u32,
-    /// It was to come back, or to begin anew, and nobody said yet that this is durable.
+    /// A request to revive it, or to start it over, is not yet confirmed as durable.
     is_revival_open: bool,
     tier: TierGhost,
 }
@@ -260,7 +260,8 @@ impl Ghost {
         }
     }
 
-    /// What a read of a numbered entry gave: IB2, IB7, IB8. What it showed must stay, acknowledged or not.
+    /// Checks the result of a read of a numbered entry: IB2, IB7, IB8. A body that it showed must stay, acknowledged or
+    /// not.
     pub fn check_read(&mut self, ledger: LedgerId, entry: i64, result: &Result<Vec<u8>, Refusal>) -> Check {
         self.compared += 1;
         if self.is_settled_by_limbo(ledger, result, true)? || self.is_settled_by_removal(ledger, result)? {
@@ -317,7 +318,7 @@ impl Ghost {
         }
     }
 
-    /// What a read of the last entry gave: IB9. Returns the entry it showed.
+    /// Checks a read of the last entry: IB9. Returns the entry it showed.
     pub fn check_last(
         &mut self,
         ledger: LedgerId,
@@ -359,7 +360,7 @@ impl Ghost {
         Ok(shown)
     }
 
-    /// What a LAC look-up gave: IB10.
+    /// Checks a LAC look-up: IB10.
     pub fn check_lac(&mut self, ledger: LedgerId, result: Result<Option<EntryId>, Refusal>) -> Check {
         self.compared += 1;
         if self.is_settled_by_limbo(ledger, &result, false)? || self.is_settled_by_removal(ledger, &result)? {
@@ -399,7 +400,7 @@ impl Ghost {
         }
     }
 
-    /// What the durable image gave for an entry that a FORCE covers: it, or a later content (IB24).
+    /// Checks the durable image of an entry that a FORCE covers: it must be there, or a later content (IB24).
     pub fn check_forced(
         &mut self,
         ledger: LedgerId,
@@ -465,7 +466,7 @@ impl Ghost {
         Ok(())
     }
 
-    /// What a look-up of the explicit LAC gave: IB10, and it is a body that was sent.
+    /// Checks a look-up of the explicit LAC: IB10, and it is a body that was sent.
     pub fn check_explicit_lac(
         &mut self,
         ledger: LedgerId,
@@ -498,7 +499,7 @@ impl Ghost {
         Ok(())
     }
 
-    /// A fence was answered; `which` is the entry asked for (-1 the last), `found` what the read behind it gave.
+    /// A fence was answered; `which` is the requested entry (-1 the last), `found` the result of the read behind it.
     pub fn on_fence_answered(&mut self, ledger: LedgerId, which: i64, found: Result<i64, Refusal>) {
         let state = self.ledger(ledger);
         state.is_fence_answered = true;
@@ -520,8 +521,8 @@ impl Ghost {
         self.ledgers.get(&ledger).is_some_and(|l| l.is_fence_answered)
     }
 
-    /// After a restart: IB11, what survived is a prefix of the order of submission in each shard. `read` looks an
-    /// entry up. What did not survive is gone for good and must never be seen again (IB25).
+    /// After a restart: IB11, the writes that survived are a prefix of the order of submission in each shard. `read`
+    /// looks an entry up. Writes that did not survive must never be seen again (IB25).
     pub fn check_prefix(&mut self, mut read: impl FnMut(LedgerId, i64) -> Result<Vec<u8>, Refusal>) -> Check {
         let mut verdict = Ok(());
         for (shard, order) in std::mem::take(&mut self.order) {
@@ -561,7 +562,7 @@ impl Ghost {
         verdict
     }
 
-    /// The power went with the journal running without sync: what was acknowledged may be gone, except what a FORCE
+    /// The power went with the journal running without sync: acknowledged writes may be gone, except those that a FORCE
     /// covers.
     pub fn forget_unsynced(&mut self) {
         for state in self.ledgers.values_mut() {
@@ -680,7 +681,7 @@ impl Ghost {
     }
 
     /// Only marked ledgers are in limbo from now on. Metadata lost those that are about to be removed: they may have no
-    /// mark when a crash undoes the removal, and nobody is promised what the disks took along.
+    /// mark when a crash undoes the removal, and no client is promised the entries that went with the disks.
     pub fn end_cover(&mut self) {
         self.covered = None;
         let is_unmarked = |l: &&mut LedgerGhost| l.limbo == Limbo::Yes && l.removal == Removal::Asked;
@@ -748,8 +749,8 @@ impl Ghost {
         Ok(())
     }
 
-    /// What a ledger in limbo lost: entry, submission, LAC and bytes of what must come back. `None` while an add is
-    /// under way that may stand for it.
+    /// The entries that a ledger in limbo lost: entry, submission, LAC and bytes of each that must come back. `None`
+    /// while an add is under way that may stand for it.
     pub fn lost(&self, ledger: LedgerId) -> Option<Vec<Lost>> {
         let mut lost = Vec::new();
         for (entry, all) in &self.ledgers.get(&ledger)?.sent {
@@ -782,7 +783,7 @@ impl Ghost {
         state.acked_lac = state.acked_lac.max(lac);
     }
 
-    /// The removal of a ledger is about to be asked for; returns the life it is to end.
+    /// A request to remove the ledger is about to be made; returns the life that it is to end.
     pub fn on_remove_submitted(&mut self, ledger: LedgerId) -> u32 {
         let state = self.ledger(ledger);
         if state.removal == Removal::No {
@@ -823,7 +824,7 @@ impl Ghost {
             .for_each(|s| s.fate = Fate::Gone);
     }
 
-    /// The ledger begins anew, empty; only what must never be seen again is remembered, and a fence.
+    /// The ledger starts over, empty; only bodies that must never be seen again, and a fence, are remembered.
     pub fn begin_life(&mut self, ledger: LedgerId) {
         self.end_life(ledger);
         // Without sync a power cut may bring the former life back.
@@ -851,7 +852,7 @@ impl Ghost {
         self.ledger(ledger).is_revival_open = false;
     }
 
-    /// After a restart: what was open about removals is as the bookie says, from now on for good.
+    /// After a restart: the bookie's state settles, for good, whether removals that were not answered took effect.
     pub fn settle_removals(&mut self, is_known: impl Fn(LedgerId) -> bool) -> Check {
         for ledger in self.ledgers() {
             let state = self.ledger(ledger);

@@ -11,10 +11,11 @@
 //! # Checked here
 //! Of `docs/reference/reliability.md`, at every answer and after every restart:
 //!
-//! - IB1 a reopened durable image holds what was acknowledged; IB24 and what a FORCE covers, also when the journal runs
-//!   without sync, where nothing else outlives a power cut.
-//! - IB2 IB7 IB8 reads give what was sent, never a negative or an older content for what was acknowledged, or shown by
-//!   an earlier read: what was seen once stays. At rest a list of entries names exactly the readable ones.
+//! - IB1 a reopened durable image holds everything acknowledged; IB24 and everything that a FORCE covers, also when the
+//!   journal runs without sync, where only that must outlive a power cut.
+//! - IB2 IB7 IB8 reads give the bodies that were sent, never a negative or an older content for an entry that was
+//!   acknowledged, or shown by an earlier read: a body seen once stays. At rest a list of entries names exactly the
+//!   readable ones.
 //! - IB3 IB4 IB5 fences; IB6 a wrong key of an add, an explicit LAC (last add confirmed) or a fence is refused, the
 //!   right one is not.
 //! - IB9 IB10 the last entry, the LAC and the body of the explicit LAC never go back, also over a restart, and are such
@@ -32,7 +33,7 @@
 //! - T1 T2 the last reconciled entry of a ledger never goes back, has no gap below it and is answered when it is durable; T9 its
 //!   extents are found, also after any crash; copies at or above a trim stay, those below it are in object storage or here.
 //!
-//! Damage put on the medium turns entries into errors and stops the comparison of lists, nothing else. In one run of ten
+//! Damage put on the medium only turns entries into errors and stops the comparison of lists. In one run of ten
 //! the disk itself damages entry logs, in some of them the state table too; in one of ten it fills up between starts.
 //! Journals are damaged between starts only, where a single bookie can notice.
 

@@ -37,7 +37,7 @@ pub(super) use tier::tier_facts;
 const KEY: MasterKey = MasterKey::new([0x11; 20]);
 const WRONG_KEY: MasterKey = MasterKey::new([0x22; 20]);
 
-/// What one run may do; drawn from its seed.
+/// The choices for one run, drawn from its seed.
 #[derive(Debug, Clone)]
 pub struct Profile {
     /// Root of every random choice.
@@ -56,7 +56,7 @@ pub struct Profile {
     duplicates: f64,
     /// Chance that a crash takes the disks along.
     wipe: f64,
-    /// Chance that an answer's durable image is opened and looked at.
+    /// Chance that an answer's durable image is opened and checked.
     image_check: f64,
     /// Chance, for each step, that somebody else fills the disk.
     fill: f64,
@@ -127,7 +127,7 @@ impl Profile {
             faults = faults.with_drawn_damage(&media);
             if media.chance(0.3) {
                 // redb verifies its pages when a table is opened, and panics at one that rots between that and its use:
-                // what this bookie wrote wrongly is found at the next start.
+                // pages that this bookie wrote wrongly are found at the next start.
                 disk.damaged_files.push("state.redb".into());
                 (faults.bit_rot, faults.stale_read) = (0.0, 0.0);
             }
@@ -191,7 +191,7 @@ pub enum Outcome {
     Violated(String),
 }
 
-/// What a run did.
+/// The results of a run.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// How it ended.
@@ -268,7 +268,7 @@ enum Op {
     },
 }
 
-/// What the state of the bookie says about a write when it is submitted (IB19).
+/// The outcome to expect of a write, by the state of the bookie when it is submitted (IB19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writable {
     Yes,
@@ -331,7 +331,7 @@ struct Sim {
     updates: u64,
     /// The durable marks, as last seen.
     marks: Marks,
-    /// What the start under way must find.
+    /// The facts that the start under way must find.
     expected: Option<Facts>,
     /// A broken promise found where no verdict could be returned.
     broken: Option<String>,
@@ -354,12 +354,12 @@ struct Sim {
     deleted: BTreeSet<LedgerId>,
     /// To be removed, as metadata was read, and the number of the last add submitted before that.
     condemned: Vec<(LedgerId, Changes, u64)>,
-    /// What the last round of garbage collection found gone, when that was too much to go at once.
+    /// The ledgers that the last round of garbage collection found gone, when they were too many to go at once.
     found_gone: Vec<LedgerId>,
     stores: Stores,
     /// A recovery began in metadata: they never are open again.
     ended: BTreeSet<LedgerId>,
-    /// Adds that wait for a word of metadata.
+    /// Adds that wait for a verdict of metadata.
     held: Vec<Held>,
     /// Ledgers whose writers metadata spoke for since the last start.
     spoken: BTreeSet<LedgerId>,
@@ -673,7 +673,7 @@ impl Sim {
         }
     }
 
-    /// IB14: a group whose write failed is good news for nobody.
+    /// IB14: no request in a group whose write failed is answered OK.
     fn check_answers_of_a_failed_group(&mut self) {
         let is_told = |answer: &Answer| match answer {
             Answer::Add(done) | Answer::Ahead(done) => done.result.is_ok(),
@@ -852,7 +852,7 @@ impl Sim {
         if !covered.is_empty() {
             self.hit("force.covered");
         }
-        // A journal that syncs every group forces nothing on its own: rarely looked at.
+        // A journal that syncs every group forces nothing on its own: rarely checked.
         if covered.is_empty() || (self.ghost.is_sync && !self.random.chance(0.05)) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A look at the disk in the moments in which data could be lost on purpose: a journal file is taken into use again, an
+//! Checks the disk at the moments at which data is discarded on purpose: a journal file is taken into use again, an
 //! entry log is unlinked.
 //!
 //! The wrapper only keeps what the medium held right before; judging is for [`judge`], over plain data, so that a test
@@ -46,7 +46,7 @@ impl WatchedDisk {
         WatchedDisk { inner, moments: Moments::default() }
     }
 
-    /// What happened since the last call.
+    /// The moments since the last call.
     pub(super) fn take(&self) -> Vec<(Moment, SimDisk)> {
         std::mem::take(&mut *self.moments.lock())
     }
@@ -166,7 +166,7 @@ pub(super) fn judge(moment: &Moment, before: SimDisk, journals: &[PathBuf], dirs
             for dir in dirs {
                 tables.push((dir, table(&disk, dir)?));
             }
-            // What a failed directory lacks is in the others before one of them says that it is out.
+            // The others have everything that a failed directory lacks before one of them says that it is out.
             let metas = tables.iter().filter_map(|(_, table)| table.as_ref()?.meta.as_ref());
             let out: BTreeSet<u32> = metas.flat_map(|meta| meta.out.iter().copied()).collect();
             let within = (0u32..).zip(tables).filter(|(number, _)| !out.contains(number));

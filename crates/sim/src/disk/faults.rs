@@ -60,8 +60,8 @@ faults! {
     LatentReadError latent_read_error,
     /// A read finds 1 to 64 bits in a row inverted, for good.
     BitRot bit_rot,
-    /// A read finds, once, what a page held before it was last overwritten and synced: a file that was used again shows
-    /// its former use.
+    /// A read returns, once, the content of a page from before it was last overwritten and synced: a file that was used
+    /// again shows its former use.
     StaleRead stale_read,
     /// A read returns less than there is.
     ShortRead short_read,
@@ -140,7 +140,7 @@ impl FaultPlan {
 /// Bytes of a file that the medium holds wrongly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// What happened.
+    /// The kind of fault.
     pub kind: FaultKind,
     /// The file, by the name under which it was opened.
     pub path: PathBuf,

@@ -264,7 +264,7 @@ impl SimFile {
 
     fn sync_now(&self, state: &mut State, run: Run) -> io::Result<()> {
         if run == Run::Cut {
-            return Ok(()); // what was pending stays so, and the crash draws for each sector
+            return Ok(()); // pending sectors stay pending, and the crash draws for each of them
         }
         let end = self.sync_end(state);
         let random = state.faults.random(FaultKind::SyncErrorNewData).clone();
@@ -299,7 +299,7 @@ impl DiskFile for SimFile {
             call,
             |n: &Option<usize>| n.unwrap_or(0) as u64,
             |state, _| {
-                // Whether the kernel has a page is nobody's to foresee.
+                // Whether the kernel has a page cannot be foreseen.
                 let would_wait = self.is_direct || state.faults.random(FaultKind::ShortRead).chance(0.4);
                 // Some kernels say instead that the file ends there.
                 let seems_over = !self.is_direct && offset.is_multiple_of(3);

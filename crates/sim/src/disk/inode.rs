@@ -18,7 +18,7 @@ const VERSIONS_MAX: usize = 4;
 /// Length changes remembered one by one; further growth is merged.
 const LENGTHS_MAX: usize = 64;
 
-/// What a device writes as a whole (most of the time).
+/// The unit that a device writes as a whole (most of the time).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SectorSize {
     /// 512 bytes: a 4 KiB block can come out of a crash half written.
@@ -94,7 +94,7 @@ pub(super) struct Inode {
     lengths: Vec<(u64, u64)>,
     /// Pages that cannot be read until they are written again.
     unreadable: BTreeSet<u64>,
-    /// What overwritten pages held before the last sync that touched them.
+    /// The content of overwritten pages before the last sync that touched them.
     former: BTreeMap<u64, Arc<Page>>,
 }
 
@@ -118,7 +118,7 @@ impl Inode {
         Inode { cache: durable.clone(), durable, unreadable, former, ..Inode::new(self.sector) }
     }
 
-    /// What is left when nothing pending survived.
+    /// The file when nothing pending survived.
     pub(super) fn durable_image(&self) -> Inode {
         let mut durable = self.durable.clone();
         durable.cut(durable.len());
@@ -245,7 +245,7 @@ impl Inode {
     }
 
     /// A durable write of `n` bytes that worked: those sectors, and the length changes so far, as a file system
-    /// that journals its metadata does. Nothing else becomes durable.
+    /// that journals its metadata does. It makes nothing more durable.
     pub(super) fn commit_range(&mut self, offset: u64, n: usize) {
         self.commit_lengths(offset + n as u64);
         for (index, mask) in self.take_pending(offset, n) {
@@ -404,7 +404,7 @@ impl Inode {
                 let Some(version) = newest else { continue };
                 let mut page = *version.page;
                 cut_page(&mut page, index, cut_after(lengths, version.sequence));
-                // What is the same either way is no question.
+                // No draw for a sector that is the same either way.
                 if page[sector.clone()] != found.page(index)[sector.clone()] && keep() {
                     found.page_mut(index)[sector.clone()].copy_from_slice(&page[sector]);
                 }

@@ -44,10 +44,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-/// What kind of disk is simulated.
+/// The kind of disk that is simulated.
 #[derive(Debug, Clone)]
 pub struct SimDiskConfig {
-    /// What a crash keeps or loses as a whole.
+    /// The unit that a crash keeps or loses as a whole.
     pub sector: SectorSize,
     /// Size in bytes, of which allocated pages of 4096 bytes are used up; `None` for as much as is wanted.
     pub capacity: Option<u64>,
@@ -180,7 +180,7 @@ impl SimDisk {
         Ok(self.shared.lock().inode_at(path)?.has_pending())
     }
 
-    /// What the medium holds wrongly since the disk was made, oldest first. Crashes keep it.
+    /// The damage done to the medium since the disk was made, oldest first. Crashes keep it.
     pub fn damage(&self) -> Vec<Damage> {
         self.shared.lock().faults.damage.clone()
     }

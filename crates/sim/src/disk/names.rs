@@ -1,7 +1,7 @@
 //! Names of the simulated disk: what lookups see, what is durable, and the changes between them.
 //!
 //! # Invariants
-//! 1. A change becomes durable by a sync of the directory of its (new) name, and by nothing else.
+//! 1. A change becomes durable only by a sync of the directory of its (new) name.
 //! 2. At a crash each pending change is kept or lost on its own; a rename is one change.
 //! 3. A name whose parent directory is lost is lost with it.
 
@@ -73,7 +73,7 @@ impl Names {
         self.get(path) == Some(Node::Dir)
     }
 
-    /// What is in a directory, sorted.
+    /// The content of a directory, sorted.
     pub(super) fn list<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = (&'a Path, Node)> {
         let below = self.live.range::<Path, _>((std::ops::Bound::Excluded(dir), std::ops::Bound::Unbounded));
         below

@@ -43,7 +43,7 @@ pub(super) enum Run {
     Cut,
 }
 
-/// What is asked, for counting and reporting.
+/// A call, for counting and reporting.
 pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) path: Arc<Path>,
@@ -273,7 +273,7 @@ impl State {
             None => return Err(ErrorKind::NotFound.into()),
         }
         if run == Run::Cut {
-            return Ok(()); // what was pending stays so, and the crash draws for each
+            return Ok(()); // pending changes stay pending, and the crash draws for each
         }
         let failed = self.hit(FaultKind::SyncDirError, dir);
         let random = self.faults.random(FaultKind::SyncDirError);

@@ -1,4 +1,4 @@
-//! What was asked of a simulated disk: the last operations for failure reports, and a hash of all for comparing runs.
+//! The calls made to a simulated disk: the last operations for failure reports, and a hash of all for comparing runs.
 
 use std::collections::VecDeque;
 use std::fmt;

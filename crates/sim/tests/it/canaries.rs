@@ -17,7 +17,7 @@ fn find(name: &str) {
     panic!("{name} was not found in {SEEDS_MAX} seeds");
 }
 
-/// A test for each canary, so that they are looked for side by side.
+/// A test for each canary, so that the searches run in parallel.
 macro_rules! canaries {
     ($($test:ident: $name:literal;)*) => {
         $(#[test]

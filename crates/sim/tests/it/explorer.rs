@@ -26,7 +26,7 @@ enum Request {
 /// Requests that share a group, and how they were answered.
 type Schedule = &'static [&'static [Request]];
 
-/// What clients know: entries acknowledged and sent, whether the fence was answered.
+/// The clients' knowledge: entries acknowledged and sent, whether the fence was answered.
 #[derive(Clone, Default)]
 struct Told {
     acked: Vec<i64>,
@@ -240,7 +240,7 @@ fn three_adds_and_a_fence_survive_every_power_cut() {
     for sector in [SectorSize::Bytes4096, SectorSize::Bytes512] {
         found.extend([ALONE, TOGETHER, FIRST].map(|schedule| explore(sector, schedule, Canaries::none())));
     }
-    // Pinned, power cuts and restarts: fewer would mean that something is not looked at any more.
+    // Pinned, power cuts and restarts: fewer would mean that some are no longer explored.
     assert_eq!(found, [(29, 90), (28, 86), (21, 54), (29, 214), (28, 374), (21, 78)]);
 }
 

@@ -85,7 +85,7 @@ fn put(journal: &mut Journal, entry: i64, size: usize) -> Result<u64, JournalErr
     journal.write(&group(entry, &[size]))
 }
 
-/// What a replay of this medium delivers.
+/// The bodies that a replay of this medium delivers.
 fn bodies(disk: SimDisk, covered: u64) -> Result<(Vec<Vec<u8>>, Replayed), ReplayError<Infallible>> {
     let mut bodies = Vec::new();
     let mut journal = Journal::open(Arc::new(disk), config(0), Arc::new(SeededRandom::new(3)))?;
@@ -165,7 +165,7 @@ fn written_to_disk_no_sync() {
 struct CacheCalls {
     /// How often a file that was opened so was written.
     written: BTreeMap<OpenMode, usize>,
-    /// Ranges that the kernel was asked to begin to write out.
+    /// Ranges that the kernel was told to start writing out.
     written_out: Vec<Range<u64>>,
 }
 
@@ -198,8 +198,8 @@ impl FileLayer for CacheWatchFile {
     }
 }
 
-/// J1: without sync small groups go through the page cache, and the kernel is asked to write them out MiB by MiB, each byte
-/// once; large ones, and with sync all, go past it.
+/// J1: without sync small groups go through the page cache, and the kernel is told to write them out MiB by MiB, each
+/// byte once; large ones, and with sync all, go past it.
 #[test]
 fn written_to_page_cache_no_sync() {
     const MIB: u64 = 1 << 20;
@@ -303,7 +303,7 @@ fn closed() {
 
 // ---- 3. space ---------------------------------------------------------------------------------------------------
 
-/// J7: what a flush covers is free, all but the file being written; a restart behind the last mark frees that too.
+/// J7: files that a flush covers are free, but not the one being written; a restart behind the last mark frees it too.
 #[test]
 fn discard_completed_segments() {
     let disk = medium();
@@ -482,7 +482,7 @@ fn replay_segment_order() {
     assert_eq!(found, (40..80).map(|entry| body(entry, 700)).collect::<Vec<_>>());
 }
 
-/// J9: an error of whoever takes the records ends the replay with that error, and the next replay gives all of them.
+/// J9: an error of the visitor of the records ends the replay with that error, and the next replay gives all of them.
 #[test]
 fn handle_consumer_error() {
     let disk = medium();
@@ -501,7 +501,7 @@ fn handle_consumer_error() {
     assert_eq!(bodies(disk.durable_image(), 0).unwrap().0.len(), 6);
 }
 
-/// J13: damage wholly below the mark is harmless and passed over; what is behind the mark comes.
+/// J13: damage wholly below the mark is harmless and passed over; groups behind the mark are replayed.
 #[test]
 fn invalid_entry_skipped() {
     let disk = medium();
@@ -755,7 +755,7 @@ fn live(disk: &Arc<SimDisk>, steps: usize) -> Result<Vec<Vec<i64>>, bindery_engi
     Ok(sinks.into_iter().map(|sink| sink.0.into_inner()).collect())
 }
 
-/// Every entry that was acknowledged is there, none twice, and nothing else.
+/// The acknowledged entries are there, each once, and no others.
 fn after_a_crash(disk: SimDisk, acknowledged: &[Vec<i64>], what: &str) {
     let machine = machine(Arc::new(disk)).unwrap_or_else(|error| panic!("{what}: {error}"));
     let engine = &machine.engine;

@@ -28,7 +28,7 @@ fn open(disk: Arc<dyn Disk>) -> Journal {
     Journal::open(disk, config, Arc::new(SeededRandom::new(3))).unwrap()
 }
 
-/// What a replay delivers: the bodies, group by group.
+/// The bodies that a replay delivers, group by group.
 type Groups = Vec<Vec<Vec<u8>>>;
 
 fn replay(disk: Arc<dyn Disk>) -> Result<(Groups, Replayed), ReplayError<Infallible>> {

@@ -483,7 +483,8 @@ fn r22_bk_1757_a_flush_under_way_does_not_bring_a_ledger_back() {
     assert_eq!(bookie.read(2, EntryRef::At(entry(0))), Ok(body(2, 0, 10)));
 }
 
-/// A removal hides older copies only: what repair adds after the ledger came back is shown, also after restarts.
+/// A removal hides older copies only: entries that repair adds after the ledger came back are shown, also after
+/// restarts.
 #[test]
 fn a_ledger_that_comes_back_shows_what_is_newer_and_nothing_older() {
     let mut bookie = fresh();

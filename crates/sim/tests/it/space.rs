@@ -46,7 +46,7 @@ fn config(space: SpaceConfig) -> EngineConfig {
     }
 }
 
-/// Merges four logs; nothing else by itself.
+/// Merges four logs; no other upkeep runs by itself.
 fn merging() -> SpaceConfig {
     SpaceConfig {
         merge_fan_in: 4,
@@ -153,7 +153,7 @@ impl Bookie {
         self.rest();
     }
 
-    /// A pass of the scrub that was asked for; its findings.
+    /// Requests a pass of the scrub; returns the number of its findings.
     fn scrub(&mut self) -> u64 {
         let request = self.machine.engine.want_scrub();
         for _ in 0..2000 {
@@ -224,7 +224,7 @@ fn small_logs_become_one_with_a_run_for_each_ledger() {
     assert_eq!((status.merges, status.logs_merged, status.logs_rewritten), (1, 4, 0));
     let stats = bookie.machine.engine.stats();
     assert!(stats.merged_bytes > 12_000 && stats.merged_bytes < stats.flushed_bytes, "{stats:?}");
-    // What is added later is newer.
+    // Entries added later are newer.
     bookie.add(5, 0, 50);
     bookie.flush();
     assert_eq!(bookie.read(5, 0), Ok(body(5, 0, 50)));
@@ -291,8 +291,8 @@ fn a_copy_that_may_be_overtaken_keeps_its_age() {
     }
 }
 
-/// Rule 2 of `job`, IB17: what an earlier life of a ledger left does not rise above the removal that ended it, also while
-/// a later removal is under way that a power cut then forgets.
+/// Rule 2 of `job`, IB17: copies from an earlier life of a ledger do not rise above the removal that ended it, also
+/// while a later removal is under way that a power cut then forgets.
 #[test]
 fn what_was_removed_does_not_come_back_by_a_merge() {
     let mut bookie = fresh(merging());
@@ -641,8 +641,8 @@ fn a_flush_leaves_room_to_rewrite_what_is_deleted_later() {
     bookie.power_cut().check_1_and_3("after a power cut");
 }
 
-/// What is kept for rewrites starves no flush: one that leaves it goes on although nothing can be rewritten, and what brings no
-/// entries does not look at it.
+/// Room kept for rewrites starves no flush: one that leaves it goes on although nothing can be rewritten, and a flush
+/// without entries ignores it.
 #[test]
 fn room_for_rewrites_is_left_and_not_waited_for() {
     let mut bookie = nearly_full(600 << 10);

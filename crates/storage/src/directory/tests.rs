@@ -21,7 +21,7 @@ fn body(l: LedgerId, e: EntryId, content: u8) -> Vec<u8> {
     [ids, vec![content; 8]].concat()
 }
 
-/// What the directory must hold: the content of each entry.
+/// The expected content of the directory, entry by entry.
 type Model = BTreeMap<(LedgerId, EntryId), u8>;
 
 fn flush(directory: &mut LedgerDirectory, generation: u64, ids: &[(i64, i64)]) -> SealedLog {
@@ -74,7 +74,7 @@ fn open_in(disk: &MemDisk, memory: &StorageMemory) -> Result<OpenedDirectory, Di
     LedgerDirectory::open_with(&disk.disk(), &dir(), memory)
 }
 
-/// What a view says about runs, whatever of it is in memory, is what one says that has all of it there.
+/// A view tells the same about runs, however much of it is in memory, as one that has everything there.
 fn assert_same_runs(view: &LogView, all: &LogView) {
     let ids = |sources: Vec<Source>| sources.iter().map(|source| source.extent).collect::<Vec<Extent>>();
     let mut leads = Vec::new();
@@ -233,7 +233,7 @@ fn logs_leave_memory_and_come_in_steps() {
         assert_holds(&view, &model);
         let (in_memory, on_disk) = view.run_counts();
         assert!(in_memory >= 3000 || on_disk >= 3000, "{in_memory} and {on_disk} runs");
-        // It does not come back half way, though it was looked at and there is room.
+        // It does not come back half way, though it was read and there is room.
         flush_and_commit(&mut directory, 10 + steps, &[(0, 59)]);
         model.insert((ledger(0), entry(59)), 10 + steps as u8);
     }
@@ -264,7 +264,7 @@ fn logs_leave_memory_and_come_in_steps() {
     assert_holds(&open(&disk).unwrap().directory.view(), &model);
 }
 
-/// What looks at a log that was paged out brings it back when there is room again.
+/// A read of a log that was paged out brings it back when there is room again.
 #[test]
 fn a_log_that_is_looked_at_comes_back_into_memory() {
     let (disk, memory) = (MemDisk::default(), StorageMemory::new(6500, 20_000));

@@ -59,7 +59,7 @@ pub(crate) fn log_id_of(name: &str) -> Option<LogId> {
     (file_name(id) == name).then_some(id)
 }
 
-/// A run of entries of one ledger in one log: what the footer keeps and the extent directory holds in memory.
+/// A run of entries of one ledger in one log, as the footer stores it and the extent directory holds it in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// The log that holds it.
@@ -106,7 +106,7 @@ impl Extent {
         Some((0..i64::from(self.count)).filter_map(move |place| EntryId::new(first + place * stride)))
     }
 
-    /// Bytes of bodies and records: what the run takes in any log.
+    /// Bytes of bodies and records: the space that the run takes in any log.
     pub fn bytes(&self) -> u64 {
         self.bodies_len + self.records_len()
     }
@@ -276,7 +276,7 @@ impl IndexRecord {
     }
 }
 
-/// What header and trailer agree on.
+/// The fields on which header and trailer agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub log_id: LogId,
@@ -385,8 +385,8 @@ pub(super) fn encode_footer_head(extents: u64, entries: u64) -> Vec<u8> {
     out
 }
 
-/// Decodes a footer that `trailer` describes, some extents at a time, ascending by (ledger, first). What was taken before the
-/// end is proven only by [`FooterDecoder::finish`].
+/// Decodes a footer that `trailer` describes, some extents at a time, ascending by (ledger, first). Extents taken
+/// before the end are proven only by [`FooterDecoder::finish`].
 pub(super) struct FooterDecoder {
     trailer: Trailer,
     crc: Crc32c,

@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //! 1. Entries ascend strictly by (ledger, entry) over the whole file; an id occurs once. The writer asserts it.
-//! 2. A body's CRC is CRC32C over the body exactly as it came; it was computed when the entry arrived and is
+//! 2. A body's CRC is CRC32C over the body exactly as received; it was computed when the entry arrived and is
 //!    checked on every read, together with the ledger and entry ids inside the body (IB8, IB13).
 //! 3. Every record has its own CRC over (log, ledger, place in the run, record): a search trusts verified records
 //!    only, so "not in this run" is proven (IB7).

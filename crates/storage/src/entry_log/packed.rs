@@ -29,7 +29,7 @@ pub(super) struct PackedExtents {
     charge: Option<IndexCharge>,
 }
 
-/// What is known of the extents that were taken out.
+/// The position that the extents taken out so far lead to.
 struct Taken {
     /// Bytes of the first piece.
     bytes: usize,

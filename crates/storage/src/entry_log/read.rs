@@ -5,8 +5,8 @@
 //! # Invariants
 //! 1. Each read exists twice: one that waits for the disk and one that gives up instead ([`TryReadError::WouldBlock`]);
 //!    both are the same code with another [`Patience`] and verify the same.
-//! 2. The kernel reads ahead what it is asked for, for who reads in sequence and may wait: [`ASKED_BYTES`] at a time.
-//! 3. A buffer is filled whole or the read fails: short reads are gone on with, at the place where they stopped.
+//! 2. For reads in sequence that may wait, the kernel is told what to read ahead: [`ASKED_BYTES`] at a time.
+//! 3. A buffer is filled whole or the read fails: a short read is continued where it stopped.
 
 use super::format::{
     BLOCK, EXTENT_SIZE, EntryLocation, Extent, FOOTER_HEAD_SIZE, FooterDecoder, Header, IndexRecord, Place,
@@ -29,8 +29,8 @@ const OPEN: &str = "open entry log";
 
 /// Bodies read one after another before what follows is read ahead.
 const STREAK_MIN: u32 = 3;
-/// What the kernel is asked for when a sequential reader waits for the disk. By itself it may read megabytes ahead, which
-/// a journal's write to the same device waits behind; with less a reader waits more often.
+/// Bytes that the kernel is told to read ahead when a sequential reader waits for the disk. By itself it may read
+/// megabytes ahead, and a journal's write to the same device waits behind them; with less a reader waits more often.
 const ASKED_BYTES: u64 = 512 << 10;
 /// Longest body that is read ahead: of longer ones a read of their own costs little.
 const AHEAD_BODY_BYTES_MAX: usize = BlockKind::Ahead.bytes() / 2;
@@ -47,8 +47,8 @@ pub enum Patience {
 /// The cache that a log is read through.
 struct Cached {
     cache: Arc<BlockCache>,
-    /// The file's number in it. Another one from the first bytes on that do not verify: what was read may have been
-    /// damaged on its way, and is not kept.
+    /// The file's number in it. Bytes that do not verify change it: they may have been damaged on their way, and the
+    /// cached blocks of the file are not used again.
     file: AtomicU64,
 }
 
@@ -59,13 +59,13 @@ struct Streak {
     end: AtomicU64,
     /// Bodies in a row that began there, or just behind.
     length: AtomicU32,
-    /// Where what the kernel was asked for last ends.
+    /// The end of the range that the kernel was last told to read ahead.
     asked: AtomicU64,
 }
 
 impl Streak {
-    /// Whether the kernel is to be asked for what stands from `offset` on: what is read there is not within what it was
-    /// asked for last. Then that is.
+    /// Whether the kernel is to be told to read ahead from `offset` on: the read there is not within the range that it
+    /// was last told to read. Notes the new range if so.
     fn asks(&self, offset: u64, length: usize) -> bool {
         let asked = self.asked.load(Relaxed);
         let is_within = asked.saturating_sub(ASKED_BYTES) <= offset && offset + length as u64 <= asked;
@@ -80,7 +80,7 @@ impl Streak {
         let new_end = offset + length as u64;
         let end = self.end.swap(new_end, Relaxed);
         if new_end == end {
-            // What would have waited is read again, by a thread that may.
+            // A read that would have waited comes again, from a thread that may.
             return self.length.load(Relaxed) > STREAK_MIN;
         }
         // Several threads serve one reader: the order is not exact.
@@ -100,8 +100,8 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Has the kernel begin to read them, for whoever comes for them next. May wait for room in the device's queue: call it
-    /// on a thread that may block.
+    /// Has the kernel start to read them, for the reads that come next. May wait for room in the device's queue: call
+    /// it on a thread that may block.
     pub fn begin(&self) {
         self.log.file.begin_reading(self.offset, self.length);
     }
@@ -118,7 +118,7 @@ pub struct EntryLog {
     streak: Streak,
 }
 
-/// What `bindery inspect entry-log` shows.
+/// The description that `bindery inspect entry-log` shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogDescription {
     /// The file.
@@ -168,7 +168,7 @@ impl EntryLog {
         Ok(named((EntryLog::over(file, &path, |_| {})?, ()), log_id)?.0)
     }
 
-    /// As [`EntryLog::open`], with reads that go past the page cache: for who reads it all, once, from the medium.
+    /// As [`EntryLog::open`], with reads that go past the page cache: to read all of it, once, from the medium.
     pub fn open_uncached(
         disk: &Arc<dyn Disk>,
         dir: &Path,
@@ -612,7 +612,7 @@ impl EntryLog {
         if patience == Patience::Wait {
             return Ok(read_exact(&*self.file, &self.path, bytes, offset, what)?);
         }
-        // What goes wrong here is no verdict on the file: the kernel or a filter of system calls may not know such reads.
+        // An error here says nothing about the file: the kernel or a filter of system calls may not know such reads.
         match self.file.read_cached_exact_at(bytes, offset) {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => Err(TryReadError::WouldBlock),

@@ -7,13 +7,13 @@ use crate::paged_index::{PagedIndex, PagedIndexBuilder};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What finds the runs of a log.
+/// The index of the runs of a log.
 pub(crate) enum LogIndex {
     /// All of them.
     Resident(Vec<Extent>),
     /// While it is being built.
     Building(Box<PagedIndexBuilder>),
-    /// What names the block of the footer.
+    /// The index of the footer's blocks.
     Paged(PagedIndex),
 }
 
@@ -80,7 +80,7 @@ impl RunCursor {
     /// Takes the next run.
     ///
     /// # Errors
-    /// What follows cannot be read, or, at the end, the footer is not what was written: none of the runs counts then.
+    /// The next runs cannot be read, or, at the end, the footer is not the one written: none of the runs counts then.
     pub fn take(&mut self) -> Result<Option<Extent>, ReadError> {
         let run = self.read.pop_front();
         self.fill()?;

@@ -50,7 +50,7 @@ fn model_of(shapes: &[(i64, Vec<i64>)], payload: impl Fn(i64) -> usize) -> Model
     model
 }
 
-/// Notes what the kernel was asked for.
+/// Notes the ranges that the kernel was told to read ahead.
 #[derive(Clone)]
 struct Noting {
     disk: Arc<dyn Disk>,
@@ -103,7 +103,7 @@ fn who_reads_in_sequence_and_waits_asks_the_kernel_once_for_what_follows() {
     // From the begin again: the same, for the kernel may have let go of it.
     (0..3000).for_each(|e| drop(read(e)));
     assert_eq!(noting.asked.lock().len(), 6);
-    // Who does not wait asks for nothing.
+    // Reads that do not wait never ask for read-ahead.
     noting.asked.lock().clear();
     let mut bytes = vec![0; 1032 + 1000];
     for e in 0..1000 {
@@ -400,8 +400,8 @@ fn only_exact_names_are_ours() {
     assert_eq!(Path::new(&file_name(LogId(255))).extension().unwrap(), "elog");
 }
 
-/// R24 (BookKeeper #4841): a read that gives less than was asked for, and one that fails in between, never pass bytes
-/// of another place off as the entry's, neither at once nor from the block cache later.
+/// R24 (BookKeeper #4841): a short read, and one that fails in between, never pass bytes of another place off as the
+/// entry's, neither at once nor from the block cache later.
 #[test]
 fn r24_short_and_failed_reads_never_give_other_bytes() {
     let shapes = [(1, (0..400).collect()), (2, (0..300).filter(|i| i % 3 != 2).collect::<Vec<i64>>())];

@@ -1,5 +1,5 @@
-//! Entries that are read together: neighbours of a run whose bodies stand one behind the other, so that one look at the
-//! index and one read of the file bring them all.
+//! Entries that are read together: neighbours of a run whose bodies stand one behind the other, so that one search of
+//! the index and one read of the file bring them all.
 //!
 //! # Data flow
 //! ```text
@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //! 1. Each body is verified as if it were read alone: CRC, then the ids inside.
-//! 2. Nothing is reported from here: what fails is read again, entry by entry, by who asked, and that tells which entry is
-//!    damaged.
+//! 2. Nothing is reported from here: after a failure the caller reads again, entry by entry, and that tells which entry
+//!    is damaged.
 //!
 //! # Limits
 //! [`TOGETHER_ENTRIES_MAX`] entries; as many bytes as the caller says. Only of runs without a gap that are in memory, and

@@ -19,7 +19,7 @@ const DAMAGES_MAX: usize = 100;
 /// Bodies read at once.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// What a check of a whole log found.
+/// The findings of a check of a whole log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyReport {
     /// Entries that verified.
@@ -52,9 +52,9 @@ pub struct LogDamage {
     pub part: LogPart,
     /// Where it begins in the file, in bytes.
     pub offset: u64,
-    /// What is wrong.
+    /// The damage, in words.
     pub what: String,
-    /// What should be there, and what is: checksums, lengths, offsets.
+    /// The expected value, and the one found: checksums, lengths, offsets.
     pub expected_found: Option<(String, String)>,
     /// The entries that cannot be read: ledger, first, last.
     pub affected: Option<(LedgerId, EntryId, EntryId)>,
@@ -62,7 +62,7 @@ pub struct LogDamage {
     pub unreadable: Option<DiskError>,
 }
 
-/// What a check tells as it goes.
+/// A report from a check under way.
 #[derive(Debug)]
 pub enum LogEvent {
     /// Something is wrong.
@@ -71,7 +71,7 @@ pub enum LogEvent {
     Bytes(u64),
 }
 
-/// What verified.
+/// The sums of everything that verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogTotals {
     /// Entries that verified.
@@ -111,7 +111,7 @@ struct Check<'a> {
     log: &'a EntryLog,
     state: &'a mut LogCheck,
     visit: &'a mut dyn FnMut(LogEvent),
-    /// Bytes of the file that this step looked at.
+    /// Bytes of the file that this step checked.
     spent: u64,
 }
 
@@ -131,7 +131,7 @@ impl LogDamage {
         }
     }
 
-    /// What the process or the machine lacks kept the bytes from being read: nothing is known about them.
+    /// A shortage of the process or the machine kept the bytes from being read: nothing is known about them.
     pub fn is_shortage(&self) -> bool {
         self.unreadable.as_ref().is_some_and(|error| is_shortage(&error.source))
     }
@@ -244,7 +244,7 @@ impl LogCheck {
         true
     }
 
-    /// What verified so far.
+    /// The sums of everything that verified so far.
     pub fn totals(&self) -> LogTotals {
         self.totals
     }

@@ -149,7 +149,7 @@ impl EntryLogWriter {
         self.header.generation
     }
 
-    /// Bytes handed to the disk so far: what pacing counts.
+    /// Bytes handed to the disk so far. Pacing counts these.
     pub fn written_bytes(&self) -> u64 {
         self.written
     }
@@ -164,7 +164,7 @@ impl EntryLogWriter {
         self.extents.len() + u64::from(self.run.is_some())
     }
 
-    /// Adds an entry. `body` is the entry as it came (protocol reference, section 3.1), `crc32c` its CRC32C as
+    /// Adds an entry. `body` is the entry as received (protocol reference, section 3.1), `crc32c` its CRC32C as
     /// computed on arrival. Does at most one disk write per MiB of body and, at
     /// the end of a run, of index: usually none or one.
     ///
@@ -303,7 +303,7 @@ impl EntryLogWriter {
         self.attempt("sync entry log", |w| w.file.sync())?;
         let ((disk, dir), (losses, before)) = ((&self.disk, &self.dir), &self.name_losses);
         disk.sync_dir(dir).map_err(|e| {
-            // Without a descriptor no sync was asked for.
+            // Without a descriptor no sync was attempted.
             if !has_no_descriptor(&e) {
                 losses.fetch_add(1, Ordering::AcqRel);
             }

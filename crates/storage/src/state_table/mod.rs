@@ -43,7 +43,7 @@
 //! # Why a table is never closed
 //! redb saves its page allocator when a database is closed, and believes it unverified at the next open: one bad bit
 //! there panics, or lets a live page be overwritten. So the file is shut before redb can close it. Each open is then
-//! the one after a crash, which verifies every page and counts the free ones anew. A stop writes nothing.
+//! the one after a crash, which verifies every page and recounts the free ones. A stop writes nothing.
 //!
 //! # Limits
 //! redb's cache: 4 MiB. `load` holds one record per ledger, and reads the extents one by one.
@@ -154,7 +154,7 @@ impl Checkpoint<'_> {
     }
 }
 
-/// The open table. One owner commits; but for extents ([`TierView`]) nobody reads it while it runs.
+/// The open table. One owner commits; while it runs only extents are read ([`TierView`]).
 pub struct StateTable {
     path: PathBuf,
     database: Arc<Database>,
@@ -310,7 +310,7 @@ impl StateTable {
                 "commit {sealed} was acknowledged, but the tables are at commit {}",
                 self.commits
             )),
-            // The first commit of all is made under the temporary name: nobody sees it without its seal.
+            // The first commit of all is made under the temporary name: no reader sees it without its seal.
             Some(sealed) if sealed + 1 == self.commits => {
                 self.seals.write(self.commits).map_err(|e| DiskError::new(path, "seal a commit in", e).into())
             }
@@ -341,7 +341,7 @@ impl StateTable {
         self.latch.reason()
     }
 
-    /// True when the last commit failed because no blocks could be had, and nothing else ever did:
+    /// True when the last commit failed because the file system had no blocks left, and this was the only failure ever:
     /// [`StateTable::reopen`] may help.
     pub fn lacks_space(&self) -> bool {
         self.latch.is_for_want_of_space()

@@ -25,7 +25,7 @@ const HAS_LIFE: u8 = 16;
 const HAS_TIER: u8 = 32;
 const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC | HAS_LIFE | HAS_TIER;
 
-/// A position in one journal: what lies at or before it is durable in the ledger directory.
+/// A position in one journal: everything at or before it is durable in the ledger directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
     /// The journal file.
@@ -83,7 +83,7 @@ pub struct LogRecord {
     pub marks: Vec<JournalMark>,
 }
 
-/// What is durably known about a ledger, besides its entries (protocol reference, sections 4.1 to 4.5).
+/// The durable knowledge about a ledger, besides its entries (protocol reference, sections 4.1 to 4.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerRecord {
     /// The ledger.
@@ -104,7 +104,7 @@ pub struct LedgerRecord {
     pub life: u32,
     /// Copies of a lower generation are older than its last removal and count as absent.
     pub hidden_below: Generation,
-    /// What is known of its entries in object storage; nothing when none are there.
+    /// The knowledge about its entries in object storage; `None` when none are there.
     pub tier: Option<TierRecord>,
 }
 
@@ -122,7 +122,7 @@ pub struct TierRecord {
 }
 
 impl TierRecord {
-    /// What two records of a ledger say together. Of two epochs the later one counts; within one nothing goes back.
+    /// Joins two records of a ledger. Of two epochs the later one counts; within one nothing goes back.
     pub fn join(self, other: TierRecord) -> TierRecord {
         match self.stamp.epoch.cmp(&other.stamp.epoch) {
             std::cmp::Ordering::Less => other,
@@ -297,7 +297,7 @@ impl LogRecord {
     }
 }
 
-/// What is never given out again, and what was ever seen.
+/// The next log id: lower ones are never given out again. And the highest ledger id ever seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct NextIds {
     pub(super) log: u64,
@@ -340,7 +340,7 @@ impl LedgerRecord {
         }
     }
 
-    /// True for a ledger that was removed and did not come back: what is left is the memory of it.
+    /// True for a ledger that was removed and did not come back: only the memory of it is left.
     pub fn is_removed(&self) -> bool {
         self.life % 2 == 1
     }

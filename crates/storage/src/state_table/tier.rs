@@ -14,7 +14,7 @@
 //! A read that fails ends all reads of the table until the next commit, which opens it again; a page that cannot be read at
 //! all then fails the directory, as it would at a start. After a commit that failed for good the table is opened once more for
 //! readers, unless that commit may be in force. A full disk delays each attempt to commit by such an opening.
-//! Rows are read when they are asked for, through redb's cache, and never all at once; a removal walks those of its ledger.
+//! Rows are read on demand, through redb's cache, and never all at once; a removal walks those of its ledger.
 
 use super::record::{BadValue, ExtentRow, TableId, number_of};
 use super::{EXTENTS, Sum};
@@ -27,7 +27,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, Table};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What changes of a ledger's extents.
+/// A change to a ledger's extents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtentChange {
     /// The ledger.

@@ -203,7 +203,7 @@ impl Good {
         Arc::new(Changed { files, path, change, reads: None })
     }
 
-    /// IB7: what storage gives for every entry is its bytes or an error; the number of errors.
+    /// IB7: storage gives for every entry its bytes or an error. Returns the number of errors.
     fn read_all(&self, disk: Arc<dyn Disk>, what: &dyn Fn() -> String) -> u64 {
         let disk: Arc<dyn Disk> = Arc::new(ReadOnlyDisk::new(disk));
         let view = match LedgerDirectory::open(&disk, &dir()) {
@@ -382,8 +382,8 @@ fn every_flipped_bit_and_every_cut_of_a_state_table_is_found_or_means_nothing() 
             );
         }
     });
-    // What may be wrong: a seal, while the other is right; the idle head; redb's own first 512 bytes, which the heads
-    // replace; and the rest of each page behind what it uses.
+    // These may be wrong: a seal, while the other is right; the idle head; redb's own first 512 bytes, which the heads
+    // replace; and the unused rest of each page.
     let page = |at: usize| at / BLOCK_SIZE_BYTES;
     let mut idle_heads = 0;
     for at in read {

@@ -14,7 +14,7 @@ pub(super) const SET: u8 = 0x31;
 pub(super) const CONTEXT_0: u8 = 0xa0;
 pub(super) const CONTEXT_0_PRIMITIVE: u8 = 0x80;
 
-/// What the structure should be, and is not.
+/// The structure is not what it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 

@@ -138,7 +138,7 @@ mod tests {
     fn version_zero_has_an_opcode_and_no_flags() {
         assert_eq!(Header::decode(2), Header { version: 0, opcode: 2, flags: Flags::NONE });
         assert_eq!(Header::encode(0, Opcode::Read, Flags::DO_FENCING), 2);
-        // What would be version 1's flags is part of version 0's opcode.
+        // The bits of version 1's flags are part of version 0's opcode.
         assert_eq!(Header::decode(0x0001_0001).opcode, 0x0001_0001);
     }
 

@@ -132,7 +132,7 @@ pub enum DecodeError {
     /// An add whose body is too short to be an entry. Ids the body does not reach are -1.
     #[error("entry of {size_bytes} bytes is too short")]
     EntryTooShort {
-        /// What to answer.
+        /// The answer to give.
         refusal: Refusal,
         /// Size of the body.
         size_bytes: usize,

@@ -25,12 +25,12 @@ const BATCH_PACKET_SIZE_BYTES: usize = IDS_PACKET_SIZE_BYTES + 8;
 
 /// A whole ADD response frame.
 pub const ADD_RESPONSE_SIZE_BYTES: usize = frame::LENGTH_PREFIX_SIZE_BYTES + IDS_PACKET_SIZE_BYTES;
-/// What a READ response frame adds to its entry.
+/// Bytes that a READ response frame adds to its entry.
 pub const READ_RESPONSE_OVERHEAD_BYTES: usize = frame::LENGTH_PREFIX_SIZE_BYTES + IDS_PACKET_SIZE_BYTES;
-/// What a BATCH_READ response frame adds to its entries and their sizes.
+/// Bytes that a BATCH_READ response frame adds to its entries and their sizes.
 pub const BATCH_READ_RESPONSE_OVERHEAD_BYTES: usize =
     frame::LENGTH_PREFIX_SIZE_BYTES + BATCH_PACKET_SIZE_BYTES;
-/// What a BATCH_READ response adds to each entry: its size.
+/// Bytes that a BATCH_READ response adds to each entry: its size.
 pub const BATCH_READ_ENTRY_OVERHEAD_BYTES: usize = 4;
 
 const _: () = assert!(ADD_RESPONSE_SIZE_BYTES == 28, "protocol reference, section 1.5");

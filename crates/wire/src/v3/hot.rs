@@ -4,11 +4,11 @@
 //! receive buffer, and nothing is allocated.
 //!
 //! # Invariants
-//! 1. What [`HotRequest::parse`] understands, [`super::Request::decode`] understands in the same way. It leaves
-//!    everything unusual to that one: other operations, other versions, fields that are repeated or that it does not
-//!    know, fencing and polling reads, damage.
-//! 2. What the `put_` functions write is, byte for byte, what the generated encoder writes; the head of an add has the
-//!    fields of a generated one with the body last, so that the body can be written from where it is.
+//! 1. [`super::Request::decode`] understands every message that [`HotRequest::parse`] understands, in the same way.
+//!    `parse` leaves everything unusual to `decode`: other operations, other versions, fields that are repeated or that
+//!    it does not know, fencing and polling reads, damage.
+//! 2. The `put_` functions write, byte for byte, the same as the generated encoder; the head of an add has the fields
+//!    of a generated one with the body last, so that the body can be written from where it is.
 
 use bytes::BufMut;
 

@@ -68,7 +68,7 @@ pub enum DecodeError {
     UnknownEnumValue {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// Its value.
         value: i32,
     },
     /// A field has another type than the protocol says.
@@ -139,7 +139,7 @@ pub fn encode_auth_message(message: &proto::AuthMessage) -> Vec<u8> {
     message.encode_to_vec()
 }
 
-/// What a bookie without authentication says to any AUTH (protocol reference, section 2.5).
+/// The answer of a bookie without authentication to any AUTH (protocol reference, section 2.5).
 pub fn auth_disabled_message() -> proto::AuthMessage {
     proto::AuthMessage { auth_plugin_name: AUTH_DISABLED_PLUGIN_NAME.to_owned(), payload: Bytes::new() }
 }
@@ -204,12 +204,12 @@ impl proto::WriteLacRequest {
 }
 
 impl proto::GetBookieInfoRequest {
-    /// Whether the total capacity is asked for.
+    /// Whether the request asks for the total capacity.
     pub fn wants_total_disk_capacity(&self) -> bool {
         self.requested() & proto::get_bookie_info_request::Flags::TotalDiskCapacity as i64 != 0
     }
 
-    /// Whether the free space is asked for.
+    /// Whether the request asks for the free space.
     pub fn wants_free_disk_space(&self) -> bool {
         self.requested() & proto::get_bookie_info_request::Flags::FreeDiskSpace as i64 != 0
     }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What decodes has valid ids, extents that ascend without gaps and end at the ledger's last reconciled entry, and every
-//!    object it names. A ledger occurs once.
+//! 1. A decoded message has valid ids, extents that ascend without gaps and end at the ledger's last reconciled entry,
+//!    and every object that it names. A ledger occurs once.
 //! 2. A message that violates this or a limit is refused as a whole: no tierer sends one.
 //! 3. The memory that decoding takes is bounded by the bytes of the message, and those by [`MESSAGE_SIZE_BYTES_MAX`], before
 //!    anything is decoded. The smallest part is a ledger of 6 bytes, for which 40 are kept, and up to 80 while the list of
@@ -73,7 +73,7 @@ pub struct Reconcile {
 #[error("RECONCILE_LEDGERS: {0}")]
 pub struct InvalidReconcile(pub &'static str);
 
-/// What a bookie answers for one ledger.
+/// The answer of a bookie for one ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reconciled {
     /// The ledger.

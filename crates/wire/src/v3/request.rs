@@ -15,7 +15,7 @@ pub struct Request {
     pub txn_id: u64,
     /// Above zero: serve ahead of ordinary traffic.
     pub priority: u32,
-    /// What to do.
+    /// The operation to perform.
     pub operation: Operation,
 }
 

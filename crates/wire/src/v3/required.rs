@@ -8,7 +8,7 @@
 
 use super::DecodeError;
 
-/// What to look for in one message.
+/// The required fields of one message.
 pub(super) struct Shape {
     name: &'static str,
     /// Bit n - 1 for required field n; no required field has a number above 8.

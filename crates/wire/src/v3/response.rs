@@ -25,7 +25,8 @@ pub fn add(txn_id: u64, code: ErrorCode, ledger_id: i64, entry_id: i64) -> proto
     proto::Response { add_response: Some(body), ..without_body(txn_id, OperationType::AddEntry, code) }
 }
 
-/// What a successful READ_ENTRY brings; which of it is set depends on the kind of read (protocol reference, section 2.4).
+/// The result of a successful READ_ENTRY; which fields are set depends on the kind of read (protocol reference, section
+/// 2.4).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadResult {
     /// The stored entry; absent when a long poll ends without one.
@@ -85,7 +86,7 @@ pub fn force_ledger(txn_id: u64, code: ErrorCode, ledger_id: i64) -> proto::Resp
     }
 }
 
-/// GET_BOOKIE_INFO, of success or failure. Only what was asked for is set.
+/// GET_BOOKIE_INFO, of success or failure. Only the requested fields are set.
 pub fn get_bookie_info(
     txn_id: u64,
     code: ErrorCode,

@@ -1,4 +1,4 @@
-//! Captures of Java clients and bookies: every frame decodes, and encodes again to the bytes it came as.
+//! Captures of Java clients and bookies: every frame decodes, and encodes again to the same bytes.
 //!
 //! One difference is allowed, in v3 only. We write the fields of a message in order of their numbers, as Java does up to
 //! 4.17. Java 4.18 writes `flag = 100` first, where its schema mentions it. Protobuf gives the order no meaning, so those
@@ -110,7 +110,7 @@ fn frames_of_java_417_clients_are_identical_to_ours() {
     }
 }
 
-/// What Java clients send on the hot path is not left to the slow way.
+/// Requests of Java clients on the hot path are not left to the slow way.
 #[test]
 fn adds_and_plain_reads_of_java_clients_are_read_by_hand() {
     let (mut adds, mut reads) = (0, 0);

@@ -173,7 +173,7 @@ fn the_largest_request_is_below_the_largest_message() {
 #[test]
 fn a_message_above_the_limit_is_refused_without_being_decoded() {
     let refused = response::without_body(7, OperationType::ReconcileLedgers, ErrorCode::BadRequest);
-    // The smallest ledgers there are: what would take the most memory for its bytes.
+    // The smallest ledgers there are: they would take the most memory for their bytes.
     let ledger = message::Ledger { ledger_id: 1, last_reconciled: 1, extents: Vec::new() };
     let cluster = Bytes::from(vec![3; 16]);
     let of = |count| proto::ReconcileLedgersRequest {

@@ -196,7 +196,7 @@ fn an_entry_at_the_limit_fits_every_v2_response() {
     );
 }
 
-/// What is left of a response after a trip over v2, which cannot say `UnknownLedgerState`.
+/// The code of a response after a trip over v2, which cannot say `UnknownLedgerState`.
 fn as_sent(code: ErrorCode) -> ErrorCode {
     if code == ErrorCode::UnknownLedgerState { ErrorCode::Io } else { code }
 }

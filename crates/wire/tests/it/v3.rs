@@ -252,8 +252,8 @@ proptest! {
         prop_assert_eq!(Request::decode(bytes.slice(4..)), Ok(request));
     }
 
-    /// Hot invariant 1, and that nothing usual is left to the slow way. What both read of damaged messages is compared
-    /// by `checks::v3_request`.
+    /// Hot invariant 1, and that no usual request is left to the slow way. `checks::v3_request` compares the results of
+    /// both for damaged messages.
     #[test]
     fn adds_and_plain_reads_are_read_by_hand_as_by_the_generated_decoder(request in request()) {
         let bytes = payload(&request.clone().into_message());

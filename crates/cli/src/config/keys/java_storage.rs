@@ -1,4 +1,4 @@
-//! What only Java's bookie has: its ledger storages, its runtime, its plug-ins.
+//! Keys of parts that only Java's bookie has: its ledger storages, its runtime, its plug-ins.
 
 use super::{Key, is_true, nothing, refused};
 

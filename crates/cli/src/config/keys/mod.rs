@@ -22,7 +22,7 @@ use bindery_server::config::BookieConfig;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What becomes of a key.
+/// How a key is treated.
 #[derive(Debug, Clone, Copy)]
 pub enum Status {
     /// It does what it does in BookKeeper.
@@ -85,9 +85,9 @@ pub struct Flag {
 pub struct Key {
     /// Its name; a name that ends in `*` stands for all keys that begin so.
     pub name: &'static str,
-    /// What becomes of it.
+    /// How we treat it.
     pub status: Status,
-    /// What it is.
+    /// Its description.
     pub about: &'static str,
     /// BookKeeper's default, as it would stand in a file; empty when there is none.
     pub java: &'static str,

@@ -50,7 +50,7 @@ impl Batch {
     }
 }
 
-/// What became of a ledger.
+/// The outcome for a ledger.
 #[derive(Debug)]
 pub enum Step {
     /// It can be read.
@@ -75,7 +75,7 @@ pub enum Step {
 pub struct Done {
     /// The ledger.
     pub ledger: LedgerId,
-    /// What became of it.
+    /// Its outcome.
     pub step: Step,
     /// Its last entry in the tier.
     last: Option<EntryId>,
@@ -155,7 +155,7 @@ impl Restorer<'_> {
         Ok(done)
     }
 
-    /// What a ledger becomes, or why it cannot be restored.
+    /// The job for a ledger, or why it cannot be restored.
     async fn job(
         &mut self,
         catalogue: &mut Catalogue,

@@ -70,7 +70,7 @@ pub fn restored(
     metadata.custom.clone_from(&original.custom);
     metadata.creation_token = original.creation_token;
     if !matches!(original.state, LedgerState::Closed { .. }) {
-        // Nobody hands a closed ledger over.
+        // A closed ledger is never handed over.
         metadata.custom.remove(HANDOVER_PROPERTY);
     }
     metadata.state = LedgerState::Closed { last_entry: Some(last), length_bytes };

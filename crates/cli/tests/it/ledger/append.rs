@@ -163,7 +163,7 @@ fn a_signal_ends_it_with_everything_acknowledged_and_the_ledger_handed_over() {
 }
 
 /// Passes on what goes between clients and the coordinator, but holds back the answer to the first conditional write
-/// until it is told to go on. The port to connect to, the news that it came, and the word to go on.
+/// until it is told to go on. Returns the port to connect to, the signal that it came, and the one to go on.
 fn hold_first_write(coordinator_port: u16) -> (u16, Receiver<()>, SyncSender<()>) {
     const SET_DATA: [u8; 4] = 5u32.to_be_bytes();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

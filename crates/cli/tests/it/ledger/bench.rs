@@ -40,7 +40,7 @@ fn add_reports_the_fields_of_the_java_driver_and_deletes_its_ledgers() {
     );
     let percentiles = ["p50_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms"].map(|field| number(&report, field));
     assert!(percentiles[0] > 0.0 && percentiles.is_sorted(), "{report}");
-    // Little's law: what is outstanding is rate times latency, at most what was allowed.
+    // Little's law: outstanding calls are rate times latency, at most as many as allowed.
     assert!(ops / seconds * number(&report, "mean_ms") / 1000.0 < 200.0 * 1.5, "{report}");
     assert_eq!(
         (&report["errors"], &report["drained"], &report["label"]),

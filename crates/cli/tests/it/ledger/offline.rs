@@ -1,4 +1,4 @@
-//! What needs no cluster: wrong command lines, nobody there, generated texts.
+//! Tests that need no cluster: wrong command lines, unreachable servers, generated texts.
 
 use crate::ledger::shell::Outcome;
 use crate::server::{bindery, free_port};

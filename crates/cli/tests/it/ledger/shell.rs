@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What takes longer is stuck.
+/// A command that takes longer is stuck.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A standalone server, gone with this.
@@ -81,7 +81,7 @@ impl Cluster {
 /// In each line of the only warnings that commands print.
 pub const WARNING: &str = " WARN bindery_client::placement";
 
-/// What a command left.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: i32,

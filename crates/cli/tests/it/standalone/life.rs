@@ -94,7 +94,7 @@ fn a_ledger_has_three_copies_where_there_are_bookies_for_them() {
     }
 }
 
-/// With one copy nobody can take the bookie's place.
+/// With one copy no other bookie can take the bookie's place.
 #[test]
 fn an_append_goes_on_after_a_restart_and_sends_nothing_twice() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn an_occupied_port_is_named_with_its_option() {
         assert_eq!(code, 1, "{option}");
         drop(listener);
     }
-    // What the refused starts left behind is picked up.
+    // The next start picks up what the refused ones left behind.
     assert!(place.start().stop("-TERM").0.success());
 }
 

@@ -1,8 +1,8 @@
 //! kill -9 of a standalone server while lines go through a pipe into `bindery ledger append ID --print-ids`.
 //!
-//! Goal: what was reported as acknowledged is there afterwards, in order, once, with the right content. What was not
-//! reported may be there too, as the next lines, without a gap. The append ends with 5 and one error that names the last
-//! acknowledged entry.
+//! Goal: lines reported as acknowledged are there afterwards, in order, once, with the right content. Lines that were
+//! not reported may be there too, as the next ones, without a gap. The append ends with 5 and one error that names the
+//! last acknowledged entry.
 //!
 //! Method: entry k of a ledger is a line that follows from the ledger's id and k, so nothing need be remembered. After
 //! each kill the server starts again on the same data, the ledger is closed (which recovers it), read and compared.
@@ -158,7 +158,7 @@ impl Append {
 struct Ledger {
     id: u64,
     acknowledged: u64,
-    /// What was read back last; a closed ledger stays as it is.
+    /// The entries read back last; a closed ledger stays as it is.
     read: Option<u64>,
 }
 

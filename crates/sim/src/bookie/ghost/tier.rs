@@ -1,7 +1,7 @@
-//! What tierers were told: the last reconciled entry (LRE) of each ledger, its extents, and what was let go.
+//! The answers to tierers: the last reconciled entry (LRE) of each ledger, its extents, and the copies let go.
 //!
-//! An object stands for the update that named it, and updates are numbered over all ledgers: so an extent tells which update
-//! it came with.
+//! An object stands for the update that named it, and updates are numbered over all ledgers: so an extent tells which
+//! update it belongs to.
 
 use super::{Check, Ghost, Removal, Violation};
 use bindery_engine::{Reconciled, Refusal, Tiered};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 struct Update {
     first: i64,
     last: i64,
-    /// Answered OK: it, or a later one, is what the bookie has from then on.
+    /// Answered OK: from then on the bookie has this update or a later one.
     is_acked: bool,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct TierGhost {
     lre: i64,
     /// By their numbers.
     updates: BTreeMap<u64, Update>,
-    /// How far copies may have been let go: the bookie was asked to.
+    /// The entry up to which the bookie was told to let copies go: they may be gone.
     may_be_gone: i64,
     /// How far that is known to outlive a power cut.
     are_gone: i64,
@@ -39,7 +39,7 @@ impl Default for TierGhost {
     }
 }
 
-/// What is known when an update is sent.
+/// The state known when an update is sent.
 #[derive(Debug, Clone, Copy)]
 pub struct SentUpdate {
     pub(crate) ledger: LedgerId,
@@ -145,7 +145,7 @@ impl Ghost {
         state.tier.trimmed = state.tier.trimmed.max(below);
     }
 
-    /// What the bookie says of a ledger: T1, T9. `extents` are all of it, when they could be read.
+    /// Checks the bookie's account of a ledger: T1, T9. `extents` are all of it, when they could be read.
     pub fn check_tier(
         &mut self,
         ledger: LedgerId,
@@ -224,7 +224,7 @@ impl Ghost {
         }
     }
 
-    /// What a read that ended in object storage says about a former answer.
+    /// Checks a read that ended in object storage: the bookie must have been told to let the entry go.
     pub(super) fn check_gone(&self, ledger: LedgerId, entry: i64) -> Result<(), Violation> {
         if self.may_be_gone(ledger, entry) {
             return Ok(());

@@ -121,7 +121,7 @@ impl Sim {
         self.hit("disk.full");
     }
 
-    /// What would be left if the power went now and nothing unsynced survived, on a disk with room.
+    /// The disk as it would be if the power went now and nothing unsynced survived, with room on it.
     pub(super) fn image(&self) -> crate::disk::SimDisk {
         let image = self.disk.durable_image();
         image.set_capacity(None);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Sim {
-    /// Inverts bits of a durable entry log: its entries may become errors, nothing else.
+    /// Inverts bits of a durable entry log: the only effect allowed is that its entries become errors.
     pub(super) fn damage_an_entry_log(&mut self) {
         for dir in self.profile.engine.ledger_dirs.clone() {
             let Ok(files) = self.disk.list(&dir) else { continue };
@@ -66,7 +66,7 @@ impl Sim {
         if let Some(wrong) = found.iter().find(|path| !planted.contains(**path)) {
             return Err(format!("IB29: the scrub found damage in {}, which is sound", wrong.display()));
         }
-        // A lost write may be seen by nobody before the next start: the cache has it.
+        // A lost write may go unseen until the next start: the cache has it.
         let lasting = |kind| matches!(kind, FaultKind::BitRot | FaultKind::LatentReadError);
         let damage = self.disk.damage().into_iter().filter(|damage| lasting(damage.kind));
         let missed = damage

@@ -9,7 +9,7 @@ use bindery_engine::{Doubt, Evidence, GarbageLimits, GarbageRound, LedgerPresenc
 use bindery_types::LedgerId;
 use std::collections::BTreeSet;
 
-/// What is wrong with the store during a round.
+/// The trouble with the store during a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     No,

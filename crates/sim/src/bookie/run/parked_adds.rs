@@ -1,7 +1,7 @@
-//! Adds that wait for a word of metadata, and a bookie whose disks are lost and replaced by empty ones.
+//! Adds that wait for a verdict of metadata, and a bookie whose disks are lost and replaced by empty ones.
 //!
-//! IB28: no normal add of a ledger that the bookie may have held before is acknowledged without a word that lets it.
-//! IB27: what was lost is unknown, until it was copied back.
+//! IB28: no normal add of a ledger that the bookie may have held before is acknowledged without a verdict that lets it
+//! pass. IB27: lost entries are answered as unknown, until they were copied back.
 
 use super::{Inbox, KEY, Op, Sim, Step, WRONG_KEY, Writable};
 use crate::bookie::ghost::Check;
@@ -36,8 +36,8 @@ pub(super) enum Comeback {
 }
 
 impl Sim {
-    /// What metadata says of a ledger, when it says something. OPEN with this bookie in the last ensemble unless a
-    /// client deleted it or began a recovery.
+    /// The verdict of metadata on a ledger, if it has one. OPEN with this bookie in the last ensemble unless a client
+    /// deleted it or began a recovery.
     fn verdict_of(&self, ledger: LedgerId) -> MetadataVerdict {
         if self.random.chance(0.15) {
             MetadataVerdict::Silent
@@ -68,7 +68,7 @@ impl Sim {
             return Ok(());
         }
         if !held.is_key_right && (was_removed || !self.ghost.is_key_durable(ledger)) {
-            // The ledger began anew: any key may be its first.
+            // The ledger starts over: any key may be its first.
             return Ok(());
         }
         let word = self.verdict_of(ledger);
@@ -139,7 +139,7 @@ impl Sim {
 
     // ---- lost disks --------------------------------------------------------------------------------------------
 
-    /// The machine comes back with empty disks, and an operator starts the bookie under its id all the same.
+    /// The machine comes back with empty disks, and an operator nevertheless starts the bookie under its id.
     pub(super) fn wipe_and_restart(&mut self) -> Step {
         self.machine = None;
         self.lanes.clear();
@@ -245,7 +245,7 @@ impl Sim {
         self.marks_failed |= outcome.is_err();
     }
 
-    /// The answer to "sound again": with an error it was not, or nobody knows.
+    /// The answer to "sound again": after an error the ledger may still be in limbo.
     pub(super) fn on_sound(&mut self, ledger: LedgerId, outcome: Result<(), Refusal>) {
         match outcome {
             Ok(()) => self.ghost.left_limbo(ledger),

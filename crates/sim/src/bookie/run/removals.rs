@@ -7,8 +7,8 @@ use bindery_io::Disk;
 use bindery_types::LedgerId;
 
 impl Sim {
-    /// A request that could bring the ledger into being is about to be made. One that was removed and never fenced may
-    /// be forgotten, and then begins anew; any other stays removed (IB5, IB17).
+    /// A request that could create the ledger is about to be made. A ledger that was removed and never fenced may be
+    /// forgotten, and then starts over; any other stays removed (IB5, IB17).
     pub(super) fn meet(&mut self, ledger: LedgerId) -> Check {
         if !self.ghost.is_removed(ledger) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the clients of a run ask for.
+//! Requests of a run's clients.
 
 use super::{Held, KEY, Op, Sim, WRONG_KEY, Writable};
 use crate::bookie::ghost::Check;
@@ -65,7 +65,7 @@ impl Sim {
             is_recovery,
             is_high_priority,
         };
-        // A refusal is decided now and answered with the next group; a crash in between leaves nobody told.
+        // A refusal is decided now and answered with the next group; a crash in between leaves it unanswered.
         let is_refused = writable != Writable::Yes
             || (engine.is_fenced(ledger) && !is_recovery)
             || engine.presence(ledger) == LedgerPresence::Removed;
@@ -137,7 +137,7 @@ impl Sim {
         self.ghost.is_key_durable(ledger) && self.random.chance(0.1)
     }
 
-    /// What must become of a write that is submitted now.
+    /// The expected outcome of a write that is submitted now.
     pub(super) fn writable(&self, is_recovery: bool, is_high_priority: bool) -> Writable {
         let status = self.machine().engine.status();
         if status.failed.is_some() {

@@ -82,7 +82,7 @@ impl Sim {
                 self.fill_disk();
             }
             let result = self.open_machine(checked.clone());
-            // What waits has room from now on, and may be gone again before it is tried.
+            // A flush that waits for space has room from now on, which may be used up again before it is tried.
             self.disk.set_capacity(None);
             (self.checked, self.watched) = (Some(checked), Some(watched));
             self.check_call_order()?;
@@ -215,9 +215,9 @@ impl Sim {
             self.replace_disk_after_crash();
             let opened = self.open()?;
             if let (Some(before), None) = (before, &opened) {
-                // A journal that is configured again is read again, empty groups at its end included. What waited for
-                // space in one of the two starts is flushed in the other. Files that a process had unlinked before it was
-                // killed come back with a power cut, and the start after that removes them.
+                // A journal that is configured again is read again, empty groups at its end included. A flush that
+                // waited for space in one of the two starts is done in the other. Files that a process had unlinked
+                // before it was killed come back with a power cut, and the start after that removes them.
                 let found = self.facts()?;
                 let is_same_layout = self.profile.engine.journal_dirs.len() == journals;
                 let is_settled = was_machine && !waited && !self.machine().flushing.is_waiting();

@@ -142,7 +142,7 @@ impl Sim {
         }
     }
 
-    /// What the bookie says of all ledgers. A fault in a state table fails all that is read from it afterwards.
+    /// Checks the bookie's account of all ledgers. A fault in a state table fails all later reads from it.
     fn check_tiered(&mut self, is_sound: bool) -> Check {
         let engine = self.machine().engine.clone();
         for ledger in self.ghost.ledgers() {
@@ -154,7 +154,7 @@ impl Sim {
             if extents.is_err() && is_sound && !self.ghost.is_damaged && !self.disk.is_off() {
                 return Err(format!("T9: the extents of {ledger} cannot be read on a sound disk"));
             }
-            // Somebody else may have moved it in between: nobody does here.
+            // In general it may have moved in between; in this simulation no other task moves it.
             self.ghost.check_tier(ledger, tiered, extents.ok().as_deref())?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Tests of the simulated disk: the common suite, what crashes may do to data and names, determinism.
+//! Tests of the simulated disk: the common suite, the effects of crashes on data and names, determinism.
 
 use super::*;
 use bindery_io::{CheckedDisk, Random, conformance};

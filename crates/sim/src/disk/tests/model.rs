@@ -15,7 +15,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![4 => write, 1 => Just(Step::Sync)], 1..25)
 }
 
-/// What an independent model says about a file: bytes that readers see, and for each sector every content that may
+/// An independent model of a file: bytes that readers see, and for each sector every content that may
 /// be on the medium.
 struct Model {
     sector: usize,
@@ -119,7 +119,7 @@ proptest! {
         }
     }
 
-    /// What the checked disk calls durable is in the durable image, and in what a crash leaves.
+    /// Everything that the checked disk calls durable is in the durable image, and survives a crash.
     #[test]
     fn the_checked_disk_calls_durable_only_what_is(
         steps in prop::collection::vec((steps(), prop::option::of(0u64..20_000)), 1..4),

@@ -136,7 +136,7 @@ fn r30_bk_2983_a_group_that_failed_freezes_nothing() {
 }
 
 /// BookKeeper #4855: a flush wrote a part, failed, and the file was used on, with every later place too early. Here the
-/// file is not touched again, nothing of it counts, and a restart flushes anew from the journal.
+/// file is not touched again, nothing of it counts, and a restart flushes again from the journal.
 #[test]
 fn r3_bk_4855_a_flush_that_fails_half_way_leaves_nothing_that_counts() {
     let second = Path::new("/data/ledgers/0000000000000001.elog");
@@ -157,7 +157,7 @@ fn r3_bk_4855_a_flush_that_fails_half_way_leaves_nothing_that_counts() {
         }
         bookie.disk.order_fault(fault, Some(second));
         bookie.flush();
-        // No space is waited for, without adds; anything else is final.
+        // A full disk only makes the bookie wait, without adds; any other failure is final.
         let status = bookie.machine.engine.status();
         let is_full = fault == FaultKind::SyncNoSpace;
         assert_eq!(

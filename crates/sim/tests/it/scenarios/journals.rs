@@ -61,7 +61,7 @@ fn r5_bk_4844_marks_that_cannot_be_compared_cover_nothing_of_each_other() {
                 }
             }
             assert_eq!(tickets.len(), 2, "one freeze of each");
-            // What was frozen last is flushed first.
+            // The last freeze is flushed first.
             bookie.disk.crash_after(operations);
             for ticket in tickets.into_iter().rev() {
                 bookie.flush_of(ticket);

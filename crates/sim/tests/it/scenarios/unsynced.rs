@@ -48,7 +48,7 @@ fn a_forced_group_that_rots_is_damage_and_not_a_hole() {
     }
 }
 
-/// What nobody forced may be a hole: the start goes on behind it.
+/// A group that no FORCE covers may be a hole: the start goes on behind it.
 #[test]
 fn an_unforced_group_that_is_lost_is_a_hole() {
     let (bookie, _) = three_groups(false);

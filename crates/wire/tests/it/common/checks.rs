@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all. `Err` tells what does not; a panic is a failure too. The libFuzzer targets in
-//! the top-level `fuzz` folder include this file, so that both fuzzers ask the same questions.
+//! Properties that must hold for any bytes at all. `Err` names one that does not; a panic is a failure too. The
+//! libFuzzer targets in the top-level `fuzz` folder include this file, so that both fuzzers check the same properties.
 
 use bindery_wire::v2::{self, Correlation};
 use bindery_wire::v3::{self, DecodeError};
@@ -175,7 +175,7 @@ pub fn v3_request(payload: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What the hand-written reader must have seen of a request, if it may have seen it at all.
+/// The form in which the hand-written reader must have parsed a request, if it may have parsed it at all.
 pub fn hot_form(request: &v3::Request) -> Option<v3::HotRequest<'_>> {
     let v3::Request { txn_id, priority, operation } = request;
     let (txn_id, priority) = (*txn_id, *priority);

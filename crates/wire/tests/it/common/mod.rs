@@ -1,4 +1,4 @@
-//! What several tests of the codecs share: generated requests and responses, captures, checks.
+//! Parts that several tests of the codecs share: generated requests and responses, captures, checks.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod checks;

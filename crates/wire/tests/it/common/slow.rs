@@ -1,7 +1,7 @@
 //! A second v2 decoder, written from the tables of the protocol reference (sections 1.3 to 1.5) with offsets instead of
 //! a cursor, to compare the real one with. It shares no code with the crate.
 
-/// What a packet means, as plain data.
+/// The meaning of a packet, as plain data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
     /// No answer exists.
