@@ -195,7 +195,10 @@ fn nodes_that_somebody_changed_by_hand_are_mended_as_the_errors_say() {
     let (code, log) = Bookie::spawn(&place.metadata(), &data, &options).end();
     assert_eq!(code, Some(1), "{log}");
     assert!(log.contains("/ledgers/available is missing") && log.contains("bindery cluster init"), "{log}");
-    assert!(done(&place.run(&["cluster", "init"])).ends_with("mended: nodes below which bookies register were missing"));
+    assert!(
+        done(&place.run(&["cluster", "init"]))
+            .ends_with("mended: nodes below which bookies register were missing")
+    );
     let mut bookie = Bookie::spawn(&place.metadata(), &data, &options);
     assert!(bookie.line("serving").is_some());
     bookie.stop();
