@@ -170,3 +170,19 @@ metric() { # name, admin ports: the sum of its series on all of them
   for admin in "$@"; do ask "${admin##*:}" 'GET /metrics HTTP/1.0\r\n\r\n'; done |
     awk -v name="$name" '{ split($1, of, "{"); if (of[1] == name) sum += $2 } END { printf "%.0f\n", sum }'
 }
+
+# The value of a name in a line of JSON; for benchmarks.
+field() { sed -n "s/.*\"$1\": \{0,1\}\([^,}]*\).*/\1/p" <<<"$2"; } # name, JSON
+
+# Authorities and certificates of openssl, in $scratch: NAME.pem and NAME.key.
+openssl_key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
+authority() { # name
+  openssl req -x509 "${openssl_key[@]}" -days 2 -keyout "$scratch/$1.key" -out "$scratch/$1.pem" -subj "/CN=$1" 2>>"$scratch/openssl.log" ||
+    die "openssl cannot make the authority $1"
+}
+certificate() { # name, use, authority, names (default: of this machine), subject (default: /CN=NAME)
+  printf 'subjectAltName=%s\nextendedKeyUsage=%s\n' "${4:-DNS:localhost,IP:127.0.0.1}" "$2" >"$scratch/$1.ext"
+  { openssl req "${openssl_key[@]}" -keyout "$scratch/$1.key" -out "$scratch/$1.csr" -subj "${5:-/CN=$1}" &&
+    openssl x509 -req -in "$scratch/$1.csr" -CA "$scratch/$3.pem" -CAkey "$scratch/$3.key" -CAcreateserial -days 2 \
+      -extfile "$scratch/$1.ext" -out "$scratch/$1.pem"; } 2>>"$scratch/openssl.log" || die "openssl cannot make $1"
+}
