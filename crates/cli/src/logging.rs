@@ -21,15 +21,15 @@ pub fn say_failure(failure: &Failure) {
             true if tracing::enabled!(tracing::Level::ERROR) => {
                 tracing::error!(exit_code = failure.code, "{fault}");
             }
-            // Why it ends is no matter of what RUST_LOG selects.
-            true => output::say(json!({
-                "level": "ERROR",
-                "fields": { "message": fault, "exit_code": failure.code },
-                "target": module_path!(),
-            })),
+            true => say_unfiltered(json!({ "message": fault, "exit_code": failure.code })),
             false => output::say(format!("bindery: {fault}")),
         }
     }
+}
+
+/// A line of the log whatever `RUST_LOG` selects: it does not hide why a process ends.
+fn say_unfiltered(fields: serde_json::Value) {
+    output::say(json!({ "level": "ERROR", "fields": fields, "target": module_path!() }));
 }
 
 /// A panic as a line of the log, with a backtrace if `RUST_BACKTRACE` asks for one.
@@ -44,16 +44,11 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
     match tracing::enabled!(tracing::Level::ERROR) {
         true => tracing::error!(location, thread, backtrace, "panic, which is a bug: {message}"),
-        // As with other last words: RUST_LOG does not hide why a process ends.
-        false => output::say(json!({
-            "level": "ERROR",
-            "fields": {
-                "message": format!("panic, which is a bug: {message}"),
-                "location": location,
-                "thread": thread,
-                "backtrace": backtrace,
-            },
-            "target": module_path!(),
+        false => say_unfiltered(json!({
+            "message": format!("panic, which is a bug: {message}"),
+            "location": location,
+            "thread": thread,
+            "backtrace": backtrace,
         })),
     }
 }

@@ -259,28 +259,16 @@ pub(super) async fn give_back(inner: &Inner) -> bool {
     // What is marked, the next writer looks up.
     Handover::Idle { next, length_bytes, is_whole: false }.set(&mut metadata);
     let ledgers = inner.shared.layout.ledgers();
-    let mut retry = Retry::new(inner.shared.limits.metadata_patience);
-    let mut may_be_written = false;
-    loop {
-        // Refused when anything else became of it since.
-        let error = match ledgers.update(inner.id, &metadata, claim.version).await {
-            Ok(_) => return true,
-            Err(error) => error,
-        };
-        if error.is_transient() && retry.pause().await {
-            may_be_written = true;
-            continue;
-        }
-        // The attempt before may have been the one that changed the version.
-        if may_be_written
-            && let Ok(stored) = ledgers.get_latest(inner.id).await
-            && stored.metadata == metadata
-        {
-            return true;
-        }
+    // Refused when anything else became of it since.
+    let update = || ledgers.update(inner.id, &metadata, claim.version);
+    let Err(error) = inner.shared.patiently(LedgerError::is_transient, update).await else { return true };
+    // An attempt whose outcome is unknown may be the one that changed the version.
+    let stored = ledgers.get_latest(inner.id).await;
+    let is_written = stored.is_ok_and(|stored| stored.metadata == metadata);
+    if !is_written {
         tracing::debug!(ledger_id = %inner.id, %error, "the ledger is not given back");
-        return false;
     }
+    is_written
 }
 
 /// Writes an explicit LAC (protocol reference, section 3.3), as well as it goes: the next entry says it again. Each task
