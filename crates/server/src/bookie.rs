@@ -128,7 +128,7 @@ pub struct Bookie {
     events: mpsc::Receiver<RegistrationEvent>,
     engine: EngineThreads,
     stop_serving: Arc<Latch>,
-    /// Set when nothing is served any more: until then adds wait for words.
+    /// Set when nothing is served any more: until then parked adds are settled.
     stop_metadata_checks: Arc<Latch>,
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,

@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 const EUA: ErrorCode = ErrorCode::Unauthorized;
-/// See `connection::reader::authenticate`.
+/// See `connection::ingest::authenticate`.
 const FRAMES_MAX: usize = 32;
 
 /// Users of all kinds, each with its name as password.

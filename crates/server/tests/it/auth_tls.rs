@@ -28,7 +28,7 @@ fn plain_login(user: &str, password: &str) -> Operation {
     Operation::Auth(proto::AuthMessage { auth_plugin_name: "sasl-plain".to_owned(), payload })
 }
 
-/// `connection::reader::authenticate` invariant 4 and `turns` invariant 3.
+/// `connection::ingest::authenticate` invariant 4 and `turns` invariant 3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logins_that_wait_for_a_turn_hold_little_and_are_few() {
     let authority = Authority::new("authority");
@@ -104,7 +104,7 @@ async fn plain_frame(socket: &mut TcpStream) -> Bytes {
     payload.into()
 }
 
-/// `connection::reader::early_auth` invariant 2.
+/// `connection::ingest::early_auth` invariant 2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_exchange_from_before_tls_is_completed() {
     let authority = Authority::new("authority");
@@ -137,7 +137,7 @@ async fn no_exchange_from_before_tls_is_completed() {
     bookie.stop().await;
 }
 
-/// `connection::reader::start_tls` invariant 3: silence behind the handshake has an end, too.
+/// `connection::ingest::start_tls` invariant 3: silence behind the handshake has an end, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_to_log_in_runs_from_the_handshake_on() {
     let authority = Authority::new("authority");

@@ -53,7 +53,7 @@ pub(in crate::connection) struct Frames<'a, 'f> {
     /// Room for answers that was used.
     pub(super) promised: usize,
     pub(in crate::connection) received: Received,
-    /// Until they are handled, or wait (bulk invariant 1).
+    /// Until they are handled, or wait (slice_turns invariant 1).
     pub(super) turn: Option<SliceTurn>,
     /// Reads that the queue takes for certain.
     pub(in crate::connection) read_room: usize,
@@ -366,7 +366,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
     }
 
-    /// How much of that was for want of memory (late invariant 3).
+    /// How much of that was for want of memory (late_adds invariant 3).
     pub(super) fn age_for_want_of_memory(&self) -> Duration {
         let now_ns = self.shared.clock.monotonic_ns();
         self.connection.age(self.received_ns, now_ns).min(self.shared.pressure.lasts(now_ns))

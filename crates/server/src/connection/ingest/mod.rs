@@ -127,7 +127,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>) -> CloseRea
         let lease = match pool.try_acquire(size as u64) {
             Some(lease) => lease,
             None => {
-                // A task that waits holds no turn (bulk invariant 1).
+                // A task that waits holds no turn (slice_turns invariant 1).
                 turn = None;
                 match lease(connection, pool, size, None, Wait::Inbound).await {
                     Ok(lease) => lease,

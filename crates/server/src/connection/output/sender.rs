@@ -441,7 +441,7 @@ impl Sender {
         (has_more, sent)
     }
 
-    /// True when it is the turn of this connection's reads (bulk invariant 2). Bytes and slots that came are not kept
+    /// True when it is the turn of this connection's reads (slice_turns invariant 2). Bytes and slots that came are not kept
     /// waiting.
     fn may_start(&mut self) -> bool {
         let held = self.connection.reads.lock().in_hand();
