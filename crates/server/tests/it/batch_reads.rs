@@ -141,7 +141,9 @@ async fn r32_bk_4789_a_batch_ends_before_damage_and_can_be_asked_for_again() {
         assert_eq!(bookie.add(1, entry).await, ErrorCode::Ok);
     }
     bookie.flushed(4).await;
+    bookie.stop().await;
     damage_entry(dir.path(), &hello(1, 2));
+    let bookie = start_whole(config_that_flushes(dir.path()), &cluster).await;
 
     let mut socket = TcpStream::connect(bookie.address).await.unwrap();
     let good = |range: std::ops::Range<i64>| range.map(|entry| hello(1, entry)).collect::<Vec<_>>();

@@ -39,7 +39,8 @@ fn is_there(ledger: i64, entry: i64) -> bool {
 
 /// A bookie with both ledgers in entry logs, some entries of the first damaged.
 async fn filled(dir: &std::path::Path) -> Running {
-    let bookie = start(config_that_flushes(dir), &cluster().await).await;
+    let cluster = cluster().await;
+    let bookie = start(config_that_flushes(dir), &cluster).await;
     let mut stored = 0;
     for (ledger, entry) in (1..3).flat_map(|ledger| (0..ENTRIES).map(move |entry| (ledger, entry))) {
         if is_there(ledger, entry) {
@@ -48,8 +49,9 @@ async fn filled(dir: &std::path::Path) -> Running {
         }
     }
     bookie.flushed(stored).await;
+    bookie.stop().await;
     DAMAGED.iter().for_each(|entry| damage_entry(dir, &hello(1, *entry)));
-    bookie
+    start(config_that_flushes(dir), &cluster).await
 }
 
 /// A batch has what its limits admit of the entries from its first one on, up to the first that is not there or is damaged.
