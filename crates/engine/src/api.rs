@@ -1,7 +1,7 @@
 //! Requests to the engine and its answers: plain data, no behaviour.
 
-use bindery_io::chunk::ChunkSlice;
 use bindery_types::{EntryId, LedgerId, MasterKey};
+use std::collections::BTreeMap;
 
 /// Where the answer to an add goes. The engine carries it and never looks inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,22 @@ pub trait AddSink: Send + Sync {
 /// Called once with the outcome, on the completion thread; must not block. Dropped uncalled only at shutdown.
 pub type Waiter = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
 
+/// What became of a request with a waiter.
+#[must_use]
+pub(crate) enum Answer {
+    /// The answer is known: call the waiter with it, without the shard's lock.
+    Now(Waiter, Result<(), Refusal>),
+    /// The shard keeps the waiter, until its record is durable.
+    Later,
+}
+
+#[cfg(test)]
+impl Answer {
+    pub(crate) fn is_later(&self) -> bool {
+        matches!(self, Answer::Later)
+    }
+}
+
 /// Why a request was not served; each maps to one wire code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -166,18 +182,6 @@ pub enum EntryRef {
     Last,
 }
 
-/// Where a durable entry was found.
-pub enum Lookup {
-    /// In memory: the entry's bytes. Copy them out soon; the slice keeps a journal chunk in use.
-    Memory(ChunkSlice),
-    /// On disk: load it on a thread that may block.
-    Disk(crate::DiskRead),
-    /// In object storage, and nowhere here: [`crate::Engine::tier_extent`] says where.
-    Tiered(crate::TieredRead),
-    /// The only copy is not durable yet: ask again after [`crate::Engine::when_durable`] at this point.
-    Undurable(DurablePoint),
-}
-
 /// A position in the journal order of one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DurablePoint {
@@ -212,4 +216,35 @@ pub struct PollId {
     pub(crate) previous: i64,
     /// In the order in which they came, of all polls of a shard.
     pub(crate) number: u64,
+}
+
+/// What an operator should know about an engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Adds are refused, except with high priority.
+    pub is_read_only: bool,
+    /// Adds with high priority find room, read-only or not.
+    pub takes_high_priority: bool,
+    /// Bytes that recoveries may still add while no other adds are taken; `u64::MAX` without a bound.
+    pub recovery_reserve_bytes: u64,
+    /// Adds of recoveries that were refused because that, or the room for them in a journal, was used up.
+    pub recoveries_refused: u64,
+    /// The first failure of journal or storage. Nothing is acknowledged any more; reads go on.
+    pub failed: Option<String>,
+    /// Writes that found no space on their volume and are tried again until they do; no add is taken meanwhile but those of
+    /// recoveries, as far as the reserve goes.
+    pub waits_for_space: Option<String>,
+    /// The same for want of a file descriptor, which says nothing about any volume.
+    pub waits_for_descriptor: Option<String>,
+    /// Ledger directories that failed while the others went on, by their number, and why.
+    pub directories_failed: BTreeMap<usize, String>,
+    /// False: acknowledged adds may be lost in a power cut.
+    pub journal_sync: bool,
+}
+
+impl Status {
+    /// What waits for space or for a file descriptor.
+    pub fn waits(&self) -> Option<&str> {
+        self.waits_for_space.as_deref().or(self.waits_for_descriptor.as_deref())
+    }
 }

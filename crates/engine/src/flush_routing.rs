@@ -23,14 +23,12 @@
 //! # Limits
 //! Tickets that wait: those that were made before, also by a start, one for each journal. Nothing bounds how long.
 
-use crate::engine::{Engine, Wanting};
-use crate::machine::{FlushError, Flushed, Flushing, FreezeTicket};
+use crate::tickets::FreezeTicket;
 use bindery_io::Shortage;
 use bindery_storage::{
     DirectoryCommit, DirectoryError, JournalMark, LedgerDirectory, Mark, Meta, WriteError,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::Ordering;
 
 /// One directory's share of a ticket: places in its list of frozen caches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,7 +72,7 @@ struct Waiting {
     tried_ns: u64,
 }
 
-/// What became of the directories of a [`Flushing`].
+/// What became of the ledger directories, and the tickets that wait.
 pub(crate) struct FlushRouting {
     /// Of each directory, why it failed.
     failed: Vec<Option<String>>,
@@ -109,7 +107,7 @@ impl FlushRouting {
     }
 
     /// There would be a directory left.
-    fn may_lose_another(&self) -> bool {
+    pub(crate) fn may_lose_another(&self) -> bool {
         self.may_lose && self.failed.iter().filter(|failed| failed.is_none()).count() > 1
     }
 
@@ -118,8 +116,60 @@ impl FlushRouting {
         !self.waiting.is_empty()
     }
 
+    /// `directory` takes no more changes. True when this is the first reason.
+    pub(crate) fn on_failed(&mut self, directory: usize, reason: &str) -> bool {
+        let is_first = self.failed[directory].is_none();
+        self.failed[directory].get_or_insert_with(|| reason.to_owned());
+        is_first
+    }
+
+    /// A directory is left, and the others may go on without those that failed.
+    pub(crate) fn has_one_left(&self) -> bool {
+        self.failed.iter().any(Option::is_none) && self.may_lose
+    }
+
+    /// The directories that failed, when the others have not been told of all of them.
+    pub(crate) fn untold(&self) -> Option<Vec<u32>> {
+        let is_untold = |(failed, told): (&Option<String>, &bool)| failed.is_some() && !told;
+        self.failed.iter().zip(&self.told).any(is_untold).then(|| {
+            (0u32..).zip(&self.failed).filter_map(|(index, failed)| failed.as_ref().map(|_| index)).collect()
+        })
+    }
+
+    /// The others know that these failed.
+    pub(crate) fn on_told(&mut self, failed: &[u32]) {
+        failed.iter().for_each(|index| self.told[*index as usize] = true);
+    }
+
+    /// A ticket waits for space with the parts that are left of it.
+    pub(crate) fn put_aside(&mut self, ticket: FreezeTicket, left: Left, now_ns: u64) {
+        self.waiting.push_back(Waiting { ticket, left, tried_ns: now_ns });
+    }
+
+    /// When the ticket that is tried next was tried last.
+    pub(crate) fn tried_ns(&self) -> Option<u64> {
+        self.waiting.front().map(|waiting| waiting.tried_ns)
+    }
+
+    /// Takes it out.
+    pub(crate) fn take_waiting(&mut self) -> Option<(FreezeTicket, Left)> {
+        self.waiting.pop_front().map(|waiting| (waiting.ticket, waiting.left))
+    }
+
+    /// Spreads the part of a ticket that a directory lost over the others.
+    pub(crate) fn move_part(&self, lost: Part, ticket: &FreezeTicket, full: &[bool], left: &mut Left) {
+        for place in lost.entries {
+            let home = self.home_of_entries(ticket.frozen[place].0, full);
+            left.entry(home).or_default().entries.push(place);
+        }
+        for place in lost.states {
+            let home = self.home(ticket.frozen[place].0);
+            left.entry(home).or_default().states.push(place);
+        }
+    }
+
     /// The directory for the states of a shard: its own, or the next that did not fail.
-    fn home(&self, shard: usize) -> usize {
+    pub(crate) fn home(&self, shard: usize) -> usize {
         self.first(shard, |directory| !self.has_failed(directory)).expect("a directory is left")
     }
 
@@ -136,7 +186,7 @@ impl FlushRouting {
     }
 
     /// A part for every directory that did not fail, empty ones included: each commits the mark.
-    fn spread(&self, shards: impl Iterator<Item = usize>, full: &[bool]) -> Left {
+    pub(crate) fn spread(&self, shards: impl Iterator<Item = usize>, full: &[bool]) -> Left {
         let healthy = (0..self.failed.len()).filter(|directory| !self.has_failed(*directory));
         let mut left: Left = healthy.map(|directory| (directory, Part::default())).collect();
         for (place, shard) in shards.enumerate() {
@@ -196,174 +246,6 @@ pub(crate) fn take_back(
         }
     }
     Ok(())
-}
-
-impl Flushing {
-    pub(crate) fn spread(&self, ticket: &FreezeTicket) -> Left {
-        let full = self.engine.full_directories();
-        self.routing.spread(ticket.frozen.iter().map(|(shard, _)| *shard), &full)
-    }
-
-    /// The directory that the state of a shard's ledgers goes to.
-    pub(crate) fn home(&self, shard: usize) -> usize {
-        self.routing.home(shard)
-    }
-
-    /// What a commit that did not go through says about its directory.
-    pub(crate) fn fault_of(&self, index: usize, error: &DirectoryError) -> StorageFault {
-        // One that has to be opened again for want of space may lack a descriptor for that.
-        match (self.directories[index].lacks_space(), error.lacks_descriptor()) {
-            (_, true) => StorageFault::Short(Shortage::Descriptors, error.to_string()),
-            (true, false) => StorageFault::Short(Shortage::Space, error.to_string()),
-            (false, false) => StorageFault::Failed(error.to_string()),
-        }
-    }
-
-    /// `index` did not take its part, which is in `left`: puts the ticket aside, or spreads the part over the others.
-    /// `Ok` gives the ticket back: go on with what is left.
-    pub(crate) fn after_fault(
-        &mut self,
-        index: usize,
-        fault: StorageFault,
-        ticket: FreezeTicket,
-        left: &mut Left,
-    ) -> Result<FreezeTicket, FlushError> {
-        self.engine.pacing.written.store(0, Ordering::Release);
-        let reason = match fault {
-            StorageFault::Short(what, reason) => {
-                let error = self.error(index, reason);
-                let tried_ns = self.clock.monotonic_ns();
-                self.routing.waiting.push_back(Waiting { ticket, left: std::mem::take(left), tried_ns });
-                self.engine.wait_for(Wanting::Flush, Some((what, error.to_string())));
-                return Err(error);
-            }
-            StorageFault::Failed(reason) => reason,
-        };
-        let error = self.fail(index, reason);
-        if self.engine.is_storage_lost() {
-            return Err(error);
-        }
-        let lost = left.remove(&index).unwrap_or_default();
-        let full = self.engine.full_directories();
-        for place in lost.entries {
-            let home = self.routing.home_of_entries(ticket.frozen[place].0, &full);
-            left.entry(home).or_default().entries.push(place);
-        }
-        for place in lost.states {
-            let home = self.routing.home(ticket.frozen[place].0);
-            left.entry(home).or_default().states.push(place);
-        }
-        Ok(ticket)
-    }
-
-    /// Writes down which directories are out, in each of the others, before anything is released that only the marks
-    /// of the lost ones still called for (invariant 1).
-    pub(crate) fn tell_who_is_out(&mut self) -> Result<(), (usize, StorageFault)> {
-        loop {
-            let news = (0..self.directories.len())
-                .any(|index| self.routing.has_failed(index) && !self.routing.told[index]);
-            if !news {
-                return Ok(());
-            }
-            let out: Vec<u32> = (0u32..)
-                .zip(&self.routing.failed)
-                .filter_map(|(index, failed)| failed.as_ref().map(|_| index))
-                .collect();
-            let mut fault = None;
-            for index in 0..self.directories.len() {
-                if self.routing.has_failed(index) {
-                    continue;
-                }
-                let meta = Meta { out: out.clone(), ..crate::open::meta_of(&self.engine.config, index) };
-                let commit = DirectoryCommit { meta: Some(&meta), ..Default::default() };
-                if let Err(error) = self.directories[index].commit(&commit) {
-                    fault = Some((index, self.fault_of(index, &error)));
-                    break;
-                }
-            }
-            match fault {
-                None => {
-                    for index in out {
-                        self.routing.told[index as usize] = true;
-                    }
-                }
-                Some((index, StorageFault::Failed(reason))) if self.routing.may_lose_another() => {
-                    self.fail(index, reason);
-                }
-                Some(fault) => return Err(fault),
-            }
-        }
-    }
-
-    /// Tries what waits for space again, when that is due. `None`: nothing is due.
-    pub fn retry(&mut self) -> Option<Result<Flushed, FlushError>> {
-        let now = self.clock.monotonic_ns();
-        let pause = u64::try_from(self.engine.config.space_retry_interval.as_nanos()).unwrap_or(u64::MAX);
-        if now.saturating_sub(self.routing.waiting.front()?.tried_ns) < pause {
-            return None;
-        }
-        if self.engine.is_storage_lost() {
-            return None;
-        }
-        let waiting = self.routing.waiting.pop_front()?;
-        let flushed = self.flush_left(waiting.ticket, waiting.left);
-        if flushed.is_ok() && !self.routing.is_waiting() {
-            self.engine.wait_for(Wanting::Flush, None);
-        }
-        Some(flushed)
-    }
-
-    /// True while a flush waits for space. No other ticket can be flushed then.
-    pub fn is_waiting(&self) -> bool {
-        self.routing.is_waiting()
-    }
-
-    /// The last failure, when no directory is left.
-    pub(crate) fn lost(&self) -> Option<FlushError> {
-        let index = self.directories.len() - 1;
-        let reason = self.routing.failed[index].clone().unwrap_or_default();
-        self.engine.is_storage_lost().then(|| self.error(index, reason))
-    }
-
-    pub(crate) fn error(&self, index: usize, reason: String) -> FlushError {
-        FlushError::new(self.engine.config.ledger_dirs[index].display().to_string(), reason)
-    }
-
-    /// A directory can take no more changes. The others go on; without any, this bookie takes no adds.
-    pub(crate) fn fail(&mut self, index: usize, reason: String) -> FlushError {
-        let error = self.error(index, reason);
-        let routing = &mut self.routing;
-        let is_first = routing.failed[index].is_none();
-        routing.failed[index].get_or_insert_with(|| error.to_string());
-        let is_one_left = routing.failed.iter().any(Option::is_none) && routing.may_lose;
-        if is_first {
-            self.engine.lose_directory(index, error.to_string());
-        }
-        if is_one_left {
-            if is_first {
-                tracing::error!(
-                    %error,
-                    "a ledger directory failed: the others take what it would; what is on it alone may be unreadable. \
-                     Replace the disk: see the guide, one bad directory"
-                );
-            }
-        } else {
-            tracing::error!(%error, "ledger storage failed: this bookie takes no adds any more; reads go on");
-            self.engine.lose_storage(&error.to_string());
-        }
-        error
-    }
-}
-
-impl Engine {
-    /// Directories that should get no entries, because they are nearly full; the others take theirs.
-    pub fn set_full_directories(&self, full: &[bool]) {
-        full.clone_into(&mut self.full.lock());
-    }
-
-    pub(crate) fn full_directories(&self) -> Vec<bool> {
-        self.full.lock().clone()
-    }
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@
 //!    hangs, after everything that was answered before it began was delivered.
 
 use crate::api::GroupTimes;
-use crate::engine::Engine;
-use crate::machine::Completions;
+use crate::completions::Completions;
+use crate::shared::Shared;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) struct HungWrite {
     write: NonZeroU64,
 }
 
-impl Engine {
+impl Shared {
     /// Writes of journals that hang, while this engine is read-only.
     pub(crate) fn hung_writes(&self, now_ns: u64) -> Vec<HungWrite> {
         if !self.is_read_only() {
@@ -53,7 +53,7 @@ impl Engine {
     }
 
     /// The same of a journal that a simulator holds between cut and finish.
-    pub fn refuse_ahead(&self, journal: usize) -> Completions {
+    pub(crate) fn refuse_ahead(&self, journal: usize) -> Completions {
         self.refuse_while(journal, 0, || true)
     }
 
@@ -61,7 +61,7 @@ impl Engine {
         let (mut shards, mut grants) = (Vec::new(), Vec::new());
         for index in self.shards_of(journal) {
             let refused = {
-                let mut shard = self.shards[index].lock();
+                let mut shard = self.lock(index);
                 if hangs() { shard.take_refusals_ahead() } else { Vec::new() }
             };
             if !refused.is_empty() {

@@ -16,8 +16,22 @@
 //! The cores do no I/O of their own, read no clock and spawn nothing; [`Machine`] is stepped by the threads of
 //! [`threads`] in the binary and by the scheduler in the simulator.
 //!
-//! Invariants and limits stand with the part that keeps them: `shard`, `admission_queue`, `machine`, `open`, `write_cache`, `lagging`,
-//! `pacing`, `space`, `tier`.
+//! # Modules
+//! Each knows those below it only (`.ci/modules` checks that):
+//! ```text
+//! threads                                   what runs the steps
+//! open                                      Machine
+//! engine · journaling · flushing            requests; the steps of a journal; the steps of the ledger directories
+//! space                                     upkeep of the directories, between two flushes
+//! directories                               which of them failed
+//! shared                                    the state that all of these have in common
+//! shard                                     ledgers, under one lock
+//! ledger · lookup                           one ledger; reads that memory does not answer
+//! write_cache · tier · tickets · api · ...  what passes between them
+//! ```
+//!
+//! Invariants and limits stand with the part that keeps them: `shard`, `admission_queue`, `journaling`, `flushing`, `flush_routing`,
+//! `direct_fence`, `open`, `write_cache`, `lagging`, `pacing`, `space`, `tier`.
 //!
 //! # Not here
 //! Sockets, protocols and metadata (server). Which ledgers are garbage is decided here (`GarbageRound`), on what the
@@ -25,47 +39,58 @@
 
 mod admission_queue;
 mod api;
+mod completions;
 mod config;
 mod direct_fence;
+mod directories;
 mod engine;
 mod flush_routing;
+mod flushing;
 mod garbage;
 mod hung;
+mod journaling;
 mod journals;
 mod lagging;
 mod ledger;
 mod ledger_map;
 mod lookup;
-mod machine;
 mod open;
 mod pacing;
 mod polls;
 mod pulse;
 mod rare;
+mod run_set;
 mod shard;
+mod shared;
 mod signal;
 mod space;
+mod space_desk;
 mod stats;
 pub mod threads;
+mod tickets;
 mod tier;
 mod write_cache;
 
 pub use admission_queue::{AdmissionGrant, Admittance, RoomWaiter};
 pub use api::{
-    Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, GroupTimes, LedgerPresence, Lookup,
-    MetadataVerdict, Origin, Poll, PollId, Refusal, Waiter,
+    Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, GroupTimes, LedgerPresence,
+    MetadataVerdict, Origin, Poll, PollId, Refusal, Status, Waiter,
 };
+pub use completions::Completions;
 pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
-pub use engine::{Engine, Status};
+pub use directories::FlushError;
+pub use engine::Engine;
+pub use flushing::Flushing;
 pub use garbage::{AcceptedGap, Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
+pub use journaling::{InFlight, Journaling};
 pub use journals::JournalStats;
-pub use lookup::DiskRead;
-pub use machine::{Completions, FlushError, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
+pub use lookup::{DiskRead, Lookup};
 pub use open::{Machine, OpenError, ReplayFault, WantOfSpace};
 pub use pulse::JournalPulse;
-pub use space::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
+pub use space_desk::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
 pub use stats::EngineStats;
 pub use threads::{EngineThreads, StopError};
+pub use tickets::{Flushed, FreezeTicket};
 pub use tier::{Compared, LocalChecksum, ReconcileWaiter, Reconciled, Tiered, TieredRead, TrimError};
 
 pub use bindery_storage::{Ahead, FoundRun, Patience, TOGETHER_ENTRIES_MAX};

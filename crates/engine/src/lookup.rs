@@ -1,9 +1,10 @@
 //! Reads that memory does not answer: which runs may hold the entry, then the disk.
 
-use crate::api::{EntryRun, Refusal};
-use crate::shard::Otherwise;
+use crate::api::{DurablePoint, Refusal};
+use crate::run_set::RunSet;
 use crate::tier::TieredRead;
 use bindery_io::canary::{Canaries, Canary};
+use bindery_io::chunk::ChunkSlice;
 use bindery_storage::{
     Ahead, Coverage, FoundEntry, Generation, Lead, LogView, ReadError, SoleRun, Source, TryReadError, locate,
     try_locate,
@@ -13,6 +14,29 @@ use std::sync::Arc;
 
 /// What readers see of each ledger directory.
 pub(crate) type Views = [Arc<LogView>];
+
+/// Where a durable entry was found.
+pub enum Lookup {
+    /// In memory: the entry's bytes. Copy them out soon; the slice keeps a journal chunk in use.
+    Memory(ChunkSlice),
+    /// On disk: load it on a thread that may block.
+    Disk(DiskRead),
+    /// In object storage, and nowhere here: [`crate::Engine::tier_extent`] says where.
+    Tiered(TieredRead),
+    /// The only copy is not durable yet: ask again after [`crate::Engine::when_durable`] at this point.
+    Undurable(DurablePoint),
+}
+
+/// The answer when no durable copy is found anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    /// It is not here.
+    NoEntry,
+    /// The ledger is in limbo.
+    Unknown,
+    /// A copy at this sequence is on its way to the disk; `in_limbo` as in [`Otherwise::Unknown`].
+    Undurable { sequence: u64, in_limbo: bool },
+}
 
 /// A read that memory does not answer. Holds the logs it may need open.
 pub struct DiskRead {
@@ -227,9 +251,9 @@ pub(crate) fn entries_on_disk(
         Refusal::Io
     };
     for view in views {
-        let (first, last) = runs.within;
+        let (first, last) = runs.bounds();
         for Source { log, extent } in view.runs_within(ledger, first, last).map_err(failed)? {
-            if extent.generation.0 < hidden_below || runs.is_too_much {
+            if extent.generation.0 < hidden_below || runs.is_too_much() {
                 continue;
             }
             match extent.regular_ids() {
@@ -239,107 +263,4 @@ pub(crate) fn entries_on_disk(
         }
     }
     Ok(())
-}
-
-/// Ids that come in any order and with duplicates, as runs.
-///
-/// # Limits
-/// Twice `max` runs are held; it gives up when more than `max` are left once those that touch are joined.
-pub(crate) struct RunSet {
-    runs: Vec<EntryRun>,
-    max: usize,
-    is_too_much: bool,
-    /// Others are left out.
-    within: (EntryId, EntryId),
-}
-
-impl RunSet {
-    pub(crate) fn new(max: usize) -> RunSet {
-        RunSet { runs: Vec::new(), max, is_too_much: false, within: (EntryId::FIRST, EntryId::MAX) }
-    }
-
-    /// Those from `first` to `last`, however many runs they are.
-    pub(crate) fn within(first: EntryId, last: EntryId) -> RunSet {
-        RunSet { within: (first, last), ..RunSet::new(usize::MAX) }
-    }
-
-    /// Adds ids; the cheapest when they ascend.
-    pub(crate) fn extend(&mut self, entries: impl IntoIterator<Item = EntryId>) {
-        let (first, last) = self.within;
-        for entry in entries.into_iter().filter(|entry| *entry >= first && *entry <= last) {
-            match self.runs.last_mut() {
-                Some(run) if run.last.get().checked_add(1) == Some(entry.get()) => run.last = entry,
-                _ if self.is_too_much => return,
-                _ => {
-                    if self.runs.len() / 2 >= self.max {
-                        self.join();
-                        self.is_too_much = self.runs.len() > self.max;
-                    }
-                    self.runs.push(EntryRun { first: entry, last: entry });
-                }
-            }
-        }
-    }
-
-    /// Adds a run.
-    pub(crate) fn add(&mut self, run: EntryRun) {
-        let run = EntryRun { first: run.first.max(self.within.0), last: run.last.min(self.within.1) };
-        if run.first > run.last {
-            return;
-        }
-        self.extend([run.first]);
-        if !self.is_too_much
-            && let Some(last) = self.runs.last_mut()
-        {
-            last.last = last.last.max(run.last);
-        }
-    }
-
-    /// Joins runs that touch or overlap.
-    fn join(&mut self) {
-        self.runs.sort_unstable_by_key(|run| run.first);
-        self.runs.dedup_by(|next, run| {
-            let touches = next.first.get() <= run.last.get().saturating_add(1);
-            if touches {
-                run.last = run.last.max(next.last);
-            }
-            touches
-        });
-    }
-
-    /// Maximal runs, ascending; `None` when they are more than `max`.
-    pub(crate) fn finish(mut self) -> Option<Vec<EntryRun>> {
-        self.join();
-        (!self.is_too_much && self.runs.len() <= self.max).then_some(self.runs)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ends(ids: impl IntoIterator<Item = i64>, max: usize) -> Option<Vec<(i64, i64)>> {
-        let mut runs = RunSet::new(max);
-        runs.extend(ids.into_iter().map(|id| EntryId::new(id).unwrap()));
-        Some(runs.finish()?.iter().map(|run| (run.first.get(), run.last.get())).collect())
-    }
-
-    #[test]
-    fn runs_are_maximal() {
-        assert_eq!(ends([5, 3, 4, 4, 9, 0], usize::MAX).unwrap(), [(0, 0), (3, 5), (9, 9)]);
-        assert_eq!(ends([], 1).unwrap(), []);
-        assert_eq!(ends([i64::MAX, i64::MAX], 1).unwrap(), [(i64::MAX, i64::MAX)]);
-    }
-
-    #[test]
-    fn a_set_of_runs_stays_within_its_limit() {
-        // Evens, then odds: 1000 runs first, one in the end.
-        let evens_and_odds = (0..2000).step_by(2).chain((1..2000).step_by(2));
-        assert_eq!(ends(evens_and_odds.clone(), 1000).unwrap(), [(0, 1999)]);
-        assert_eq!(ends(evens_and_odds, 499), None);
-        assert_eq!(ends((0..300).step_by(3), 99), None);
-        assert_eq!(ends((0..300).step_by(3), 100).unwrap().len(), 100);
-        // The same ids again and again take no more room.
-        assert_eq!(ends((0..100).flat_map(|_| (0..30).step_by(3)), 10).unwrap().len(), 10);
-    }
 }

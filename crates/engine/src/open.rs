@@ -10,12 +10,15 @@
 //!    a change of the number of shards, journals or directories needs no further step.
 
 use crate::config::{ConfigFaults, EngineConfig};
+use crate::directories::{Directories, FlushError, meta_of};
 use crate::engine::Engine;
-use crate::flush_routing::{FlushRouting, take_back};
+use crate::flush_routing::take_back;
+use crate::flushing::Flushing;
+use crate::journaling::{Journaling, mark_of};
 use crate::journals::MarkVector;
-use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
 use crate::shard::NoRoom;
-use crate::space::Space;
+use crate::shared::Shared;
+use crate::tickets::FreezeTicket;
 #[cfg(debug_assertions)]
 use bindery_io::canary::{CachedDisk, Canary};
 use bindery_io::{Clock, Disk, OpenMode, Random, create_durable_dir};
@@ -263,72 +266,56 @@ impl Machine {
         // A removed ledger hides generations that may have gone with their logs: new generations are above them too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
-        let directory_count = directories.len();
-        let engine = Arc::new(Engine::new(config, views, tiers, memory, highest_ledger));
-        *engine.covered.lock() = coverage.lowest.clone();
+        let shared = Arc::new(Shared::new(config, views, tiers, memory, highest_ledger));
+        let engine = Arc::new(Engine::new(shared.clone()));
+        *shared.covered().lock() = coverage.lowest.clone();
         for record in known {
-            engine.shards[engine.shard_of(record.ledger)].lock().restore(&record);
+            shared.lock_of(record.ledger).restore(&record);
         }
         // Also after a start that was cut short: identities are written last.
         if !is_settled && let Err((index, source)) = engine.drop_uncovered() {
             return Err(OpenError::Directory {
-                path: engine.config.ledger_dirs[index].clone(),
+                path: shared.config().ledger_dirs[index].clone(),
                 source: source.into(),
             });
         }
-        engine.begin_generations(last_generation + 1);
-        let journaling = |(index, journal)| Journaling {
-            engine: engine.clone(),
-            index,
-            journal,
-            clock: clock.clone(),
-            is_flushing: false,
-            waits_from_ns: None,
-            is_sealed: true,
-            write_ns: (0, 0),
-        };
+        shared.begin_generations(last_generation + 1);
+        let journaling = |(index, journal)| Journaling::new(shared.clone(), index, journal, clock.clone());
+        let directories = Directories::new(shared.clone(), directories, last_generation);
         let mut machine = Machine {
             journals: journals.into_iter().enumerate().map(journaling).collect(),
-            flushing: Flushing {
-                engine: engine.clone(),
-                directories,
-                flushed_generations: vec![last_generation; engine.journal_count()],
-                routing: FlushRouting::new(directory_count),
-                space: Space::new(clock.monotonic_ns(), &engine.config.space),
-                clock,
-                pause: None,
-            },
+            flushing: Flushing::new(shared.clone(), directories, clock),
             engine,
             replayed: Replayed::default(),
         };
         // Records out of place must be flushed, and after accepted damage no part of the journal may be read again.
-        let may_wait = is_settled && !marks.contains(&None) && !machine.engine.config.accepts_journal_damage;
+        let may_wait = is_settled && !marks.contains(&None) && !shared.config().accepts_journal_damage;
         machine.replay(&coverage, may_wait)?;
         // Also after a change of their number, which only now needs nothing of the journals any more.
         if !is_settled || marks.contains(&None) {
             let boundary = machine.boundary();
             // The memory of removed ledgers moves to the directory that is theirs now, before any may be forgotten.
-            for shard in &machine.engine.shards {
+            for shard in shared.shards() {
                 shard.lock().touch_removed();
             }
-            let freezing = begin_freezes(&machine.engine, None);
+            let freezing = begin_freezes(&shared, None);
             if !freezing.is_empty() {
                 let ticket = FreezeTicket::begun(None, boundary.clone(), freezing);
                 let _ = machine.flushing.flush(ticket)?;
             }
-            let config = &machine.engine.config;
+            let config = shared.config();
             for index in 0..config.ledger_dirs.len() {
-                join(config, &mut machine.flushing.directories, index, &boundary)?;
+                join(config, machine.flushing.directories_mut().as_mut_slice(), index, &boundary)?;
             }
         }
-        machine.flushing.routing.may_lose = true;
+        machine.flushing.directories_mut().routing_mut().may_lose = true;
         for journaling in &mut machine.journals {
-            let prepared = journaling.journal.prepare();
+            let prepared = journaling.journal_mut().prepare();
             prepared.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;
             journaling.tell_about_space();
             journaling.offer_room();
         }
-        let config = &machine.engine.config;
+        let config = shared.config();
         for dir in config.ledger_dirs.iter().chain(&config.journal_dirs) {
             warn_without_direct_io(&*disk, dir);
         }
@@ -337,21 +324,21 @@ impl Machine {
 
     /// Asks for a flush of everything at the next cut, as an elapsed flush interval does.
     pub fn want_freeze(&self) {
-        self.engine.want_freeze();
+        self.engine.shared().want_freeze();
     }
 
     /// All that the journals hold.
     fn boundary(&self) -> MarkVector {
         let mut boundary = MarkVector::default();
         for journaling in &self.journals {
-            boundary.raise(journaling.index, mark_of(&journaling.journal));
+            boundary.raise(journaling.index(), mark_of(journaling.journal()));
         }
         boundary
     }
 
     /// Applies what each journal holds behind its lowest mark, and flushes all of it (invariant 3).
     fn replay(&mut self, coverage: &Coverage, may_wait: bool) -> Result<(), OpenError> {
-        for shard in &self.engine.shards {
+        for shard in self.engine.shared().shards() {
             shard.lock().begin_replay();
         }
         // What is applied so far: a flush in between covers that, and nothing of the journals behind.
@@ -359,7 +346,7 @@ impl Machine {
         let mut raised = Vec::new();
         for index in 0..self.journals.len() {
             let replayed = self.replay_journal(index, coverage, &mut applied)?;
-            if self.journals[index].journal.last_group() > replayed.last_group {
+            if self.journals[index].journal().last_group() > replayed.last_group {
                 raised.push(index);
             }
             self.replayed.add(replayed);
@@ -370,9 +357,10 @@ impl Machine {
             self.flush_at_once(&coverage.lowest, applied)?;
         }
         for journaling in &self.journals {
-            *self.engine.journals[journaling.index].written.lock() = mark_of(&journaling.journal);
+            *self.engine.shared().journals()[journaling.index()].written.lock() =
+                mark_of(journaling.journal());
         }
-        for shard in &self.engine.shards {
+        for shard in self.engine.shared().shards() {
             shard.lock().end_replay();
         }
         Ok(())
@@ -385,23 +373,24 @@ impl Machine {
         applied: &mut MarkVector,
     ) -> Result<Replayed, OpenError> {
         let Machine { engine, journals, flushing, .. } = self;
-        let journal = &mut journals[index].journal;
+        let shared = engine.shared();
+        let journal = journals[index].journal_mut();
         let (lowest, newest) = (coverage.lowest.of_journal(index), coverage.newest.of_journal(index));
         let file_id = journal.last_file_id();
-        let chunk_bytes = engine.pool.chunk_size();
+        let chunk_bytes = shared.pool().chunk_size();
         let replayed = journal.replay(lowest.group, |group, records| {
             for record in records {
                 let bytes = record.body.len() + HEADER_SIZE_BYTES;
                 if bytes > chunk_bytes {
                     return Err(ReplayFault::TooLarge { bytes, chunk_bytes });
                 }
-                let shard = engine.shard_of(record.ledger);
-                let placed = engine.shards[shard].lock().replay(record);
+                let shard = shared.shard_of(record.ledger);
+                let placed = shared.lock(shard).replay(record);
                 if placed == Err(NoRoom) {
                     // The group is applied up to here; committing the group before it keeps all of it replayable.
                     applied.raise(index, Mark { file_id, group: group - 1 });
                     let marks = applied.clone();
-                    let ticket = FreezeTicket::begun(None, marks, begin_freezes(engine, None));
+                    let ticket = FreezeTicket::begun(None, marks, begin_freezes(shared, None));
                     if let Err(error) = flushing.flush(ticket) {
                         return Err(if flushing.is_waiting() {
                             WantOfSpace::of_memory(error).into()
@@ -409,7 +398,7 @@ impl Machine {
                             error.into()
                         });
                     }
-                    let again = engine.shards[shard].lock().replay(record);
+                    let again = shared.lock(shard).replay(record);
                     assert_eq!(again, Ok(()), "an empty pool holds a record");
                 }
             }
@@ -417,9 +406,9 @@ impl Machine {
         });
         let replayed = replayed.map_err(Box::new)?;
         if replayed.last_group < newest.group {
-            let is_explained = replayed.unsynced_holes > 0 || engine.config.accepts_journal_damage;
-            if engine.config.journal_sync && !is_explained {
-                let path = engine.config.journal_dirs[index].clone();
+            let is_explained = replayed.unsynced_holes > 0 || shared.config().accepts_journal_damage;
+            if shared.config().journal_sync && !is_explained {
+                let path = shared.config().journal_dirs[index].clone();
                 return Err(OpenError::JournalEnds {
                     path,
                     last: replayed.last_group,
@@ -456,11 +445,11 @@ fn join(
 
 /// Begins to freeze everything placed so far, in all shards or in those of one journal, under one generation. Returns the shards in
 /// which something changed.
-fn begin_freezes(engine: &Engine, journal: Option<usize>) -> Vec<usize> {
-    let next = engine.next_generation();
-    let is_meant = |shard: usize| journal.is_none_or(|journal| engine.journal_of(shard) == journal);
-    let meant = (0..engine.shards.len()).filter(|shard| is_meant(*shard));
-    meant.filter(|shard| engine.shards[*shard].lock().begin_freeze(next)).collect()
+fn begin_freezes(shared: &Shared, journal: Option<usize>) -> Vec<usize> {
+    let next = shared.next_generation();
+    let is_meant = |shard: usize| journal.is_none_or(|journal| shared.journal_of(shard) == journal);
+    let meant = (0..shared.shards().len()).filter(|shard| is_meant(*shard));
+    meant.filter(|shard| shared.lock(*shard).begin_freeze(next)).collect()
 }
 
 /// The page cache is then all that a start can read: it asks the kernel to forget what a failed sync may have left there.
@@ -473,19 +462,6 @@ fn warn_without_direct_io(disk: &dyn Disk, dir: &std::path::Path) {
             "the file system has no direct I/O: after a sync that failed a start can only ask the kernel to forget what it \
              holds of the files, and read them again"
         );
-    }
-}
-
-pub(crate) fn meta_of(config: &EngineConfig, index: usize) -> Meta {
-    let small = |n: usize| u32::try_from(n).expect("shards, journals and directories are few");
-    Meta {
-        bookie_id: config.bookie_id.clone(),
-        instance_id: config.instance_id.clone(),
-        shards: small(config.shard_count),
-        journals: small(config.journal_dirs.len()),
-        directories: small(config.ledger_dirs.len()),
-        directory: small(index),
-        out: Vec::new(),
     }
 }
 

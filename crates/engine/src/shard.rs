@@ -43,12 +43,13 @@ mod tier;
 
 pub(crate) use cut::ShardCut;
 pub(crate) use direct::DirectStep;
+pub(crate) use freeze::Died;
 use freeze::Freezing;
-pub(crate) use lookup::{Found, Otherwise};
+pub(crate) use lookup::Found;
 use recovery::Passage;
 pub(crate) use recovery::{Copy, Gate, Reserve, Waits};
 
-use crate::api::{Add, AddDone, Poll, PollId, Refusal, Waiter};
+use crate::api::{Add, AddDone, Answer, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
 use crate::ledger::{Epoch, LedgerState};
 use crate::ledger_map::LedgerMap;
@@ -328,18 +329,11 @@ impl Shard {
         Ok(())
     }
 
-    /// Fences a ledger, known or not. The waiter fires when that is durable; `Some` gives it back with an answer that
-    /// is known at once.
-    #[must_use]
-    pub(crate) fn fence(
-        &mut self,
-        ledger: LedgerId,
-        key: MasterKey,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
+    /// Fences a ledger, known or not. The waiter fires when that is durable.
+    pub(crate) fn fence(&mut self, ledger: LedgerId, key: MasterKey, waiter: Waiter) -> Answer {
         let state = self.ledgers.get(&ledger);
         if state.is_some_and(|s| !s.accepts(&key)) {
-            return Some((waiter, Err(Refusal::WrongKey)));
+            return Answer::Now(waiter, Err(Refusal::WrongKey));
         }
         if let Some(state) = state
             && let Some(sequence) = state.fence
@@ -348,7 +342,7 @@ impl Shard {
             return self.when_durable(sequence, waiter);
         }
         if self.is_failed {
-            return Some((waiter, Err(Refusal::Io)));
+            return Answer::Now(waiter, Err(Refusal::Io));
         }
         if state.is_some_and(|state| state.is_removed()) {
             return self.place_removal(ledger, true, waiter);
@@ -359,7 +353,7 @@ impl Shard {
         } else {
             self.place(Kind::Fence, &[&ledger_bytes, key.as_bytes()], Lane::Reserved)
         };
-        let Ok(placed) = placed else { return Some((waiter, Err(Refusal::TooManyRequests))) };
+        let Ok(placed) = placed else { return Answer::Now(waiter, Err(Refusal::TooManyRequests)) };
         self.settle(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         if state.needs_key(&key) {
@@ -374,10 +368,10 @@ impl Shard {
         let is_empty = state.last_entry.placed() < 0;
         self.mark_dirty(ledger);
         if is_empty && self.config.canaries.has(Canary::M3NegativeFenceBeforeDurable) {
-            return Some((waiter, Ok(())));
+            return Answer::Now(waiter, Ok(()));
         }
         self.waiters.push((placed.sequence, waiter));
-        None
+        Answer::Later
     }
 
     /// A record with this key was placed: the ledger exists, and the key is its own.
@@ -399,7 +393,6 @@ impl Shard {
     }
 
     /// Stores an explicit LAC (last add confirmed). Allowed on a fenced ledger; creates an unknown one.
-    #[must_use]
     pub(crate) fn write_lac(
         &mut self,
         ledger: LedgerId,
@@ -408,56 +401,50 @@ impl Shard {
         body: &[u8],
         is_read_only: bool,
         waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
+    ) -> Answer {
         if self.takes_no_adds() || is_read_only {
-            return Some((waiter, Err(Refusal::ReadOnly)));
+            return Answer::Now(waiter, Err(Refusal::ReadOnly));
         }
         if body.len() > self.config.entry_bytes_max {
-            return Some((waiter, Err(Refusal::BadRequest)));
+            return Answer::Now(waiter, Err(Refusal::BadRequest));
         }
         if let Some(state) = self.ledgers.get(&ledger) {
             if state.is_removed() {
-                return Some((waiter, Err(Refusal::NoLedger)));
+                return Answer::Now(waiter, Err(Refusal::NoLedger));
             }
             if !state.accepts(&key) {
-                return Some((waiter, Err(Refusal::WrongKey)));
+                return Answer::Now(waiter, Err(Refusal::WrongKey));
             }
         }
         let pieces: [&[u8]; 3] = [&ledger.get().to_be_bytes(), key.as_bytes(), body];
         // Any writer may send them, so they leave the last chunks to fences.
         let Ok(placed) = self.place(Kind::ExplicitLac, &pieces, Lane::Recovery) else {
-            return Some((waiter, Err(Refusal::TooManyRequests)));
+            return Answer::Now(waiter, Err(Refusal::TooManyRequests));
         };
         self.index_explicit_lac(ledger, key, lac, body.into(), placed.sequence);
         self.waiters.push((placed.sequence, waiter));
-        None
+        Answer::Later
     }
 
     /// Fires after a sync that covers everything placed so far.
-    #[must_use]
-    pub(crate) fn force(&mut self, waiter: Waiter) -> Option<(Waiter, Result<(), Refusal>)> {
+    pub(crate) fn force(&mut self, waiter: Waiter) -> Answer {
         if self.is_failed {
-            return Some((waiter, Err(Refusal::Io)));
+            return Answer::Now(waiter, Err(Refusal::Io));
         }
         self.forces.push(waiter);
-        None
+        Answer::Later
     }
 
     /// Parks a waiter until `sequence` is durable; gives it back when it is, or never will be.
-    #[must_use]
-    pub(crate) fn when_durable(
-        &mut self,
-        sequence: u64,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
+    pub(crate) fn when_durable(&mut self, sequence: u64, waiter: Waiter) -> Answer {
         if sequence <= self.durable {
-            return Some((waiter, Ok(())));
+            return Answer::Now(waiter, Ok(()));
         }
         if self.is_failed {
-            return Some((waiter, Err(Refusal::Io)));
+            return Answer::Now(waiter, Err(Refusal::Io));
         }
         self.waiters.push((sequence, waiter));
-        None
+        Answer::Later
     }
 
     /// Parks a waiter until the LAC shown is above `previous`.

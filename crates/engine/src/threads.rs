@@ -2,11 +2,14 @@
 //! decide nothing.
 
 use crate::api::AddSink;
+use crate::completions::Completions;
 use crate::config::PoolMemory;
-use crate::engine::Engine;
-use crate::machine::{Completions, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
+use crate::flushing::Flushing;
+use crate::journaling::{InFlight, Journaling};
 use crate::open::Machine;
+use crate::shared::Shared;
 use crate::signal::Signal;
+use crate::tickets::{Flushed, FreezeTicket};
 use bindery_io::{Clock, Disk};
 use bindery_journal::{JournalConfig, PreparedFile};
 use parking_lot::Mutex;
@@ -38,7 +41,7 @@ const PREPARE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The running threads of an engine. Drop it only after [`EngineThreads::stop`].
 pub struct EngineThreads {
-    engine: Arc<Engine>,
+    shared: Arc<Shared>,
     is_stopping: Arc<AtomicBool>,
     desk: Arc<FlushDesk>,
     flush_signal: Arc<Signal>,
@@ -95,8 +98,9 @@ impl Machine {
     /// Starts the threads. Answers to adds go to `sink`.
     pub fn start(self, disk: Arc<dyn Disk>, sink: Arc<dyn AddSink>) -> EngineThreads {
         let Machine { engine, journals, mut flushing, .. } = self;
-        flushing.pause = Some(std::thread::sleep);
-        let clock = flushing.clock.clone();
+        let shared = engine.shared().clone();
+        flushing.pause_with(std::thread::sleep);
+        let clock = flushing.clock().clone();
         let is_stopping = Arc::new(AtomicBool::new(false));
         let desk = Arc::new(FlushDesk {
             tickets: Mutex::default(),
@@ -110,9 +114,9 @@ impl Machine {
         let (mut preparations, mut lines) = (Vec::new(), Vec::new());
         for mut journaling in journals {
             let (prepared, from_preparation) = sync_channel::<Result<PreparedFile, u32>>(1);
-            let journal = &mut journaling.journal;
+            let journal = journaling.journal_mut();
             // Those that are free, in use, and made ahead are within the cap.
-            let config = &engine.config;
+            let config = shared.config();
             let allowed = (config.journal_cap_bytes() / config.journal_file_bytes) as usize;
             let missing = config.journal_files_preallocated.saturating_sub(journal.files_free());
             // Nor what a flush waits for.
@@ -135,30 +139,30 @@ impl Machine {
 
         let threads = vec![
             spawn("bindery-complete", {
-                let engine = engine.clone();
-                move || complete(&to_complete, &undelivered, &engine, &*clock, &*sink)
+                let shared = shared.clone();
+                move || complete(&to_complete, &undelivered, &shared, &*clock, &*sink)
             }),
             spawn("bindery-prepare", {
-                let (stop, engine) = (is_stopping.clone(), engine.clone());
-                move || prepare(&*disk, &engine, &preparations, &stop)
+                let (stop, shared) = (is_stopping.clone(), shared.clone());
+                move || prepare(&*disk, &shared, &preparations, &stop)
             }),
         ];
         let flush = spawn("bindery-flush", {
-            let (desk, signal, engine) = (desk.clone(), flush_signal.clone(), engine.clone());
-            move || flush_loop(flushing, &desk, &signal, &engine)
+            let (desk, signal, shared) = (desk.clone(), flush_signal.clone(), shared.clone());
+            move || flush_loop(flushing, &desk, &signal, &shared)
         });
         let journals = lines
             .into_iter()
             .map(|(journaling, line)| {
                 // The kernel shows 15 bytes of a name.
-                let name = match journaling.index {
+                let name = match journaling.index() {
                     0 => "bindery-journal".to_owned(),
                     index => format!("bindery-jrnl-{index}"),
                 };
                 spawn(&name, move || journal_loop(journaling, &line))
             })
             .collect();
-        EngineThreads { engine, is_stopping, desk, flush_signal, threads, journals, flush }
+        EngineThreads { shared, is_stopping, desk, flush_signal, threads, journals, flush }
     }
 }
 
@@ -167,8 +171,8 @@ impl EngineThreads {
     /// Blocks for as long as the disk takes.
     pub fn stop(self) -> Result<(), StopError> {
         self.is_stopping.store(true, Ordering::Release);
-        self.engine.pacing.is_hurried.store(true, Ordering::Release);
-        self.engine.wake_journals();
+        self.shared.pacing().is_hurried.store(true, Ordering::Release);
+        self.shared.wake_journals();
         let mut journals = Vec::with_capacity(self.journals.len());
         for journal in self.journals {
             journals.push(journal.join().map_err(|_| StopError::Panicked("journal"))?);
@@ -180,15 +184,15 @@ impl EngineThreads {
             thread.join().map_err(|_| StopError::Panicked("completion or preparation"))?;
         }
         if flushing.is_waiting() {
-            return Err(EngineThreads::not_flushed(&self.engine, "a flush waits".to_owned()));
+            return Err(EngineThreads::not_flushed(&self.shared, "a flush waits".to_owned()));
         }
         for journaling in &mut journals {
-            match self.desk.flushed[journaling.index].lock().take() {
+            match self.desk.flushed[journaling.index()].lock().take() {
                 Some(flushed) => journaling.on_flushed(flushed),
-                None => journaling.is_flushing = false,
+                None => journaling.forget_ticket(),
             }
         }
-        self.engine.want_freeze();
+        self.shared.want_freeze();
         for journaling in &mut journals {
             while let Some(in_flight) = journaling.cut() {
                 let written = journaling.write(&in_flight);
@@ -198,15 +202,15 @@ impl EngineThreads {
                     match flushing.flush(ticket) {
                         Ok(flushed) => journaling.on_flushed(flushed),
                         Err(error) => {
-                            return Err(EngineThreads::not_flushed(&self.engine, error.to_string()));
+                            return Err(EngineThreads::not_flushed(&self.shared, error.to_string()));
                         }
                     }
                 }
             }
         }
         let is_left =
-            || self.engine.shards.iter().map(|shard| shard.lock()).any(|s| s.is_dirty() || s.has_work());
-        match EngineThreads::obstacle(&self.engine) {
+            || self.shared.shards().iter().map(|shard| shard.lock()).any(|s| s.is_dirty() || s.has_work());
+        match EngineThreads::obstacle(&self.shared) {
             Some(StopError::Waits(_)) if !is_left() => Ok(()),
             Some(error) => Err(error),
             None => Ok(()),
@@ -214,13 +218,13 @@ impl EngineThreads {
     }
 
     /// The error for a flush that did not go through: `otherwise`, unless the engine knows better.
-    fn not_flushed(engine: &Engine, otherwise: String) -> StopError {
-        EngineThreads::obstacle(engine).unwrap_or(StopError::Failed(otherwise))
+    fn not_flushed(shared: &Shared, otherwise: String) -> StopError {
+        EngineThreads::obstacle(shared).unwrap_or(StopError::Failed(otherwise))
     }
 
     /// The failure of the engine, or what it waits for.
-    fn obstacle(engine: &Engine) -> Option<StopError> {
-        let status = engine.status();
+    fn obstacle(shared: &Shared) -> Option<StopError> {
+        let status = shared.status();
         let waits = status.waits().map(str::to_owned).map(StopError::Waits);
         status.failed.map(StopError::Failed).or(waits)
     }
@@ -235,14 +239,14 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
     // Since when there was nothing to write. Flushes and checks of the disks wake this thread, too, perhaps more often.
     let mut idle_from = None;
     loop {
-        let flushed = line.desk.flushed[journaling.index].lock().take();
+        let flushed = line.desk.flushed[journaling.index()].lock().take();
         if let Some(flushed) = flushed {
             journaling.on_flushed(flushed);
         }
         match line.prepared.try_recv() {
-            Ok(Ok(file)) => journaling.journal.add_prepared(file),
+            Ok(Ok(file)) => journaling.journal_mut().add_prepared(file),
             Ok(Err(slot)) => {
-                journaling.journal.give_back_slot(slot);
+                journaling.journal_mut().give_back_slot(slot);
                 journaling.tell_about_space();
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
@@ -253,17 +257,17 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
         }
         // Refusals while the journal waits for a file do not count as work: the next attempt to make one must come.
         if cut.as_ref().is_none_or(InFlight::is_refusals) {
-            let now = journaling.clock.monotonic_ns();
+            let now = journaling.clock().monotonic_ns();
             let idle_ns = now.saturating_sub(*idle_from.get_or_insert(now));
             if idle_ns >= idle_wait_ns {
                 journaling.seal();
-                if journaling.journal.failure().is_some() {
+                if journaling.journal().failure().is_some() {
                     line.flush_signal.raise();
                 }
                 idle_from = None;
             } else if cut.is_none() {
                 let rest = Duration::from_nanos(idle_wait_ns - idle_ns);
-                journaling.engine.journals[journaling.index].signal.wait(rest);
+                journaling.wait(rest);
             }
         } else {
             idle_from = None;
@@ -312,7 +316,7 @@ impl JournalLine {
 fn complete(
     completions: &Receiver<Completions>,
     undelivered: &AtomicUsize,
-    engine: &Engine,
+    shared: &Shared,
     clock: &dyn Clock,
     sink: &dyn AddSink,
 ) {
@@ -322,30 +326,30 @@ fn complete(
     };
     let mut looked_ns = 0;
     loop {
-        let pause = if engine.is_read_only() { HUNG_LOOK } else { WRITABLE_LOOK };
+        let pause = if shared.is_read_only() { HUNG_LOOK } else { WRITABLE_LOOK };
         match completions.recv_timeout(pause) {
             Ok(done) => deliver(done),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let now_ns = clock.monotonic_ns();
-        if !engine.is_read_only() || u128::from(now_ns.saturating_sub(looked_ns)) < HUNG_LOOK.as_nanos() {
+        if !shared.is_read_only() || u128::from(now_ns.saturating_sub(looked_ns)) < HUNG_LOOK.as_nanos() {
             continue;
         }
         looked_ns = now_ns;
-        for hung in engine.hung_writes(now_ns) {
+        for hung in shared.hung_writes(now_ns) {
             // Counted first, so that a journal thread which goes on meanwhile does not answer by itself.
             undelivered.fetch_add(1, Ordering::AcqRel);
             // What was answered before that write began (invariant 2 of `hung`).
             completions.try_iter().for_each(deliver);
-            deliver(engine.refuse_while_hung(hung, now_ns));
+            deliver(shared.refuse_while_hung(hung, now_ns));
         }
     }
 }
 
-fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine: &Engine) -> Flushing {
-    let interval_ns = u64::try_from(engine.config.flush_interval.as_nanos()).unwrap_or(u64::MAX);
-    let mut waited_from = flushing.clock.monotonic_ns();
+fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, shared: &Shared) -> Flushing {
+    let interval_ns = u64::try_from(shared.config().flush_interval.as_nanos()).unwrap_or(u64::MAX);
+    let mut waited_from = flushing.clock().monotonic_ns();
     loop {
         // In this order: a ticket is on the desk before the flag says that it was the last one.
         let is_last = desk.is_last.load(Ordering::Acquire);
@@ -357,8 +361,8 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
                     *desk.flushed[flushed.journal].lock() = Some(flushed);
                 }
                 // Chunks are free again, for the shards of any journal.
-                engine.wake_journals();
-                waited_from = flushing.clock.monotonic_ns();
+                shared.wake_journals();
+                waited_from = flushing.clock().monotonic_ns();
                 // A step, also when the next ticket is there already: load that never ends does not end compaction. Its
                 // error latches the engine.
                 let _ = flushing.tend();
@@ -367,21 +371,21 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
             None => {
                 if let Some(Ok(flushed)) = flushing.retry() {
                     *desk.flushed[flushed.journal].lock() = Some(flushed);
-                    engine.wake_journals();
+                    shared.wake_journals();
                 }
                 // After an error the next look finds what is left to do.
                 let soon = flushing.tend().ok().flatten();
-                let waited = flushing.clock.monotonic_ns().saturating_sub(waited_from);
+                let waited = flushing.clock().monotonic_ns().saturating_sub(waited_from);
                 let left = Duration::from_nanos(interval_ns.saturating_sub(waited));
                 if !signal.wait(soon.map_or(left, |soon| soon.min(left)))
                     && soon.is_none_or(|soon| soon >= left)
                 {
-                    waited_from = flushing.clock.monotonic_ns();
-                    if engine.config.pool_memory == PoolMemory::Lazy {
-                        engine.pool.give_back_idle();
+                    waited_from = flushing.clock().monotonic_ns();
+                    if shared.config().pool_memory == PoolMemory::Lazy {
+                        shared.pool().give_back_idle();
                     }
-                    engine.want_freeze();
-                    engine.wake_journals();
+                    shared.want_freeze();
+                    shared.wake_journals();
                 }
             }
         }
@@ -390,9 +394,9 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
 
 /// Zero-fills journal files and, unless it is to be taken lazily, touches the memory of the write pool, both once, so
 /// that the hot path meets neither unallocated disk blocks nor fresh pages.
-fn prepare(disk: &dyn Disk, engine: &Engine, journals: &[Preparation], stop: &AtomicBool) {
-    if engine.config.pool_memory == PoolMemory::Touched {
-        while !stop.load(Ordering::Relaxed) && engine.pool.warm_one() {}
+fn prepare(disk: &dyn Disk, shared: &Shared, journals: &[Preparation], stop: &AtomicBool) {
+    if shared.config().pool_memory == PoolMemory::Touched {
+        while !stop.load(Ordering::Relaxed) && shared.pool().warm_one() {}
     }
     // One file of each in turn: the first journal's spare files do not keep the others waiting.
     let rounds = journals.iter().map(|journal| journal.slots.len()).max().unwrap_or(0);
@@ -400,10 +404,10 @@ fn prepare(disk: &dyn Disk, engine: &Engine, journals: &[Preparation], stop: &At
     for round in 0..rounds {
         for journal in journals {
             let Some(slot) = journal.slots.get(round) else { continue };
-            is_over = is_over || !prepare_file(disk, engine, journal, *slot, stop);
+            is_over = is_over || !prepare_file(disk, shared, journal, *slot, stop);
             // A slot without a file would count against the cap.
             if is_over && journal.prepared.send(Err(*slot)).is_ok() {
-                engine.journals[usize::from(journal.config.journal)].signal.raise();
+                shared.journals()[usize::from(journal.config.journal)].signal.raise();
             }
         }
     }
@@ -412,7 +416,7 @@ fn prepare(disk: &dyn Disk, engine: &Engine, journals: &[Preparation], stop: &At
 /// False: no more of them.
 fn prepare_file(
     disk: &dyn Disk,
-    engine: &Engine,
+    shared: &Shared,
     journal: &Preparation,
     slot: u32,
     stop: &AtomicBool,
@@ -432,7 +436,7 @@ fn prepare_file(
     match PreparedFile::create(disk, config, slot, proceed) {
         Ok(Some(file)) => {
             let is_taken = journal.prepared.send(Ok(file)).is_ok();
-            engine.journals[usize::from(config.journal)].signal.raise();
+            shared.journals()[usize::from(config.journal)].signal.raise();
             is_taken
         }
         Ok(None) => false,

@@ -21,8 +21,9 @@
 //! or can be made. Without one, fences wait for space, too.
 
 use super::{Machine, OpenError, ReplayFault, begin_freezes};
+use crate::directories::FlushError;
 use crate::journals::MarkVector;
-use crate::machine::{FlushError, FreezeTicket};
+use crate::tickets::FreezeTicket;
 use bindery_journal::ReplayError;
 use std::sync::atomic::Ordering;
 
@@ -69,17 +70,19 @@ impl Machine {
         // Also without records (a seal alone, or numbers raised over a hole): files are released up to the mark, and the
         // next one begins behind it, which a lower mark would take for a gap.
         if (0..self.journals.len()).any(|journal| is_ahead(&applied, covered, journal)) {
-            let ticket = FreezeTicket::begun(None, applied, begin_freezes(&self.engine, None));
+            let ticket = FreezeTicket::begun(None, applied, begin_freezes(self.engine.shared(), None));
             if let Err(error) = self.flushing.flush(ticket) {
                 return Err(match self.flushing.is_waiting() {
-                    true if self.engine.config.accepts_journal_damage => WantOfSpace::of_damage(error).into(),
+                    true if self.engine.shared().config().accepts_journal_damage => {
+                        WantOfSpace::of_damage(error).into()
+                    }
                     true => WantOfSpace::of_layout(error).into(),
                     false => error.into(),
                 });
             }
         }
         for journaling in &mut self.journals {
-            let journal = &mut journaling.journal;
+            let journal = journaling.journal_mut();
             journal.release_up_to(journal.last_group());
         }
         Ok(())
@@ -93,30 +96,27 @@ impl Machine {
         applied: &MarkVector,
         raised: &[usize],
     ) -> Result<(), OpenError> {
+        let shared = self.engine.shared().clone();
         for index in 0..self.journals.len() {
             let journaling = &mut self.journals[index];
-            let last_group = journaling.journal.last_group();
+            let last_group = journaling.journal().last_group();
             if !is_ahead(applied, covered, index) {
-                journaling.journal.release_up_to(last_group);
+                journaling.journal_mut().release_up_to(last_group);
                 continue;
             }
             let mut marks = covered.clone();
             marks.raise(index, applied.of_journal(index));
-            let freezing = begin_freezes(&self.engine, Some(index));
-            self.engine.pacing.flushes.fetch_add(1, Ordering::AcqRel);
-            self.engine.tickets_out.fetch_add(1, Ordering::AcqRel);
+            let freezing = begin_freezes(&shared, Some(index));
+            shared.pacing().flushes.fetch_add(1, Ordering::AcqRel);
+            shared.on_ticket_out();
             match self.flushing.flush(FreezeTicket::begun(Some(index), marks, freezing)) {
-                Ok(_) => journaling.journal.release_up_to(last_group),
-                Err(error) if self.engine.is_storage_lost() => return Err(error.into()),
+                Ok(_) => journaling.journal_mut().release_up_to(last_group),
+                Err(error) if shared.is_storage_lost() => return Err(error.into()),
                 Err(error) if raised.contains(&index) => return Err(WantOfSpace::of_lost_end(error).into()),
                 Err(error) => {
                     tracing::warn!(%error, "no space for what the journal holds: serving it from memory until there is");
-                    journaling.is_flushing = true;
-                    let journal = &mut journaling.journal;
-                    let held = journal.hold(covered.of_journal(index).group);
+                    let held = journaling.hold(covered.of_journal(index).group);
                     held.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;
-                    // A seal takes a file into use: not the one that is kept back.
-                    journaling.is_sealed = journal.files_free() < 2;
                 }
             }
         }

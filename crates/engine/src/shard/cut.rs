@@ -285,8 +285,8 @@ mod tests {
         let mut shard = shard();
         place(&mut shard, ledger(1), 0);
         let first = shard.cut().upto;
-        assert!(shard.remove(ledger(1), Box::new(|_| {})).is_none());
-        assert!(shard.revive(ledger(1), KEY, Box::new(|_| {})).is_none());
+        assert!(shard.remove(ledger(1), Box::new(|_| {})).is_later());
+        assert!(shard.revive(ledger(1), KEY, Box::new(|_| {})).is_later());
         refuse(&mut shard, ledger(1), 0);
         assert_eq!(taken(&mut shard), []);
         let _ = shard.on_durable(first);

@@ -6,13 +6,22 @@
 
 use super::Shard;
 use crate::ledger::{Epoch, LedgerState, TierState};
-use crate::space::Died;
 use crate::write_cache::{CacheRecord, Frozen, FrozenExtents};
 use bindery_io::chunk::ChunkSlice;
 use bindery_storage::{Generation, IndexUse, LedgerRecord};
-use bindery_types::LedgerId;
+use bindery_types::{EntryId, LedgerId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+/// What a commit says about a ledger's copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Died {
+    pub(crate) ledger: LedgerId,
+    /// Copies of a lower generation are gone.
+    pub(crate) hidden_below: Generation,
+    /// Entries behind the first and up to the second were let go.
+    pub(crate) trimmed: Option<(Option<EntryId>, EntryId)>,
+}
 
 /// Bytes that a record of the write cache's index counts for.
 const INDEX_RECORD_BYTES: usize = 64;

@@ -12,7 +12,7 @@
 //!    (BookKeeper #4668).
 
 use super::Shard;
-use crate::api::{MetadataVerdict, Refusal, Waiter};
+use crate::api::{Answer, MetadataVerdict, Refusal, Waiter};
 use crate::ledger::LedgerState;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
@@ -75,8 +75,8 @@ impl Shard {
             // Its writer went on without this bookie; fenced would end the writer.
             MetadataVerdict::OpenElsewhere => Err(Refusal::Unknown),
             MetadataVerdict::OpenHere if is_removed => match self.revive(ledger, key, Box::new(|_| {})) {
-                Some((_, Err(refusal))) => Err(refusal),
-                Some((_, Ok(()))) | None => Ok(()),
+                Answer::Now(_, outcome) => outcome,
+                Answer::Later => Ok(()),
             },
             MetadataVerdict::OpenHere => {
                 self.vouched.insert(ledger);
@@ -97,28 +97,22 @@ impl Shard {
 
     /// Marks a ledger, known or not, as in limbo, or as sound. The waiter fires when that is durable, at once when it
     /// is so already. A ledger that leaves limbo must have everything it should have, durably.
-    #[must_use]
-    pub(crate) fn set_limbo(
-        &mut self,
-        ledger: LedgerId,
-        is_limbo: bool,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
+    pub(crate) fn set_limbo(&mut self, ledger: LedgerId, is_limbo: bool, waiter: Waiter) -> Answer {
         if self.is_failed {
-            return Some((waiter, Err(Refusal::Io)));
+            return Answer::Now(waiter, Err(Refusal::Io));
         }
         // A mark that is being written is written once more: then this waiter waits for the right one.
         match self.ledgers.get(&ledger) {
-            None if !is_limbo => return Some((waiter, Ok(()))),
-            Some(state) if !is_limbo && state.is_removed() => return Some((waiter, Ok(()))),
+            None if !is_limbo => return Answer::Now(waiter, Ok(())),
+            Some(state) if !is_limbo && state.is_removed() => return Answer::Now(waiter, Ok(())),
             _ => {}
         }
         match self.place_limbo(ledger, is_limbo) {
             Ok(()) => {
                 self.waiters.push((self.sequence, waiter));
-                None
+                Answer::Later
             }
-            Err(refusal) => Some((waiter, Err(refusal))),
+            Err(refusal) => Answer::Now(waiter, Err(refusal)),
         }
     }
 

@@ -3,7 +3,8 @@
 use super::Shard;
 use crate::api::{EntryRef, EntryRun, Refusal};
 use crate::ledger::LedgerState;
-use crate::lookup::RunSet;
+use crate::lookup::Otherwise;
+use crate::run_set::RunSet;
 use crate::tier::TieredRead;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::ChunkSlice;
@@ -22,17 +23,6 @@ pub(crate) enum Found {
         /// It is in object storage, and was let go here: then `otherwise` does not hold.
         tiered: Option<TieredRead>,
     },
-}
-
-/// The answer when no durable copy is found anywhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Otherwise {
-    /// It is not here.
-    NoEntry,
-    /// The ledger is in limbo.
-    Unknown,
-    /// A copy at this sequence is on its way to the disk; `in_limbo` as in [`Otherwise::Unknown`].
-    Undurable { sequence: u64, in_limbo: bool },
 }
 
 impl Shard {

@@ -1,7 +1,7 @@
 //! Removal: a ledger goes, is remembered for late writers, comes back or is forgotten. Shard invariant 7.
 
 use super::Shard;
-use crate::api::{Changes, LedgerPresence, Refusal, Waiter};
+use crate::api::{Answer, Changes, LedgerPresence, Refusal, Waiter};
 use crate::ledger::LedgerState;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
@@ -11,19 +11,14 @@ use std::ops::Bound;
 
 impl Shard {
     /// Removes a ledger. The waiter fires when that is durable, at once when there is nothing to remove.
-    #[must_use]
-    pub(crate) fn remove(
-        &mut self,
-        ledger: LedgerId,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
-        let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
+    pub(crate) fn remove(&mut self, ledger: LedgerId, waiter: Waiter) -> Answer {
+        let Some(state) = self.ledgers.get(&ledger) else { return Answer::Now(waiter, Ok(())) };
         if state.is_removed() {
             let sequence = state.removed_at;
             return self.when_durable(sequence, waiter);
         }
         if self.is_failed {
-            return Some((waiter, Err(Refusal::Io)));
+            return Answer::Now(waiter, Err(Refusal::Io));
         }
         let is_fenced = state.fence.is_some();
         self.place_removal(ledger, is_fenced, waiter)
@@ -39,19 +34,14 @@ impl Shard {
         self.changes(ledger) == seen || self.config.canaries.has(Canary::M31StaleRemoval)
     }
 
-    pub(super) fn place_removal(
-        &mut self,
-        ledger: LedgerId,
-        is_fenced: bool,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
+    pub(super) fn place_removal(&mut self, ledger: LedgerId, is_fenced: bool, waiter: Waiter) -> Answer {
         let pieces: [&[u8]; 2] = [&ledger.get().to_be_bytes(), &[u8::from(is_fenced)]];
         let Ok(placed) = self.place(Kind::Removal, &pieces, Lane::Reserved) else {
-            return Some((waiter, Err(Refusal::TooManyRequests)));
+            return Answer::Now(waiter, Err(Refusal::TooManyRequests));
         };
         self.index_removal(ledger, is_fenced, placed.sequence);
         self.waiters.push((placed.sequence, waiter));
-        None
+        Answer::Later
     }
 
     pub(super) fn index_removal(&mut self, ledger: LedgerId, is_fenced: bool, sequence: u64) {
@@ -93,31 +83,25 @@ impl Shard {
 
     /// A removed ledger exists after all: metadata names this bookie again. It is empty. Its fence holds, and with it
     /// its key; a ledger that was not fenced may be a new one under the same id.
-    #[must_use]
-    pub(crate) fn revive(
-        &mut self,
-        ledger: LedgerId,
-        key: MasterKey,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
-        let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
+    pub(crate) fn revive(&mut self, ledger: LedgerId, key: MasterKey, waiter: Waiter) -> Answer {
+        let Some(state) = self.ledgers.get(&ledger) else { return Answer::Now(waiter, Ok(())) };
         if !state.accepts(&key) && (state.fence.is_some() || !state.is_removed()) {
-            return Some((waiter, Err(Refusal::WrongKey)));
+            return Answer::Now(waiter, Err(Refusal::WrongKey));
         }
         if !state.is_removed() {
-            return Some((waiter, Ok(())));
+            return Answer::Now(waiter, Ok(()));
         }
         if self.is_failed {
-            return Some((waiter, Err(Refusal::Io)));
+            return Answer::Now(waiter, Err(Refusal::Io));
         }
         let pieces: [&[u8]; 2] = [&ledger.get().to_be_bytes(), key.as_bytes()];
         let Ok(placed) = self.place(Kind::LedgerKey, &pieces, Lane::Reserved) else {
-            return Some((waiter, Err(Refusal::TooManyRequests)));
+            return Answer::Now(waiter, Err(Refusal::TooManyRequests));
         };
         self.index_key(ledger, key);
         self.vouched.insert(ledger);
         self.waiters.push((placed.sequence, waiter));
-        None
+        Answer::Later
     }
 
     pub(crate) fn presence(&self, ledger: LedgerId) -> LedgerPresence {

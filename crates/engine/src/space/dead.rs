@@ -23,8 +23,8 @@
 //! 16 bytes for each log, and [`CHANGES_MAX`] changes that wait. A step looks into one index after another until [`STEP_NS`]
 //! are over, for [`CHANGES_AT_ONCE`] ledgers each.
 
-use super::{Liveness, LogRef};
-use crate::machine::Flushing;
+use super::{Liveness, LogRef, Upkeep};
+use crate::shard::Died;
 use bindery_io::canary::Canary;
 use bindery_storage::{Generation, IndexedRun};
 use bindery_types::{EntryId, LedgerId};
@@ -39,30 +39,18 @@ const CHANGES_AT_ONCE: usize = 256;
 const LOOKED_AT_ONCE: usize = 16 * CHANGES_AT_ONCE;
 const STEP_NS: u64 = 1_000_000;
 
-/// What a commit says about a ledger's copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Died {
-    pub(crate) ledger: LedgerId,
-    /// Copies of a lower generation are gone.
-    pub(crate) hidden_below: Generation,
-    /// Entries behind the first and up to the second were let go.
-    pub(crate) trimmed: Option<(Option<EntryId>, EntryId)>,
-}
-
-impl Died {
-    /// Bytes of a run that the change is about. Which runs of a ledger that was removed are older says their extent: all count.
-    fn bytes_of(&self, run: &IndexedRun) -> u64 {
-        if self.hidden_below > Generation(0) {
-            return run.bytes;
-        }
-        let Some((before, until)) = self.trimmed else { return 0 };
-        if until >= run.last {
-            // The part that went before may have been estimated: entries differ in size.
-            return if before.is_some_and(|before| before >= run.last) { 0 } else { run.bytes };
-        }
-        let share = |until: EntryId| live_share(run, until);
-        before.map_or(run.bytes, share).saturating_sub(share(until))
+/// Bytes of a run that the change is about. Which runs of a ledger that was removed are older says their extent: all count.
+fn bytes_of(died: &Died, run: &IndexedRun) -> u64 {
+    if died.hidden_below > Generation(0) {
+        return run.bytes;
     }
+    let Some((before, until)) = died.trimmed else { return 0 };
+    if until >= run.last {
+        // The part that went before may have been estimated: entries differ in size.
+        return if before.is_some_and(|before| before >= run.last) { 0 } else { run.bytes };
+    }
+    let share = |until: EntryId| live_share(run, until);
+    before.map_or(run.bytes, share).saturating_sub(share(until))
 }
 
 /// Bytes of a run behind the entry, with entries of one size.
@@ -134,13 +122,13 @@ impl DeadBytes {
     }
 }
 
-impl Flushing {
+impl Upkeep {
     /// Notes what the commits of a flush say about ledgers.
     pub(crate) fn on_died(&mut self, mut died: Vec<Died>) {
         // Some at a time are sought in each log: neighbours are near each other there.
         died.sort_by_key(|died| died.ledger);
         self.space.dead.reconsider();
-        if !self.engine.config.canaries.has(Canary::M47DeadBytesUncounted) {
+        if !self.shared.config().canaries.has(Canary::M47DeadBytesUncounted) {
             died.into_iter().for_each(|died| self.space.dead.push(died));
         }
     }
@@ -160,8 +148,8 @@ impl Flushing {
                 }
                 counting.after = Bound::Excluded(log);
                 let (index, log_id) = log;
-                let add = |place: usize, run| *dead += counting.changes[place].bytes_of(&run);
-                if !self.engine.views[index].visit_indexed(log_id, &counting.ledgers, add) {
+                let add = |place: usize, run| *dead += bytes_of(&counting.changes[place], &run);
+                if !self.shared.views()[index].visit_indexed(log_id, &counting.ledgers, add) {
                     of_log.remove(&log);
                 }
             }
@@ -176,7 +164,7 @@ impl Flushing {
                 break;
             }
             let Some(died) = self.space.dead.changes.pop_front() else { break };
-            if died.hidden_below.0 > self.flushed_generation(self.engine.shard_of(died.ledger)) {
+            if died.hidden_below.0 > self.directories.flushed_generation(self.shared.shard_of(died.ledger)) {
                 self.space.dead.uncertain.push(died);
                 continue;
             }
@@ -195,19 +183,19 @@ impl Flushing {
     }
 }
 
-impl Flushing {
+impl Upkeep {
     /// Checks invariant 1 of every log with a count, between two collections. Goes through all runs of all logs.
     ///
     /// # Errors
     /// The log that has more dead bytes than were counted.
-    pub fn check_dead_bytes(&mut self) -> Result<(), String> {
+    pub(crate) fn check_dead_bytes(&mut self) -> Result<(), String> {
         while !self.space.dead.is_settled() {
             self.count_dead_on();
         }
         if self.is_collecting() {
             return Ok(());
         }
-        for (index, view) in self.engine.views.iter().enumerate() {
+        for (index, view) in self.shared.views().iter().enumerate() {
             for log in view.logs() {
                 let log_id = log.log_id();
                 let (Some(counted), Some(runs)) =
@@ -250,7 +238,7 @@ mod tests {
             hidden_below: Generation(hidden_below),
             trimmed,
         };
-        let bytes = |died: Died| died.bytes_of(&run);
+        let bytes = |died: Died| bytes_of(&died, &run);
         assert_eq!(bytes(died(6, None)), 1000);
         assert_eq!(bytes(died(0, Some((None, id(12))))), 300);
         assert_eq!(bytes(died(0, Some((Some(id(12)), id(15))))), 300);

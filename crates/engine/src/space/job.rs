@@ -30,8 +30,8 @@
 //! left for the commit is bounded by [`HIDDEN_RUNS_MAX`] runs of the sources, and by those of an output that comes into
 //! memory: 65,536.
 
-use super::{Liveness, LogRef, Newer, Verdict};
-use crate::machine::Flushing;
+use super::{Liveness, LogRef, Newer, Upkeep, Verdict};
+use crate::space_desk::Cause;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{EXTENT_BYTES, IndexRecord, RECORD_BYTES};
@@ -58,13 +58,6 @@ const FOOTER_RUNS: usize = 1024;
 const HIDDEN_RUNS_MAX: u64 = 4096;
 /// Bytes of memory for each run of the output while it is written.
 const RUN_BYTES: u64 = 24;
-
-/// The reason for a rewrite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
-    Compaction,
-    Merge,
-}
 
 /// Why a rewrite was given up.
 pub(super) enum JobError {
@@ -279,13 +272,13 @@ impl Job {
     }
 
     /// Does one piece of work.
-    pub(super) fn advance(&mut self, flushing: &Flushing) -> Result<Piece, JobError> {
+    pub(super) fn advance(&mut self, upkeep: &Upkeep) -> Result<Piece, JobError> {
         if self.is_copied {
-            return self.end_on(&flushing.directories[self.directory]);
+            return self.end_on(&upkeep.directories[self.directory]);
         }
         let passed = Piece { work: 1, ..Piece::default() };
         if self.next_source < self.sources.len() {
-            self.open_source(flushing)?;
+            self.open_source(upkeep)?;
             return Ok(passed);
         }
         if let Some(at) = self.open.iter().position(|open| open.records.is_empty()) {
@@ -301,13 +294,13 @@ impl Job {
         if let Some(waiting) = self.runs.front()
             && next.is_none_or(|next| waiting.run.first <= next)
         {
-            let reads = self.open_run(flushing);
+            let reads = self.open_run(upkeep);
             return Ok(Piece { work: 1 + reads, ..passed });
         }
         match next {
-            Some(entry) => self.settle(flushing, self.open[0].run.ledger, entry),
+            Some(entry) => self.settle(upkeep, self.open[0].run.ledger, entry),
             None => {
-                self.is_copied = !self.gather(flushing)?;
+                self.is_copied = !self.gather(upkeep)?;
                 Ok(passed)
             }
         }
@@ -378,10 +371,10 @@ impl Job {
         leaving.is_empty()
     }
 
-    fn open_source(&mut self, flushing: &Flushing) -> Result<(), JobError> {
+    fn open_source(&mut self, upkeep: &Upkeep) -> Result<(), JobError> {
         let source = &mut self.sources[self.next_source];
         let at = (self.directory, source.shared.log_id());
-        let disk = flushing.directories[self.directory].disk();
+        let disk = upkeep.directories[self.directory].disk();
         let own = source.shared.streamed(disk, self.window_bytes).map_err(|error| not_opened(at, error))?;
         let own = Arc::new(own);
         source.runs = Some(own.runs().map_err(|error| JobError::Source(at, error))?);
@@ -391,7 +384,7 @@ impl Job {
     }
 
     /// Takes the runs of the next ledger from the sources, without those of which nothing is live. `false`: there is none.
-    fn gather(&mut self, flushing: &Flushing) -> Result<bool, JobError> {
+    fn gather(&mut self, upkeep: &Upkeep) -> Result<bool, JobError> {
         let Some(ledger) = self.sources.iter().filter_map(SourceLog::next_ledger).min() else {
             return Ok(false);
         };
@@ -400,7 +393,7 @@ impl Job {
         for (index, source) in self.sources.iter_mut().enumerate() {
             let at = (self.directory, source.shared.log_id());
             while let Some(run) = source.take_of(ledger).map_err(|error| JobError::Source(at, error))? {
-                let from = match flushing.liveness(&run) {
+                let from = match upkeep.liveness(&run) {
                     Liveness::Dead => {
                         self.to_come = self.to_come.saturating_sub(run.bytes());
                         self.runs_to_come = self.runs_to_come.saturating_sub(1);
@@ -420,14 +413,14 @@ impl Job {
     }
 
     /// Opens the next run. Returns the number of footers in which newer ones were sought.
-    fn open_run(&mut self, flushing: &Flushing) -> u64 {
+    fn open_run(&mut self, upkeep: &Upkeep) -> u64 {
         let Waiting { source, run, from } = self.runs.pop_front().expect("the caller saw it");
-        let generation = if flushing.may_rise(&run) { self.highest } else { run.generation };
+        let generation = if upkeep.may_rise(&run) { self.highest } else { run.generation };
         // A newer copy in a source is met when the entry is settled.
         let (directory, sources) = (self.directory, &self.sources);
         let is_source =
             |(index, log_id)| index == directory && sources.iter().any(|s| s.shared.log_id() == log_id);
-        let newer = flushing.newer(&run, is_source);
+        let newer = upkeep.newer(&run, is_source);
         let reads = newer.reads;
         self.open.push(Open {
             source,
@@ -454,7 +447,7 @@ impl Job {
     }
 
     /// Copies the newest copy of an entry if it is a winner, and finishes with the entry.
-    fn settle(&mut self, flushing: &Flushing, ledger: LedgerId, entry: EntryId) -> Result<Piece, JobError> {
+    fn settle(&mut self, upkeep: &Upkeep, ledger: LedgerId, entry: EntryId) -> Result<Piece, JobError> {
         let mut newest: Option<(Generation, LogId, usize, IndexRecord)> = None;
         for (at, open) in self.open.iter_mut().enumerate() {
             if open.records[0].entry == entry
@@ -476,10 +469,10 @@ impl Job {
         let Output::Writing(writer) = &mut self.output else {
             unreachable!("entries are copied before the end")
         };
-        let (verdict, reads) = flushing.judge(&open.newer, entry);
+        let (verdict, reads) = upkeep.judge(&open.newer, entry);
         let generation = match verdict {
             Verdict::Loser => return Ok(Piece { work: 1 + reads, ..Piece::default() }),
-            _ if flushing.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) => writer.generation(),
+            _ if upkeep.shared.config().canaries.has(Canary::M26CompactionKeepsLosers) => writer.generation(),
             Verdict::Winner => open.generation,
             Verdict::InDoubt => own,
         };

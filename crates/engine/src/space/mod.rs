@@ -56,26 +56,23 @@ mod plan;
 mod rewrite;
 mod room;
 mod scrub;
-mod status;
 mod tiers;
 
-pub(crate) use status::SpaceDesk;
-pub use status::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
-
 use crate::config::SpaceConfig;
-use crate::direct_fence::DIRECT_FENCE_PAUSE;
-use crate::machine::{FlushError, Flushing};
+use crate::directories::{Directories, FlushError};
+use crate::shared::Shared;
+use crate::space_desk::{Cause, CompactionKind, WantedCollection};
+use bindery_io::Clock;
 use bindery_io::canary::Canary;
 use bindery_storage::{Asked, DirectoryCommit, Extent, Generation, LogId, ReadError, RunSearch, Source};
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
 use dead::DeadBytes;
-pub(crate) use dead::Died;
-use job::{Cause, Job};
+use job::Job;
 use plan::Plan;
 use scrub::Scrub;
-use status::CompactionKind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -152,13 +149,21 @@ struct Forgetting {
 }
 
 impl Forgetting {
-    fn is_done(&self, flushing: &Flushing) -> bool {
-        self.shard >= flushing.engine.shards.len()
+    fn is_done(&self, upkeep: &Upkeep) -> bool {
+        self.shard >= upkeep.shared.shards().len()
     }
 }
 
+/// The ledger directories and their upkeep.
+pub(crate) struct Upkeep {
+    shared: Arc<Shared>,
+    directories: Directories,
+    clock: Arc<dyn Clock>,
+    space: Space,
+}
+
 /// Where collection, compaction, merging and scrub stand.
-pub(crate) struct Space {
+struct Space {
     /// Rewrites under way: one compaction at most, and merges of which each is far larger than the next.
     jobs: Vec<Job>,
     /// Steps of them.
@@ -194,7 +199,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(now_ns: u64, config: &SpaceConfig) -> Space {
+    fn new(now_ns: u64, config: &SpaceConfig) -> Space {
         Space {
             jobs: Vec::new(),
             job_steps: 0,
@@ -274,26 +279,29 @@ impl Space {
     }
 }
 
-impl Flushing {
-    /// One step. Returns after how long it wants to be called again, `None` when there is nothing to do before the next
-    /// collection is due. After an error the engine is latched.
-    pub fn tend(&mut self) -> Result<Option<Duration>, FlushError> {
-        let is_failed = self.engine.is_failed();
-        if is_failed {
-            self.fence_directly();
-        }
-        let soon = self.tend_space()?;
-        let retry = self.is_waiting().then_some(self.engine.config.space_retry_interval);
-        Ok(soon.into_iter().chain(retry).chain(is_failed.then_some(DIRECT_FENCE_PAUSE)).min())
+impl Upkeep {
+    pub(crate) fn new(shared: Arc<Shared>, directories: Directories, clock: Arc<dyn Clock>) -> Upkeep {
+        let space = Space::new(clock.monotonic_ns(), &shared.config().space);
+        Upkeep { shared, directories, clock, space }
     }
 
-    fn tend_space(&mut self) -> Result<Option<Duration>, FlushError> {
+    pub(crate) fn directories(&self) -> &Directories {
+        &self.directories
+    }
+
+    pub(crate) fn directories_mut(&mut self) -> &mut Directories {
+        &mut self.directories
+    }
+
+    /// One step. Returns after how long it wants to be called again, `None` when there is nothing to do before the next
+    /// collection is due. After an error the engine is latched.
+    pub(crate) fn tend(&mut self) -> Result<Option<Duration>, FlushError> {
         let now = self.clock.monotonic_ns();
-        let config = self.engine.config.space.clone();
-        let counters = &self.engine.counters;
+        let config = self.shared.config().space.clone();
+        let counters = self.shared.counters();
         let journal = (counters.journal_groups.load(Relaxed), counters.journal_write_ns.load(Relaxed));
         self.space.budget.refill(now, &config, journal);
-        if self.engine.is_failed() {
+        if self.shared.is_failed() {
             // Nothing is written any more; whether it is sound is worth knowing all the more.
             return Ok(self.scrub_on(now, &config));
         }
@@ -301,7 +309,7 @@ impl Flushing {
         self.count_dead_on();
         // Requests meanwhile wait: a plan that restarted each time would not end where there are many logs.
         if !self.is_collecting() {
-            let wanted = self.engine.space.take_wanted(|| self.are_removals_flushed());
+            let wanted = self.shared.space().take_wanted(|| self.are_removals_flushed());
             // A periodic one begins when all changes are counted.
             let is_due = self.space.dead.is_settled()
                 && now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
@@ -337,32 +345,29 @@ impl Flushing {
         self.space.is_rewrites_turn = false;
         self.rewrite_on(now)?;
         if !self.space.has_compaction() && !self.is_collecting() {
-            self.engine.space.end_compacting();
+            self.shared.space().end_compacting();
         }
         // Also behind the last one: what it made, or could not, may call for the next.
         Ok(sooner(self.space.budget.pause(&config)))
     }
 
     /// A step of the scrub only.
-    pub fn scrub_alone(&mut self) {
+    pub(crate) fn scrub_alone(&mut self) {
         let now = self.clock.monotonic_ns();
-        let config = self.engine.config.space.clone();
+        let config = self.shared.config().space.clone();
         self.space.budget.refill(now, &config, (0, 0));
         self.scrub_on(now, &config);
     }
 
-    /// A step in a pause of a flush, whose log is not committed yet; true when it read or wrote anything. An error
-    /// latches the engine, as the flush will find.
-    pub(crate) fn tend_aside(&mut self) -> bool {
-        let before = self.space.budget.spent();
-        let _ = self.tend();
-        self.space.budget.spent() > before
+    /// Bytes that steps read and wrote so far.
+    pub(crate) fn spent(&self) -> u64 {
+        self.space.budget.spent()
     }
 
     /// Adds that wait for room want the disk for a flush, unless merges are behind.
     fn is_put_off(&self, now: u64) -> bool {
         let is_fresh = now.saturating_sub(self.space.stepped_ns) < as_ns(PUT_OFF_MAX);
-        is_fresh && !self.space.budget.is_urgent() && self.engine.adds_wait()
+        is_fresh && !self.space.budget.is_urgent() && self.shared.adds_wait()
     }
 
     fn is_collecting(&self) -> bool {
@@ -391,10 +396,10 @@ impl Flushing {
 
     /// Begins a collection.
     fn collect(&mut self, now: u64, wanted: WantedCollection) {
-        let config = self.engine.config.space.clone();
+        let config = self.shared.config().space.clone();
         self.space.collected_ns = now;
         self.space.skipped.clear();
-        self.engine.space.begin_skipping();
+        self.shared.space().begin_skipping();
         self.space.forgetting = Some(Forgetting::default());
         let is_due = |last: u64, interval: Duration| {
             !interval.is_zero() && now.saturating_sub(last) >= as_ns(interval)
@@ -418,7 +423,7 @@ impl Flushing {
         if kind == Some(CompactionKind::Major) {
             self.space.major_ns = now;
         }
-        self.engine.space.on_begun(kind, self.space.has_compaction());
+        self.shared.space().on_begun(kind, self.space.has_compaction());
         let in_work = self.space.in_work();
         self.space.plan = Some(Plan::new(self, kind, threshold, &in_work));
     }
@@ -428,24 +433,25 @@ impl Flushing {
         if self.counts_journal() {
             return true;
         }
-        let is_flushed =
-            |index: usize| self.engine.shards[index].lock().last_removal() <= self.flushed_generation(index);
-        (0..self.engine.shards.len()).all(is_flushed)
+        let is_flushed = |index: usize| {
+            self.shared.lock(index).last_removal() <= self.directories.flushed_generation(index)
+        };
+        (0..self.shared.shards().len()).all(is_flushed)
     }
 
     /// While a flush waits for space, the removals behind it count as soon as the journal has them: dropping what they hide is
     /// what gives the flush its space. A journal without sync has nothing for certain.
     fn counts_journal(&self) -> bool {
-        self.is_waiting() && self.engine.config.journal_sync
+        self.directories.routing().is_waiting() && self.shared.config().journal_sync
     }
 
     /// Copies of the ledger of a lower generation than this are gone, by a removal that outlives a power cut.
     fn hidden_below(&self, ledger: LedgerId) -> Generation {
-        let index = self.engine.shard_of(ledger);
-        let believes_all = self.engine.config.canaries.has(Canary::M27UncommittedRemovalCounts);
-        let flushed = if believes_all { u64::MAX } else { self.flushed_generation(index) };
+        let index = self.shared.shard_of(ledger);
+        let believes_all = self.shared.config().canaries.has(Canary::M27UncommittedRemovalCounts);
+        let flushed = if believes_all { u64::MAX } else { self.directories.flushed_generation(index) };
         let in_journal = self.counts_journal();
-        Generation(self.engine.shards[index].lock().hidden_for_good(ledger, flushed, in_journal))
+        Generation(self.shared.lock(index).hidden_for_good(ledger, flushed, in_journal))
     }
 
     /// What is certain of a run: what is committed says it.
@@ -458,8 +464,8 @@ impl Flushing {
 
     /// What the committed trim of its ledger says about a run of these entries.
     fn trimmed(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Liveness {
-        let shard = &self.engine.shards[self.engine.shard_of(ledger)];
-        let believes_all = self.engine.config.canaries.has(Canary::M43UncommittedTrimCounts);
+        let shard = &self.shared.shards()[self.shared.shard_of(ledger)];
+        let believes_all = self.shared.config().canaries.has(Canary::M43UncommittedTrimCounts);
         let trimmed = shard.lock().trimmed_for_good(ledger, believes_all);
         match trimmed {
             Some(trimmed) if trimmed >= last => Liveness::Dead,
@@ -472,14 +478,14 @@ impl Flushing {
 
     /// No removal came after the run, committed or not: its copies may take a higher generation.
     fn may_rise(&self, extent: &Extent) -> bool {
-        let shard = &self.engine.shards[self.engine.shard_of(extent.ledger)];
+        let shard = &self.shared.shards()[self.shared.shard_of(extent.ledger)];
         extent.generation.0 >= shard.lock().hidden_below(extent.ledger)
     }
 
     /// The newer runs that may hold an entry of this one, but for those in logs that are `known`.
     fn newer(&self, extent: &Extent, known: impl Fn(LogRef) -> bool) -> Newer {
         let mut newer = Newer::default();
-        for (index, view) in self.engine.views.iter().enumerate() {
+        for (index, view) in self.shared.views().iter().enumerate() {
             let asked = |log_id: LogId| {
                 let log = (index, log_id);
                 match known(log) {
@@ -500,7 +506,7 @@ impl Flushing {
 
     /// What the newer runs say, and how many of them were read.
     fn judge(&self, newer: &Newer, entry: EntryId) -> (Verdict, u64) {
-        if self.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) {
+        if self.shared.config().canaries.has(Canary::M26CompactionKeepsLosers) {
             return (Verdict::Winner, 0);
         }
         // An unreadable log proves nothing (IB15).
@@ -521,15 +527,15 @@ impl Flushing {
     fn skip(&mut self, log: LogRef, reason: &str) {
         let (index, log_id) = log;
         if self.space.skipped.insert(log, reason.to_owned()).is_none() {
-            let directory = self.engine.config.ledger_dirs[index].display().to_string();
+            let directory = self.shared.config().ledger_dirs[index].display().to_string();
             tracing::error!(directory, %log_id, reason, "an entry log is left out of the collection of space");
-            self.engine.space.on_skipped(format!("{directory}/{log_id}"), reason);
+            self.shared.space().on_skipped(format!("{directory}/{log_id}"), reason);
         }
     }
 
     /// Forgets the removed ledgers that nothing mentions any more; returns how many: none when a directory has no space
     /// for it. After an error the engine is latched.
-    pub fn forget_removed(&mut self) -> Result<usize, FlushError> {
+    pub(crate) fn forget_removed(&mut self) -> Result<usize, FlushError> {
         let mut forgetting = Forgetting::default();
         let mut count = 0;
         while !forgetting.is_done(self) {
@@ -541,28 +547,28 @@ impl Flushing {
     /// Looks at some removed ledgers, of one shard when any are forgotten; returns how many were.
     fn forget_on(&mut self, forgetting: &mut Forgetting) -> Result<usize, FlushError> {
         // A failed directory could bring what the others forget back at the next start.
-        if self.engine.is_failed() || self.routing.has_any_failed() {
-            forgetting.shard = self.engine.shards.len();
+        if self.shared.is_failed() || self.directories.routing().has_any_failed() {
+            forgetting.shard = self.shared.shards().len();
             return Ok(0);
         }
         let begun = self.clock.monotonic_ns();
         let has_time = || self.clock.monotonic_ns().saturating_sub(begun) < FORGET_STEP_NS;
-        forgetting.searches.resize_with(self.engine.views.len(), RunSearch::default);
+        forgetting.searches.resize_with(self.shared.views().len(), RunSearch::default);
         let (forgotten, index) = loop {
             if forgetting.ledgers.is_empty() {
                 self.list_removed(forgetting, has_time);
             }
             // Under no lock: there may be thousands of logs. Those that come before the last one is asked are asked as well
             // (`RunSearch`); none comes behind that, because this is the owner of the directories.
-            let mut searches = self.engine.views.iter().zip(&mut forgetting.searches);
+            let mut searches = self.shared.views().iter().zip(&mut forgetting.searches);
             if !searches.all(|(view, search)| view.retain_absent(search, &mut forgetting.ledgers, has_time)) {
                 return Ok(0);
             }
             let index = forgetting.shard;
-            let flushed = self.flushed_generation(index);
+            let flushed = self.directories.flushed_generation(index);
             let mut forgotten = Vec::new();
             for some in std::mem::take(&mut forgetting.ledgers).chunks(FORGET_LOCKED) {
-                forgotten.extend(self.engine.shards[index].lock().forget(flushed, some));
+                forgotten.extend(self.shared.lock(index).forget(flushed, some));
             }
             if forgetting.after.is_none() {
                 forgetting.shard += 1;
@@ -578,10 +584,10 @@ impl Flushing {
         let mut of_directory: Vec<Vec<LedgerId>> = vec![Vec::new(); self.directories.len()];
         of_directory[index % self.directories.len()] = forgotten;
         let committed = self.commit_forgetting(&of_directory);
-        self.engine.shards[index].lock().end_forgetting(matches!(committed, Ok(true)));
+        self.shared.lock(index).end_forgetting(matches!(committed, Ok(true)));
         if matches!(committed, Ok(false)) {
             // The others find no space either.
-            forgetting.shard = self.engine.shards.len();
+            forgetting.shard = self.shared.shards().len();
         }
         committed.map(|is_committed| if is_committed { count } else { 0 })
     }
@@ -589,11 +595,10 @@ impl Flushing {
     /// Lists the next removed ledgers of the shard.
     fn list_removed(&self, forgetting: &mut Forgetting, has_time: impl Fn() -> bool) {
         let index = forgetting.shard;
-        let flushed = self.flushed_generation(index);
+        let flushed = self.directories.flushed_generation(index);
         forgetting.searches.iter_mut().for_each(RunSearch::begin_again);
         loop {
-            let (some, last) =
-                self.engine.shards[index].lock().forgettable(flushed, forgetting.after, LIST_LOCKED);
+            let (some, last) = self.shared.lock(index).forgettable(flushed, forgetting.after, LIST_LOCKED);
             forgetting.ledgers.extend(some);
             forgetting.after = last;
             if last.is_none() || forgetting.ledgers.len() >= FORGET_AT_ONCE || !has_time() {

@@ -10,10 +10,10 @@
 //! (`dead`) call for it, by its index in memory; only a major compaction finds the copies in it that newer ones hide.
 
 use super::dead::live_share;
-use super::job::{Cause, JOB_SOURCES_MAX};
-use super::status::CompactionKind;
-use super::{Liveness, LogRef, Newer, Planned, Verdict};
-use crate::machine::{FlushError, Flushing};
+use super::job::JOB_SOURCES_MAX;
+use super::{Liveness, LogRef, Newer, Planned, Upkeep, Verdict};
+use crate::directories::FlushError;
+use crate::space_desk::{Cause, CompactionKind};
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
 use bindery_storage::{EntryLog, Extent, Generation, IndexedRun, LogId, ReadError};
 use bindery_types::EntryId;
@@ -96,13 +96,13 @@ impl Plan {
 
     /// Of all live logs but those `in_work`.
     pub(super) fn new(
-        flushing: &Flushing,
+        upkeep: &Upkeep,
         kind: Option<CompactionKind>,
         threshold: f64,
         in_work: &[LogRef],
     ) -> Plan {
-        let healthy = |(index, _): &(usize, _)| !flushing.routing.has_failed(*index);
-        let views = flushing.engine.views.iter().enumerate().filter(healthy);
+        let healthy = |(index, _): &(usize, _)| !upkeep.directories.routing().has_failed(*index);
+        let views = upkeep.shared.views().iter().enumerate().filter(healthy);
         let all =
             views.flat_map(|(index, view)| view.logs().into_iter().map(move |log| (index, log.log_id())));
         Plan {
@@ -119,7 +119,7 @@ impl Plan {
     }
 }
 
-impl Flushing {
+impl Upkeep {
     /// Goes on with the collection under way; true when it is done.
     pub(super) fn plan_on(&mut self) -> Result<bool, FlushError> {
         let Some(mut plan) = self.space.plan.take() else { return Ok(true) };
@@ -167,7 +167,7 @@ impl Flushing {
             self.conclude(&mut plan)?;
             plan.directory += 1;
             if plan.directory == self.directories.len() {
-                self.engine.space.on_collected(plan.kind, plan.planned, self.space.has_compaction());
+                self.shared.space().on_collected(plan.kind, plan.planned, self.space.has_compaction());
                 return Ok(true);
             }
             // A commit is enough for one step.
@@ -185,7 +185,7 @@ impl Flushing {
         kind: Option<CompactionKind>,
         threshold: f64,
     ) -> Option<Weighing> {
-        let view = &self.engine.views[index];
+        let view = &self.shared.views()[index];
         let log = view.log(log_id)?;
         let runs = match view.resident_runs(log_id) {
             Some(runs) => ToWeigh::InMemory(runs.into()),
@@ -222,7 +222,8 @@ impl Flushing {
     /// Tells the logs that are there and that no rewrite has taken: one that was under way may have, meanwhile.
     fn is_free(&self, index: usize) -> impl Fn(&LogId) -> bool + use<> {
         let in_work = self.space.in_work();
-        let live: BTreeSet<LogId> = self.engine.views[index].logs().iter().map(|log| log.log_id()).collect();
+        let live: BTreeSet<LogId> =
+            self.shared.views()[index].logs().iter().map(|log| log.log_id()).collect();
         move |log_id: &LogId| live.contains(log_id) && !in_work.contains(&(index, *log_id))
     }
 
@@ -248,7 +249,7 @@ impl Flushing {
         let found = poor.len();
         poor.retain(|poor| !queued.contains(&(index, poor.log_id)));
         plan.planned += found - poor.len();
-        let log_bytes_max = self.engine.config.space.log_bytes_max.min(room.shared());
+        let log_bytes_max = self.shared.config().space.log_bytes_max.min(room.shared());
         let (mut group, mut bytes) = (Vec::new(), 0);
         for Poor { live, log_id, .. } in poor {
             let is_full = group.len() == JOB_SOURCES_MAX || bytes + live > log_bytes_max;
@@ -344,7 +345,7 @@ impl Flushing {
         is_major: bool,
     ) -> Option<Option<Extent>> {
         let Weighing { log_id, log, runs: ToWeigh::OnDisk(runs, next), .. } = weighing else { return None };
-        let view = &self.engine.views[index];
+        let view = &self.shared.views()[index];
         if runs.is_empty() {
             let Some(read) = view.indexed_runs(*log_id, *next, RUNS_AT_ONCE) else {
                 // Brought into memory, or gone, meanwhile: it is no candidate until the next collection.
@@ -357,7 +358,8 @@ impl Flushing {
         }
         let run = runs.pop_front()?;
         let hidden_below = self.hidden_below(run.ledger);
-        let is_overlapped = || is_major && self.engine.views.iter().any(|view| view.overlaps(&run, *log_id));
+        let is_overlapped =
+            || is_major && self.shared.views().iter().any(|view| view.overlaps(&run, *log_id));
         // Runs are as old as their log, or older: by how much says the extent.
         let is_older_in_part = hidden_below > Generation(0) && log.generation() >= hidden_below;
         let at = (index, *log_id);

@@ -1,12 +1,13 @@
 //! Rewrites, from the choice of their sources to the files that go.
 
 use super::budget::urgency;
-use super::job::{Cause, Job, JobError};
+use super::job::{Job, JobError};
 use super::tiers::{self, Candidate};
-use super::{LogRef, Planned, SPACE_LOOK_NS, as_ns};
+use super::{LogRef, Planned, SPACE_LOOK_NS, Upkeep, as_ns};
 use crate::config::SpaceConfig;
+use crate::directories::FlushError;
 use crate::flush_routing::StorageFault;
-use crate::machine::{FlushError, Flushing};
+use crate::space_desk::Cause;
 use crate::stats::Counters;
 use bindery_io::canary::Canary;
 use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, IndexUse, LogId};
@@ -25,7 +26,7 @@ const SMALLER_BY: u64 = 4;
 /// After a merge that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
-impl Flushing {
+impl Upkeep {
     /// Begins rewrites that are due, and copies on in one.
     pub(super) fn rewrite_on(&mut self, now: u64) -> Result<(), FlushError> {
         if !self.space.has_job(Cause::Compaction)
@@ -37,7 +38,7 @@ impl Flushing {
         }
         let Some(mut job) = self.space.take_job() else { return Ok(()) };
         let directory = job.directory();
-        if self.routing.has_failed(directory) {
+        if self.directories.routing().has_failed(directory) {
             job.give_up(&self.directories[directory]);
             return Ok(());
         }
@@ -60,7 +61,7 @@ impl Flushing {
             }
         };
         self.space.budget.spend(copied + footer);
-        self.engine.space.on_copied(copied);
+        self.shared.space().on_copied(copied);
         match outcome {
             Ok(false) => self.space.jobs.push(job),
             Ok(true) => self.finish_job(now, job)?,
@@ -105,7 +106,7 @@ impl Flushing {
         if self.rewrites_beside(index).next().is_some() {
             self.space.planned.push_back(planned);
         } else {
-            let (directory, live) = (self.engine.config.ledger_dirs[index].display(), planned.live);
+            let (directory, live) = (self.shared.config().ledger_dirs[index].display(), planned.live);
             tracing::info!(%directory, live, "no room for a rewrite now: left to the next collection");
         }
         None
@@ -121,12 +122,12 @@ impl Flushing {
     /// The index pool has room for the runs of what is made of these logs, beside those of the rewrites under way. Extents in
     /// memory make room with the next commit.
     fn has_memory_for(&self, directory: usize, logs: &[LogId]) -> bool {
-        let view = &self.engine.views[directory];
+        let view = &self.shared.views()[directory];
         let logs: Vec<Arc<EntryLog>> = logs.iter().filter_map(|log_id| view.log(*log_id)).collect();
         let expected = Job::memory_of(logs.iter().map(|log| &**log));
         let under_way: u64 = self.space.jobs.iter().map(Job::memory_bytes).sum();
-        let indexes: u64 = self.engine.views.iter().map(|view| view.index_bytes()).sum();
-        let pool = &self.engine.storage_memory().index;
+        let indexes: u64 = self.shared.views().iter().map(|view| view.index_bytes()).sum();
+        let pool = &self.shared.memory().index;
         pool.used(IndexUse::Ledgers) + indexes + under_way + expected <= pool.capacity()
     }
 
@@ -138,10 +139,10 @@ impl Flushing {
         self.space.merge_not_before_ns.resize(count, 0);
         for step in 0..count {
             let index = (self.space.next_merge + step) % count;
-            if self.routing.has_failed(index) || now < self.space.merge_not_before_ns[index] {
+            if self.directories.routing().has_failed(index) || now < self.space.merge_not_before_ns[index] {
                 continue;
             }
-            let logs = self.engine.views[index].logs();
+            let logs = self.shared.views()[index].logs();
             let candidates: Vec<Candidate> = logs
                 .iter()
                 .filter(|log| {
@@ -193,12 +194,12 @@ impl Flushing {
         commit: &DirectoryCommit<'_>,
     ) -> Result<bool, FlushError> {
         let Err(error) = self.directories[index].commit(commit) else { return Ok(true) };
-        match self.fault_of(index, &error) {
-            StorageFault::Failed(reason) => Err(self.fail(index, reason)),
+        match self.directories.fault_of(index, &error) {
+            StorageFault::Failed(reason) => Err(self.directories.fail(index, reason)),
             StorageFault::Short(what, reason) => {
-                let error = self.error(index, reason.clone());
+                let error = self.directories.error(index, reason.clone());
                 tracing::warn!(%error, ?what, "nothing is collected here while that is short");
-                self.engine.space.on_error(reason);
+                self.shared.space().on_error(reason);
                 Ok(false)
             }
         }
@@ -206,10 +207,10 @@ impl Flushing {
 
     fn begin_job(&mut self, now: u64, planned: &Planned) {
         let index = planned.directory;
-        if self.routing.has_failed(index) {
+        if self.directories.routing().has_failed(index) {
             return;
         }
-        let (view, in_work) = (&self.engine.views[index], self.space.in_work());
+        let (view, in_work) = (&self.shared.views()[index], self.space.in_work());
         let is_free = |at: LogRef| !in_work.contains(&at) && !self.space.is_left_out(at);
         let free = planned.logs.iter().filter(|log_id| is_free((index, **log_id)));
         let sources: Vec<Arc<EntryLog>> = free.filter_map(|log_id| view.log(*log_id)).collect();
@@ -228,7 +229,7 @@ impl Flushing {
         let sources: Vec<LogId> = job.sources().into_iter().map(|(_, log_id)| log_id).collect();
         let freed = self.bytes_of(index, &sources);
         let (output, read_back) = job.into_output().unzip();
-        if self.engine.config.canaries.has(Canary::M22UnlinkBeforeCommit) {
+        if self.shared.config().canaries.has(Canary::M22UnlinkBeforeCommit) {
             self.directories[index].unlink_now(&sources);
         }
         let commit = DirectoryCommit { logs_removed: &sources, ..Default::default() };
@@ -243,20 +244,20 @@ impl Flushing {
                 return Ok(());
             }
             Err(error) => {
-                if self.fault_of(index, &error).may_pass() {
+                if self.directories.fault_of(index, &error).may_pass() {
                     // Not in force; nothing but space or a descriptor is missing.
                     let _ = self.directories[index].discard(output_id);
                     self.put_off_rewrites(now, index, error.to_string());
                     return Ok(());
                 }
-                return Err(self.fail(index, error.to_string()));
+                return Err(self.directories.fail(index, error.to_string()));
             }
         }
-        let grace = as_ns(self.engine.config.space.replaced_grace);
+        let grace = as_ns(self.shared.config().space.replaced_grace);
         self.on_replaced(now.saturating_add(grace), index, &sources);
         let made = output.map_or(0, |output| output.size);
-        self.engine.space.on_rewritten(cause, sources.len() as u64, freed, made);
-        let counters = &self.engine.counters;
+        self.shared.space().on_rewritten(cause, sources.len() as u64, freed, made);
+        let counters = self.shared.counters();
         let counter = match cause {
             Cause::Compaction => &counters.compacted_bytes,
             Cause::Merge => &counters.merged_bytes,
@@ -273,9 +274,9 @@ impl Flushing {
             error,
             "a rewrite of entry logs failed and is tried again later; the logs stay as they were"
         );
-        self.engine.space.on_error(error);
+        self.shared.space().on_error(error);
         self.space.planned.retain(|planned| planned.directory != directory);
-        let pause = self.engine.config.space.collection_interval.min(RETRY_PAUSE);
+        let pause = self.shared.config().space.collection_interval.min(RETRY_PAUSE);
         self.space.merge_not_before_ns.resize(self.directories.len(), 0);
         self.space.merge_not_before_ns[directory] = now.saturating_add(as_ns(pause));
     }
@@ -290,7 +291,7 @@ impl Flushing {
         if !self.commit_space(index, &commit)? {
             return Ok(false);
         }
-        self.engine.space.on_dropped(logs.len() as u64, freed);
+        self.shared.space().on_dropped(logs.len() as u64, freed);
         self.space.unplan(index, logs);
         let now = self.clock.monotonic_ns();
         // Their contents are no longer needed.
@@ -300,7 +301,7 @@ impl Flushing {
     }
 
     fn bytes_of(&self, index: usize, logs: &[LogId]) -> u64 {
-        let live = self.engine.views[index].logs();
+        let live = self.shared.views()[index].logs();
         live.iter().filter(|log| logs.contains(&log.log_id())).map(|log| log.size()).sum()
     }
 
@@ -330,7 +331,7 @@ impl Flushing {
             }
             if let Err(error) = directory.unlink_withdrawn_if(is_due) {
                 tracing::warn!(%error, "a file of entries that live elsewhere stays until the next start");
-                self.engine.space.on_error(error.to_string());
+                self.shared.space().on_error(error.to_string());
             }
         }
         let directories = &self.directories;
@@ -340,7 +341,7 @@ impl Flushing {
         self.space.replaced.retain(|log, _| withdrawn(log));
         let bytes =
             self.directories.iter().flat_map(|directory| directory.withdrawn()).map(|(_, bytes)| bytes);
-        self.engine.space.set_replaced(self.space.replaced.len() as u64, bytes.sum());
+        self.shared.space().set_replaced(self.space.replaced.len() as u64, bytes.sum());
     }
 
     /// Less than a twentieth of the volume is free: room matters more than grace.

@@ -4,7 +4,7 @@
 //! 1. While nothing is short, no output takes more than half of what is free: the rest is for the flush that comes next.
 //! 2. While something waits for space, or its directory takes no entries, an output may take all that is free but for
 //!    [`COMMIT_BYTES`], with which it comes into force. Its sources go with that commit, and then more is free than before.
-//! 3. Of a reserve that was given up a flush leaves a part ([`Engine::set_rewrite_room`]). Without it nothing that is deleted
+//! 3. Of a reserve that was given up a flush leaves a part ([`crate::Engine::set_rewrite_room`]). Without it nothing that is deleted
 //!    later could be given back, as long as a live entry is beside it. This costs no adds: a flush that would leave
 //!    less would leave the bookie full. Fences, removals and a start take what there is.
 //! 4. Space that rewrites under way will still need on the same volume is not free for another one. A compaction checks for that when
@@ -12,10 +12,9 @@
 //! 5. A flush that does not fit is not begun again, nor by a start: it would take all that is free until its file is gone, from
 //!    rewrites and from journals. The first attempt is made: adds go on beside it for as long as there is space.
 
+use super::Upkeep;
 use super::job::Job;
-use crate::engine::Engine;
 use crate::flush_routing::StorageFault;
-use crate::machine::Flushing;
 use bindery_io::Shortage;
 
 /// What the ends of an output and the pages of its commit take: a few blocks, and the paths to a few records in trees that
@@ -41,13 +40,13 @@ impl Room {
     }
 }
 
-impl Flushing {
+impl Upkeep {
     /// What rewrites of a directory find.
     pub(super) fn room(&self, index: usize) -> Room {
-        let is_full = self.engine.full_directories().get(index).copied().unwrap_or(false);
+        let is_full = self.shared.full_directories().get(index).copied().unwrap_or(false);
         let free =
             self.free_bytes(index).map_or(u64::MAX, |free| free.saturating_sub(self.still_needed(index)));
-        Room { free, is_short: is_full || self.engine.is_waiting() }
+        Room { free, is_short: is_full || self.shared.is_waiting() }
     }
 
     /// What the rewrites under way on the volume of a directory will still write, at most.
@@ -57,13 +56,13 @@ impl Flushing {
 
     /// The rewrites under way on the volume of a directory.
     pub(super) fn rewrites_beside(&self, index: usize) -> impl Iterator<Item = &Job> {
-        let config = &self.engine.config;
+        let config = self.shared.config();
         self.space.jobs.iter().filter(move |job| config.are_on_one_volume(index, job.directory()))
     }
 
     /// Before a flush writes so many more bytes of entries: do they fit, and leave what rewrites need (invariants 3 and 5)?
     pub(crate) fn check_room(&self, index: usize, bytes: u64) -> Result<(), StorageFault> {
-        let kept = self.engine.rewrite_room(index);
+        let kept = self.shared.rewrite_room(index);
         match self.free_bytes(index) {
             Some(free) if free < bytes.saturating_add(kept) => {
                 let why = format!(
@@ -81,18 +80,6 @@ impl Flushing {
         let directory = &self.directories[index];
         let space = directory.disk().space(directory.path()).ok()?;
         (space.total > 0).then_some(space.free)
-    }
-}
-
-impl Engine {
-    /// For each ledger directory, the free bytes that flushes of entries leave from now on for rewrites of entry logs, which
-    /// bring back the space of deleted ledgers. None at first.
-    pub fn set_rewrite_room(&self, bytes: &[u64]) {
-        bytes.clone_into(&mut self.rewrite_room.lock());
-    }
-
-    fn rewrite_room(&self, index: usize) -> u64 {
-        self.rewrite_room.lock().get(index).copied().unwrap_or(0)
     }
 }
 

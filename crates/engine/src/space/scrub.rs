@@ -24,10 +24,9 @@
 //! A pass takes `scrub_period`, so the wall clock alone tells where one is: at `time mod period` of the way, in the order
 //! of directories and log ids. A bookie that starts goes on there, and keeps nothing on disk for it.
 
-use super::status::{ScrubFinding, ScrubPass};
-use super::{LogRef, SpaceDesk, as_ns};
+use super::{LogRef, Upkeep, as_ns};
 use crate::config::SpaceConfig;
-use crate::machine::Flushing;
+use crate::space_desk::{ScrubFinding, ScrubPass, SpaceDesk};
 use bindery_io::is_shortage;
 use bindery_storage::entry_log::{LogCheck, LogDamage, LogEvent, LogPart};
 use bindery_storage::{EntryLog, Extent, OpenLogError, ReadError, RunCursor};
@@ -138,10 +137,10 @@ impl Scrub {
     }
 }
 
-impl Flushing {
+impl Upkeep {
     /// Checks on, when it is time. Returns after how long it wants to be called again.
     pub(super) fn scrub_on(&mut self, now: u64, config: &SpaceConfig) -> Option<Duration> {
-        let wanted = self.engine.space.wanted_scrub();
+        let wanted = self.shared.space().wanted_scrub();
         let is_answered = self
             .space
             .scrub
@@ -191,7 +190,7 @@ impl Flushing {
 
     fn begin_pass(&mut self, config: &SpaceConfig, answers: Option<u64>) {
         let mut logs: Vec<(LogRef, u64)> = Vec::new();
-        for (index, view) in self.engine.views.iter().enumerate() {
+        for (index, view) in self.shared.views().iter().enumerate() {
             logs.extend(view.logs().iter().map(|log| ((index, log.log_id()), log.size())));
         }
         let total: u64 = logs.iter().map(|(_, bytes)| bytes).sum();
@@ -218,7 +217,7 @@ impl Flushing {
         };
         self.space.scrub.pass =
             Some(Pass { answers, logs: logs.into_iter().map(|(log, _)| log).collect(), log: None, done });
-        self.engine.space.on_pass_begun(total);
+        self.shared.space().on_pass_begun(total);
     }
 
     /// Checks a piece of the next log, or ends the pass; returns the bytes looked at.
@@ -227,7 +226,7 @@ impl Flushing {
         if pass.log.is_none() {
             let Some(at) = pass.logs.pop_front() else {
                 pass.done.end_ms = self.clock.wall_ms();
-                self.engine.space.on_pass_ended(pass.done, pass.answers);
+                self.shared.space().on_pass_ended(pass.done, pass.answers);
                 return 0;
             };
             match self.begin_log_check(at, &mut pass.done) {
@@ -237,7 +236,8 @@ impl Flushing {
         }
         let mut looked = 0;
         if let Some(mut checking) = pass.log.take() {
-            let is_live = self.engine.views[checking.at.0].logs().iter().any(|l| l.log_id() == checking.at.1);
+            let is_live =
+                self.shared.views()[checking.at.0].logs().iter().any(|l| l.log_id() == checking.at.1);
             if is_live {
                 match self.check_on(&mut checking, &mut pass.done, &mut looked) {
                     Ok(true) => self.end_log_check(checking, &mut pass.done),
@@ -247,7 +247,7 @@ impl Flushing {
             }
         }
         pass.done.bytes += looked;
-        self.engine.space.on_scrubbed(looked, pass.done.bytes);
+        self.shared.space().on_scrubbed(looked, pass.done.bytes);
         self.space.scrub.pass = Some(pass);
         looked
     }
@@ -271,7 +271,7 @@ impl Flushing {
         done: &mut ScrubPass,
     ) -> Result<Option<Checking>, OpenLogError> {
         let (index, log_id) = at;
-        let Some(log) = self.engine.views[index].log(log_id) else { return Ok(None) };
+        let Some(log) = self.shared.views()[index].log(log_id) else { return Ok(None) };
         let mut checking = Checking {
             at,
             log,
@@ -296,7 +296,7 @@ impl Flushing {
             Err(error) if error.is_shortage() => return Err(error),
             Err(error) => self.on_finding(&mut checking, done, Found::not_opened(&error)),
         }
-        match self.engine.views[index].resident_runs(log_id) {
+        match self.shared.views()[index].resident_runs(log_id) {
             Some(runs) => checking.extents = runs,
             None => match checking.log.runs() {
                 Ok(runs) => checking.runs = Some(runs),
@@ -358,13 +358,13 @@ impl Flushing {
         }
         checking.findings += more;
         done.findings += more;
-        self.engine.space.on_more_findings(more);
+        self.shared.space().on_more_findings(more);
         Ok(is_done)
     }
 
     fn on_finding(&mut self, checking: &mut Checking, done: &mut ScrubPass, found: Found) {
         let file = checking.log.path().display().to_string();
-        let advice = advice(&self.engine.config.bookie_id, &found);
+        let advice = advice(&self.shared.config().bookie_id, &found);
         checking.findings += 1;
         done.findings += 1;
         if found.part != Some(LogPart::Padding) {
@@ -376,7 +376,7 @@ impl Flushing {
             tracing::error!(file, offset, affected, what, advice, "the scrub found damage");
         }
         let affected = found.affected.map(|(ledger, first, last)| (ledger.get(), first.get(), last.get()));
-        self.engine.space.on_finding(ScrubFinding {
+        self.shared.space().on_finding(ScrubFinding {
             file,
             offset: found.offset,
             what: found.what,
@@ -397,7 +397,7 @@ impl Flushing {
             Some(first) => self.space.scrub.damaged.insert(checking.at, first),
             None => self.space.scrub.damaged.remove(&checking.at),
         };
-        self.engine.space.set_damaged_logs(self.space.scrub.damaged.len() as u64);
+        self.shared.space().set_damaged_logs(self.space.scrub.damaged.len() as u64);
     }
 }
 

@@ -1,10 +1,16 @@
 //! What an operator sees of the collection of space and of the scrub, and what he may ask for.
 
-use super::job::Cause;
 use parking_lot::Mutex;
 
 /// Logs that could not be read are listed one by one up to this number.
 const SKIPPED_MAX: usize = 100;
+
+/// The reason for a rewrite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Compaction,
+    Merge,
+}
 
 /// How poor a log must be to be rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +193,7 @@ impl SpaceDesk {
     }
 
     /// `are_removals_flushed` is asked only when somebody waits for it.
-    pub(super) fn take_wanted(
+    pub(crate) fn take_wanted(
         &self,
         are_removals_flushed: impl FnOnce() -> bool,
     ) -> Option<WantedCollection> {
@@ -200,7 +206,7 @@ impl SpaceDesk {
     }
 
     /// `is_compacting`: rewrites of an earlier one are still to come. One that plans none itself leaves that one under way.
-    pub(super) fn on_begun(&self, kind: Option<CompactionKind>, is_compacting: bool) {
+    pub(crate) fn on_begun(&self, kind: Option<CompactionKind>, is_compacting: bool) {
         let (minor, major) = (kind == Some(CompactionKind::Minor), kind == Some(CompactionKind::Major));
         let under_way = &mut self.wanted.lock().under_way;
         if kind.is_some() || !is_compacting {
@@ -209,14 +215,14 @@ impl SpaceDesk {
     }
 
     /// The last rewrite that was planned is done.
-    pub(super) fn end_compacting(&self) {
+    pub(crate) fn end_compacting(&self) {
         self.wanted.lock().under_way = None;
         let mut status = self.status.lock();
         (status.is_minor_compacting, status.is_major_compacting) = (false, false);
     }
 
     /// `is_compacting`: a rewrite is under way or to come, of this collection or of an earlier one.
-    pub(super) fn on_collected(&self, kind: Option<CompactionKind>, planned: usize, is_compacting: bool) {
+    pub(crate) fn on_collected(&self, kind: Option<CompactionKind>, planned: usize, is_compacting: bool) {
         {
             let mut status = self.status.lock();
             status.collections += 1;
@@ -233,13 +239,13 @@ impl SpaceDesk {
         }
     }
 
-    pub(super) fn on_dropped(&self, logs: u64, bytes: u64) {
+    pub(crate) fn on_dropped(&self, logs: u64, bytes: u64) {
         let mut status = self.status.lock();
         status.logs_dropped += logs;
         status.bytes_removed += bytes;
     }
 
-    pub(super) fn on_rewritten(&self, cause: Cause, logs: u64, bytes_before: u64, bytes_after: u64) {
+    pub(crate) fn on_rewritten(&self, cause: Cause, logs: u64, bytes_before: u64, bytes_after: u64) {
         let mut status = self.status.lock();
         status.bytes_removed += bytes_before;
         match cause {
@@ -255,20 +261,20 @@ impl SpaceDesk {
         }
     }
 
-    pub(super) fn set_replaced(&self, files: u64, bytes: u64) {
+    pub(crate) fn set_replaced(&self, files: u64, bytes: u64) {
         let mut status = self.status.lock();
         (status.replaced_files, status.replaced_bytes) = (files, bytes);
     }
 
-    pub(super) fn on_copied(&self, bytes: u64) {
+    pub(crate) fn on_copied(&self, bytes: u64) {
         self.status.lock().bytes_copied += bytes;
     }
 
-    pub(super) fn begin_skipping(&self) {
+    pub(crate) fn begin_skipping(&self) {
         self.status.lock().skipped.clear();
     }
 
-    pub(super) fn on_skipped(&self, log: String, reason: &str) {
+    pub(crate) fn on_skipped(&self, log: String, reason: &str) {
         let mut status = self.status.lock();
         status.logs_skipped += 1;
         if status.skipped.len() < SKIPPED_MAX {
@@ -276,7 +282,7 @@ impl SpaceDesk {
         }
     }
 
-    pub(super) fn on_error(&self, error: String) {
+    pub(crate) fn on_error(&self, error: String) {
         let mut status = self.status.lock();
         status.errors += 1;
         status.last_error = Some(error);
@@ -285,7 +291,7 @@ impl SpaceDesk {
 
 impl SpaceDesk {
     /// Findings kept.
-    pub(super) const FINDINGS_MAX: usize = 100;
+    pub(crate) const FINDINGS_MAX: usize = 100;
 
     pub(crate) fn scrub_status(&self) -> ScrubStatus {
         self.scrub.lock().status.clone()
@@ -299,12 +305,12 @@ impl SpaceDesk {
     }
 
     /// The last request, while it is not answered.
-    pub(super) fn wanted_scrub(&self) -> Option<u64> {
+    pub(crate) fn wanted_scrub(&self) -> Option<u64> {
         let desk = self.scrub.lock();
         (desk.requests > desk.status.answered).then_some(desk.requests)
     }
 
-    pub(super) fn on_pass_begun(&self, bytes: u64) {
+    pub(crate) fn on_pass_begun(&self, bytes: u64) {
         let mut desk = self.scrub.lock();
         // Findings of the pass before last go; damage that is still there was found again by the last one.
         let keep = desk.of_pass;
@@ -315,13 +321,13 @@ impl SpaceDesk {
         desk.status.progress = (0, bytes);
     }
 
-    pub(super) fn on_scrubbed(&self, looked: u64, of_pass: u64) {
+    pub(crate) fn on_scrubbed(&self, looked: u64, of_pass: u64) {
         let status = &mut self.scrub.lock().status;
         status.bytes += looked;
         status.progress.0 = of_pass;
     }
 
-    pub(super) fn on_finding(&self, finding: ScrubFinding) {
+    pub(crate) fn on_finding(&self, finding: ScrubFinding) {
         let mut desk = self.scrub.lock();
         desk.status.findings += 1;
         if desk.of_pass >= Self::FINDINGS_MAX {
@@ -335,15 +341,15 @@ impl SpaceDesk {
         desk.of_pass += 1;
     }
 
-    pub(super) fn on_more_findings(&self, more: u64) {
+    pub(crate) fn on_more_findings(&self, more: u64) {
         self.scrub.lock().status.findings += more;
     }
 
-    pub(super) fn set_damaged_logs(&self, logs: u64) {
+    pub(crate) fn set_damaged_logs(&self, logs: u64) {
         self.scrub.lock().status.damaged_logs = logs;
     }
 
-    pub(super) fn on_pass_ended(&self, pass: ScrubPass, answers: Option<u64>) {
+    pub(crate) fn on_pass_ended(&self, pass: ScrubPass, answers: Option<u64>) {
         let mut desk = self.scrub.lock();
         desk.status.passes += 1;
         desk.status.is_running = false;

@@ -1,0 +1,561 @@
+//! What requests, journals and flushes have in common: the shards, what readers see of each directory, and the state of the
+//! engine as a whole.
+//!
+//! It is below all of them and knows none: [`crate::Engine`] is the face that requests see, `journaling` and `flushing` are the
+//! steps of the threads.
+//!
+//! Lock order: shard, then log view. No lock is held across I/O.
+
+use crate::admission_queue::{AdmissionGrant, AdmissionQueue, RoomWaiter};
+use crate::api::{Answer, Refusal, Status, Waiter};
+use crate::config::EngineConfig;
+use crate::direct_fence::DirectFences;
+use crate::journals::{JournalDesk, MarkVector};
+use crate::pacing::Load;
+use crate::pulse::{JournalPulse, PulseCounters};
+use crate::shard::{Gate, Reserve, Shard, ShardConfig, Waits};
+use crate::space_desk::SpaceDesk;
+use crate::stats::Counters;
+use crate::tier::TierBudget;
+use bindery_io::Shortage;
+use bindery_io::chunk::{ChunkPool, Lane};
+use bindery_storage::{LogView, StorageMemory, TierView};
+use bindery_types::{LedgerId, MasterKey};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// What the flush tells the journal, and a stop the flush.
+#[derive(Default)]
+pub(crate) struct PacingDesk {
+    /// Bytes that the flush under way has written; 0 between flushes.
+    pub(crate) written: AtomicU64,
+    /// Freezes whose flush is not committed.
+    pub(crate) flushes: AtomicU64,
+    /// Flushes must not pause any more.
+    pub(crate) is_hurried: AtomicBool,
+}
+
+/// Who wants space and finds none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wanting {
+    Flush,
+    Journal(usize),
+}
+
+/// Shards over the journals and the ledger directories.
+pub(crate) struct Shared {
+    config: EngineConfig,
+    pool: ChunkPool,
+    shards: Vec<Mutex<Shard>>,
+    views: Vec<Arc<LogView>>,
+    /// Of each ledger directory, the extents in object storage.
+    tiers: Vec<Arc<TierView>>,
+    tier_budget: Arc<TierBudget>,
+    memory: StorageMemory,
+    queues: Vec<Arc<AdmissionQueue>>,
+    /// By the number of the journal.
+    journals: Vec<JournalDesk>,
+    /// The marks that every ledger directory has committed.
+    covered: Mutex<MarkVector>,
+    /// The generation that the next freeze gives to what comes after it: one count over all journals.
+    next_generation: AtomicU64,
+    is_read_only: AtomicBool,
+    takes_high_priority: AtomicBool,
+    /// For recoveries while no other adds are taken, and how many of their adds found no room in it.
+    recovery_reserve: Reserve,
+    recoveries_refused: AtomicU64,
+    failed: Mutex<Option<String>>,
+    waits: Mutex<BTreeMap<Wanting, (Shortage, String)>>,
+    directories_failed: Mutex<BTreeMap<usize, String>>,
+    /// No ledger directory takes anything any more.
+    is_storage_lost: AtomicBool,
+    /// Ledger directories that are nearly full; empty when that is not known.
+    full: Mutex<Vec<bool>>,
+    /// Free bytes that flushes leave in each ledger directory; none where it is not said.
+    rewrite_room: Mutex<Vec<u64>>,
+    /// Tickets that are neither flushed nor refused for good.
+    tickets_out: AtomicUsize,
+    direct_fences: DirectFences,
+    counters: Counters,
+    pacing: PacingDesk,
+    /// Of each journal.
+    pulses: Vec<PulseCounters>,
+    space: SpaceDesk,
+    /// The highest ledger that a state table remembers.
+    highest_recovered: Option<LedgerId>,
+}
+
+fn waits_of(waits: &BTreeMap<Wanting, (Shortage, String)>) -> Waits {
+    let is_space = |(what, _): &(Shortage, String)| *what == Shortage::Space;
+    match (waits.is_empty(), waits.values().all(is_space)) {
+        (true, _) => Waits::No,
+        (false, true) => Waits::ForSpace,
+        (false, false) => Waits::ForDescriptors,
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        config: EngineConfig,
+        views: Vec<Arc<LogView>>,
+        tiers: Vec<Arc<TierView>>,
+        memory: StorageMemory,
+        highest_recovered: Option<LedgerId>,
+    ) -> Shared {
+        let pool = ChunkPool::new(config.chunk_size(), config.chunk_count(), config.chunk_reserve());
+        let tier_budget = TierBudget::new(config.tier_extents_bytes);
+        let shards = (0..config.shard_count)
+            .map(|index| {
+                let shard = ShardConfig {
+                    index: u32::try_from(index).expect("shards are few"),
+                    formed_bytes_max: config.formed_bytes_max(),
+                    admission: config.admission,
+                    parts_max: config.parts_max(),
+                    entry_bytes_max: config.entry_bytes_max,
+                    limbo_up_to: config.limbo_up_to,
+                    checked_up_to: config.checked_up_to,
+                    canaries: config.canaries,
+                    index_pool: memory.index.clone(),
+                    tier_budget: tier_budget.clone(),
+                };
+                Mutex::new(Shard::new(shard, pool.clone()))
+            })
+            .collect();
+        let journals: Vec<JournalDesk> = config.journal_dirs.iter().map(|_| JournalDesk::new()).collect();
+        let queue_of =
+            |shard: usize| Arc::new(AdmissionQueue::new(journals[shard % journals.len()].signal.clone()));
+        Shared {
+            views,
+            tiers,
+            tier_budget,
+            memory,
+            queues: (0..config.shard_count).map(queue_of).collect(),
+            journals,
+            covered: Mutex::default(),
+            next_generation: AtomicU64::new(0),
+            is_read_only: AtomicBool::new(false),
+            takes_high_priority: AtomicBool::new(true),
+            recovery_reserve: Reserve::unbounded(),
+            recoveries_refused: AtomicU64::new(0),
+            pulses: config.journal_dirs.iter().map(|_| PulseCounters::new(config.journal_slow)).collect(),
+            failed: Mutex::new(None),
+            waits: Mutex::default(),
+            directories_failed: Mutex::default(),
+            is_storage_lost: AtomicBool::new(false),
+            full: Mutex::default(),
+            rewrite_room: Mutex::default(),
+            tickets_out: AtomicUsize::new(0),
+            direct_fences: DirectFences::default(),
+            counters: Counters::default(),
+            pacing: PacingDesk::default(),
+            space: SpaceDesk::default(),
+            highest_recovered,
+            config,
+            pool,
+            shards,
+        }
+    }
+
+    /// How the engine was configured.
+    pub(crate) fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// The write pool.
+    pub(crate) fn pool(&self) -> &ChunkPool {
+        &self.pool
+    }
+
+    pub(crate) fn shards(&self) -> &[Mutex<Shard>] {
+        &self.shards
+    }
+
+    /// A shard by its number.
+    pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock()
+    }
+
+    /// The shard of a ledger.
+    pub(crate) fn lock_of(&self, ledger: LedgerId) -> MutexGuard<'_, Shard> {
+        self.lock(self.shard_of(ledger))
+    }
+
+    /// By shard.
+    pub(crate) fn queues(&self) -> &[Arc<AdmissionQueue>] {
+        &self.queues
+    }
+
+    /// What readers see of each ledger directory.
+    pub(crate) fn views(&self) -> &[Arc<LogView>] {
+        &self.views
+    }
+
+    /// Of each ledger directory, the extents in object storage.
+    pub(crate) fn tiers(&self) -> &[Arc<TierView>] {
+        &self.tiers
+    }
+
+    /// Bounds the extents in memory.
+    pub(crate) fn tier_budget(&self) -> &TierBudget {
+        &self.tier_budget
+    }
+
+    /// The pools of the index and of the block cache.
+    pub(crate) fn memory(&self) -> &StorageMemory {
+        &self.memory
+    }
+
+    /// By the number of the journal.
+    pub(crate) fn journals(&self) -> &[JournalDesk] {
+        &self.journals
+    }
+
+    /// By the number of the journal.
+    pub(crate) fn pulse_counters(&self) -> &[PulseCounters] {
+        &self.pulses
+    }
+
+    /// The marks that every ledger directory has committed.
+    pub(crate) fn covered(&self) -> &Mutex<MarkVector> {
+        &self.covered
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn pacing(&self) -> &PacingDesk {
+        &self.pacing
+    }
+
+    /// What collection and scrub tell, and what is asked of them.
+    pub(crate) fn space(&self) -> &SpaceDesk {
+        &self.space
+    }
+
+    /// The highest ledger that a state table remembered at the start.
+    pub(crate) fn highest_recovered(&self) -> Option<LedgerId> {
+        self.highest_recovered
+    }
+
+    /// A ticket was made: it is flushed, or refused for good.
+    pub(crate) fn on_ticket_out(&self) {
+        self.tickets_out.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A ticket was flushed.
+    pub(crate) fn on_ticket_flushed(&self) {
+        self.tickets_out.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Some ticket is not flushed.
+    pub(crate) fn is_ticket_out(&self) -> bool {
+        self.tickets_out.load(Ordering::Acquire) > 0
+    }
+
+    /// Fences that wait for a commit to the state table, because the journal failed.
+    pub(crate) fn direct_fences(&self) -> &DirectFences {
+        &self.direct_fences
+    }
+
+    /// Queues a fence for a commit to the state table; refuses it where none will come.
+    pub(crate) fn fence_directly(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
+        let refused = match self.is_storage_lost() {
+            true => Some(waiter),
+            false => self.direct_fences.push(ledger, key, waiter),
+        };
+        if let Some(waiter) = refused {
+            waiter(Err(Refusal::Io));
+        }
+    }
+
+    /// The journal of a shard.
+    pub(crate) fn journal_of(&self, shard: usize) -> usize {
+        shard % self.journals.len()
+    }
+
+    /// The shards of a journal, ascending.
+    pub(crate) fn shards_of(&self, journal: usize) -> impl Iterator<Item = usize> + use<> {
+        (journal..self.shards.len()).step_by(self.journals.len())
+    }
+
+    /// Has all shards frozen and flushed soon.
+    pub(crate) fn want_freeze(&self) {
+        self.journals.iter().for_each(|journal| journal.is_freeze_wanted.store(true, Ordering::Release));
+    }
+
+    pub(crate) fn wake_journals(&self) {
+        self.journals.iter().for_each(|journal| journal.signal.raise());
+    }
+
+    pub(crate) fn wake_journal_of(&self, shard: usize) {
+        self.journals[self.journal_of(shard)].signal.raise();
+    }
+
+    /// Everything that is placed from now on is of this generation or a higher one.
+    pub(crate) fn begin_generations(&self, first: u64) {
+        self.next_generation.store(first + 1, Ordering::Release);
+        for shard in &self.shards {
+            shard.lock().begin_generation(first);
+        }
+    }
+
+    /// For what is placed after a freeze.
+    pub(crate) fn next_generation(&self) -> u64 {
+        self.next_generation.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The shard of a ledger.
+    pub(crate) fn shard_of(&self, ledger: LedgerId) -> usize {
+        // Fibonacci hashing: neighbouring ids spread evenly, and the order of bits does not matter.
+        let hash = (ledger.get() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((u128::from(hash) * self.shards.len() as u128) >> 64) as usize
+    }
+
+    pub(crate) fn gate(&self) -> Gate<'_> {
+        Gate {
+            is_read_only: self.is_read_only.load(Ordering::Relaxed),
+            takes_high_priority: self.takes_high_priority.load(Ordering::Relaxed),
+            reserve: &self.recovery_reserve,
+            refused: &self.recoveries_refused,
+        }
+    }
+
+    /// Hands out the grants of the group that a shard begins now: a waiter woken without room would only try and fail.
+    /// A flush that frees chunks wakes the journal threads, which ask again.
+    pub(crate) fn give_grants(&self, shard: usize, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
+        // Before the room (admission_queue invariant 2); grants are given by this thread alone.
+        let reserved = self.queues[shard].reserved();
+        let (is_over, room, has_urgent_room) = {
+            let shard = self.lock(shard);
+            let room =
+                if shard.has_room() { shard.offered().saturating_sub(shard.formed() + reserved) } else { 0 };
+            (shard.refuses_all(), room, shard.has_chunk(Lane::Recovery))
+        };
+        if is_over {
+            self.queues[shard].let_all_go(into);
+        } else {
+            self.queues[shard].give_grants(room, has_urgent_room, into);
+        }
+    }
+
+    /// Grants worth nothing for those that wait for room, when what they add is refused anyhow.
+    pub(crate) fn let_ordinary_go(&self, shard: usize, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
+        self.queues[shard].let_ordinary_go(into);
+    }
+
+    /// True when somebody waits for room that there is in a shard of the journal.
+    pub(crate) fn has_room_to_offer(&self, journal: usize) -> bool {
+        self.shards_of(journal).any(|index| {
+            let queue = &self.queues[index];
+            if !queue.has_waiting() && !queue.has_urgent() {
+                return false;
+            }
+            let shard = self.lock(index);
+            shard.refuses_all()
+                || queue.has_urgent() && shard.has_chunk(Lane::Recovery)
+                || queue.has_waiting() && shard.has_room() && queue.reserved() < shard.offered()
+        })
+    }
+
+    /// True while adds without high priority are refused.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Relaxed)
+    }
+
+    /// Refuses or accepts adds without high priority.
+    pub(crate) fn set_read_only(&self, is_read_only: bool) {
+        self.is_read_only.store(is_read_only, Ordering::Relaxed);
+    }
+
+    /// Whether adds with high priority pass while the engine is read-only (section 4.7). At first they do.
+    pub(crate) fn set_takes_high_priority(&self, takes: bool) {
+        self.takes_high_priority.store(takes, Ordering::Relaxed);
+    }
+
+    /// Bytes that recoveries may add from now on while no other adds are taken, because a volume is full: so that a
+    /// ledger can be closed. At first only memory and the journals bound them.
+    pub(crate) fn set_recovery_reserve(&self, bytes: u64) {
+        self.recovery_reserve.set(bytes);
+    }
+
+    /// How each journal does. `now_ns` is the time of the clock that the engine was opened with.
+    pub(crate) fn pulses(&self, now_ns: u64) -> Vec<JournalPulse> {
+        self.pulses.iter().map(|pulse| pulse.read(now_ns)).collect()
+    }
+
+    /// Identifies the write of a journal that is under way, if there is one.
+    pub(crate) fn write_under_way(&self, journal: usize) -> Option<NonZeroU64> {
+        self.pulses[journal].write_under_way()
+    }
+
+    /// Asks for an empty group now and then while no other group is written, so that a journal that became slow is seen
+    /// to be fast again.
+    pub(crate) fn set_probing(&self, is_probing: bool) {
+        // Repeated calls wake no journal: one that is woken more often than it takes to count as idle would neither
+        // seal its last group nor write the groups requested here.
+        let changed = self.pulses.iter().filter(|pulse| pulse.set_probing(is_probing)).count();
+        if changed > 0 {
+            self.wake_journals();
+        }
+    }
+
+    /// State for operators.
+    pub(crate) fn status(&self) -> Status {
+        let failed = self.failed.lock().clone();
+        Status {
+            is_read_only: failed.is_some() || self.is_read_only.load(Ordering::Relaxed),
+            takes_high_priority: failed.is_none() && self.takes_high_priority.load(Ordering::Relaxed),
+            recovery_reserve_bytes: self.recovery_reserve.left(),
+            recoveries_refused: self.recoveries_refused.load(Ordering::Relaxed),
+            failed,
+            waits_for_space: self.waits_for(Shortage::Space),
+            waits_for_descriptor: self.waits_for(Shortage::Descriptors),
+            directories_failed: self.directories_failed.lock().clone(),
+            journal_sync: self.config.journal_sync,
+        }
+    }
+
+    /// Bytes and chunks of the active write caches, of all journals as of their last cuts.
+    pub(crate) fn active(&self) -> (u64, u64) {
+        let of = |journal: &JournalDesk| {
+            (journal.active_bytes.load(Ordering::Relaxed), journal.active_chunks.load(Ordering::Relaxed))
+        };
+        self.journals.iter().map(of).fold((0, 0), |(b, c), (bytes, chunks)| (b + bytes, c + chunks))
+    }
+
+    /// The load of the write caches now.
+    pub(crate) fn load(&self) -> Load {
+        let mut load = Load { written: self.pacing.written.load(Ordering::Acquire), ..Load::default() };
+        for shard in &self.shards {
+            let shard = shard.lock();
+            load.active += shard.active_bytes();
+            load.frozen += shard.frozen_bytes();
+        }
+        load
+    }
+
+    /// True when adds wait for room.
+    pub(crate) fn adds_wait(&self) -> bool {
+        self.queues.iter().any(|queue| queue.has_waiting() || queue.has_urgent())
+    }
+
+    /// A journal or a ledger directory failed: no shard takes adds any more, those of other journals neither. True
+    /// when this is the first failure.
+    pub(crate) fn fail(&self, reason: &str) -> bool {
+        let is_first = self.latch(reason);
+        for shard in &self.shards {
+            shard.lock().refuse_adds();
+        }
+        // Waiters for room must be told.
+        self.wake_journals();
+        is_first
+    }
+
+    /// Keeps the first reason; true when this is it.
+    fn latch(&self, reason: &str) -> bool {
+        let mut failed = self.failed.lock();
+        let is_first = failed.is_none();
+        failed.get_or_insert_with(|| reason.to_owned());
+        is_first
+    }
+
+    /// Somebody finds no space, or no file descriptor (or does again): until it does no add is taken, so that memory stays
+    /// bounded, but for those of recoveries while it is space alone.
+    pub(crate) fn wait_for(&self, who: Wanting, want: Option<(Shortage, String)>) {
+        let mut waits = self.waits.lock();
+        let before = waits_of(&waits);
+        match want {
+            Some((what, reason)) => {
+                if waits.get(&who).is_none_or(|(before, _)| *before != what) {
+                    let said = match what {
+                        Shortage::Space => {
+                            "no space on the disk: adds are refused, and it is tried again each second; delete ledgers, free something \
+                             else there, or enlarge the volume"
+                        }
+                        Shortage::Descriptors => {
+                            "no file descriptor: adds are refused, and it is tried again each second; raise ulimit -n (LimitNOFILE) \
+                             if that does not pass"
+                        }
+                    };
+                    tracing::warn!(reason, "{said}");
+                }
+                waits.insert(who, (what, reason));
+            }
+            None => {
+                if let Some((what, _)) = waits.remove(&who) {
+                    let over = match what {
+                        Shortage::Space => "there is space again",
+                        Shortage::Descriptors => "there are file descriptors again",
+                    };
+                    tracing::warn!("{over}: the write that waited for it is done");
+                }
+            }
+        }
+        let now = waits_of(&waits);
+        if now == before {
+            return;
+        }
+        for shard in &self.shards {
+            shard.lock().set_waits(now);
+        }
+    }
+
+    fn waits_for(&self, what: Shortage) -> Option<String> {
+        let waits = self.waits.lock();
+        waits.values().find(|(short, _)| *short == what).map(|(_, reason)| reason.clone())
+    }
+
+    /// Somebody finds no space, or no file descriptor.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waits.lock().is_empty()
+    }
+
+    /// One of several ledger directories failed.
+    pub(crate) fn lose_directory(&self, index: usize, reason: String) {
+        self.directories_failed.lock().insert(index, reason);
+    }
+
+    /// No ledger directory is left: what is added could never be flushed.
+    pub(crate) fn lose_storage(&self, reason: &str) {
+        self.is_storage_lost.store(true, Ordering::Release);
+        self.fail(reason);
+    }
+
+    pub(crate) fn is_storage_lost(&self) -> bool {
+        self.is_storage_lost.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed.lock().is_some()
+    }
+
+    /// Called without the shard's lock: a waiter may do anything short.
+    pub(crate) fn answer_or_wake(&self, shard: usize, answered: Answer) {
+        match answered {
+            Answer::Now(waiter, outcome) => waiter(outcome),
+            Answer::Later => self.wake_journal_of(shard),
+        }
+    }
+
+    /// Directories that should get no entries, because they are nearly full; the others take theirs.
+    pub(crate) fn set_full_directories(&self, full: &[bool]) {
+        full.clone_into(&mut self.full.lock());
+    }
+
+    pub(crate) fn full_directories(&self) -> Vec<bool> {
+        self.full.lock().clone()
+    }
+
+    /// Free bytes that flushes leave in each ledger directory.
+    pub(crate) fn set_rewrite_room(&self, bytes: &[u64]) {
+        bytes.clone_into(&mut self.rewrite_room.lock());
+    }
+
+    pub(crate) fn rewrite_room(&self, index: usize) -> u64 {
+        self.rewrite_room.lock().get(index).copied().unwrap_or(0)
+    }
+}
