@@ -15,10 +15,7 @@
 
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::watch;
-
-use crate::writer::LedgerWriter;
 
 /// How long a client that closes waits. A hand-over takes a write of metadata and an announcement.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
@@ -50,33 +47,5 @@ impl Claims {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-/// A writer on its way to the call that asked for it.
-pub(crate) struct Claimed(Option<(LedgerWriter, UnderWay)>);
-
-impl Claimed {
-    pub fn new(writer: LedgerWriter, under_way: UnderWay) -> Claimed {
-        Claimed(Some((writer, under_way)))
-    }
-
-    pub fn take(mut self) -> LedgerWriter {
-        self.0.take().expect("it is taken once").0
-    }
-}
-
-impl Drop for Claimed {
-    fn drop(&mut self) {
-        let Some((writer, under_way)) = self.0.take() else { return };
-        // Without a runtime its writer is of no use either.
-        let Ok(runtime) = Handle::try_current() else { return };
-        runtime.spawn(async move {
-            let ledger_id = writer.id();
-            if let Err(error) = writer.hand_over().await {
-                tracing::warn!(%ledger_id, %error, "a ledger that was taken for a call that is gone stays taken");
-            }
-            drop(under_way);
-        });
     }
 }

@@ -1,14 +1,16 @@
 //! The client: one metadata session, one way to the bookies, one set of budgets, shared by all ledgers opened with it.
 
+mod claimed;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bindery_flow::ByteBudget;
 use bindery_io::canary::Canaries;
 use bindery_io::{Random, SystemRandom};
-use bindery_metadata::layout::{IdError, LedgerError, StoredLedger};
+use bindery_metadata::layout::{IdError, LedgerError};
 use bindery_metadata::store::Version;
 use bindery_metadata::{
     ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, Security, StoreError, WaitFor,
@@ -17,27 +19,31 @@ use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, L
 use bindery_wire::FrameLimit;
 use tokio::sync::oneshot;
 
-use crate::claims::{Claimed, Claims};
+use self::claimed::Claimed;
+use crate::claims::Claims;
 use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::credentials::Credentials;
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{HANDOVER_PROPERTY, Handover, RESERVED_PREFIX, claimed, needs_marks};
 use crate::health::{BookieHealth, BusyBookie, NodeHealth, Prober, ReadHealth, ask};
+use crate::kept_bytes::KeptBytes;
 use crate::listing::LedgerStream;
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
-use crate::placement::resolver::NetworkResolver;
 use crate::placement::{
-    Candidates, Counted, DiskWeights, Here, Location, Placement, Places, RandomPlacement, Survey,
-    choose_ensemble,
+    Counted, DiskWeights, Here, Location, Placement, Places, RandomPlacement, Survey, choose_ensemble,
 };
-use crate::reader::{LedgerReader, Stragglers};
-use crate::reconcile::Supports;
+use crate::reader::LedgerReader;
+use crate::resolver::NetworkResolver;
 use crate::retry::Retry;
+use crate::shared::{Shared, check_password};
 use crate::slow::SlowReplicas;
+use crate::stragglers::Stragglers;
+use crate::tier_support::Supports;
 use crate::tls::{Tls, TlsError, TlsOptions};
 use crate::transport::Transport;
-use crate::writer::{KeptBytes, LedgerWriter, TakenOver, WriteCounts, WriteHealth};
+use crate::write_counts::{WriteCounts, WriteHealth};
+use crate::writer::{LedgerWriter, TakenOver};
 
 /// A ledger's metadata as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -362,93 +368,6 @@ impl ClientBuilder {
     }
 }
 
-/// What all handles of a client share.
-pub(crate) struct Shared {
-    pub layout: Layout,
-    /// Opened by the builder, so closed with the client.
-    is_session_ours: bool,
-    pub transport: Arc<dyn Transport>,
-    /// The same bookies, for reads that nobody is to notice.
-    pub background: Arc<dyn Transport>,
-    /// The same as `transport`, when it is the network.
-    bookies: Option<Arc<Bookies>>,
-    /// Which bookies take part in tiering.
-    pub supports: Supports,
-    pub placement: Counted,
-    pub survey: Survey,
-    pub health: Arc<NodeHealth>,
-    _prober: Prober,
-    /// Reads that were answered by another replica.
-    pub stragglers: Stragglers,
-    /// Stored bytes of entries that some bookie has not answered for yet.
-    pub add_budget: ByteBudget,
-    /// Entries read and not yet taken.
-    pub read_budget: ByteBudget,
-    /// How far bookies are behind.
-    pub slow: SlowReplicas,
-    pub writes: Arc<WriteCounts>,
-    /// Bytes that writers keep for bookies that lack them.
-    pub kept: Arc<KeptBytes>,
-    pub limits: Limits,
-    pub canaries: Canaries,
-    /// Ledgers that are being taken for appending.
-    claims: Claims,
-    is_closed: AtomicBool,
-}
-
-impl Shared {
-    pub fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
-    }
-
-    /// Sends a request to the metadata store, again and again within `metadata_patience` while it fails for a reason that
-    /// may pass. The request must be one that may be repeated when the outcome is unknown.
-    pub async fn patiently<T, E, F>(
-        &self,
-        is_transient: impl Fn(&E) -> bool,
-        mut request: impl FnMut() -> F,
-    ) -> Result<T, E>
-    where
-        F: Future<Output = Result<T, E>>,
-    {
-        let mut retry = Retry::new(self.limits.metadata_patience);
-        loop {
-            match request().await {
-                Err(error) if is_transient(&error) && !self.is_closed() && retry.pause().await => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    /// A ledger's metadata, patiently.
-    pub async fn stored(&self, id: LedgerId) -> Result<StoredLedger, LedgerError> {
-        let ledgers = self.layout.ledgers();
-        self.patiently(LedgerError::is_transient, || ledgers.get(id)).await
-    }
-
-    /// The same, and no older than this call. Old metadata does not prove that something is absent.
-    pub async fn stored_latest(&self, id: LedgerId) -> Result<StoredLedger, LedgerError> {
-        let ledgers = self.layout.ledgers();
-        self.patiently(LedgerError::is_transient, || ledgers.get_latest(id)).await
-    }
-
-    /// The bookies that take writes now, and where they and `members` stand.
-    pub async fn candidates(&self, members: &[BookieId]) -> Result<Candidates, StoreError> {
-        let registered = self.layout.registration().list().await?;
-        self.health.refresh(&registered.iter().map(|bookie| bookie.bookie_id.clone()).collect());
-        let (writable, read_only): (Vec<_>, Vec<_>) =
-            registered.into_iter().partition(|bookie| bookie.mode == RegistrationMode::Writable);
-        let writable: Vec<_> = writable.into_iter().map(|bookie| bookie.bookie_id).collect();
-        // One that changes its registration is listed twice for a moment.
-        let read_only = read_only.into_iter().map(|bookie| bookie.bookie_id);
-        let read_only = read_only.filter(|bookie| !writable.contains(bookie)).collect();
-        let mut candidates = Candidates { writable, read_only, ..Candidates::default() };
-        self.survey.complete(&mut candidates, members).await;
-        candidates.avoided = self.health.avoided();
-        Ok(candidates)
-    }
-}
-
 /// A client of a cluster. Clones share everything.
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Shared>);
@@ -761,29 +680,7 @@ impl Client {
     /// Ends the client: its metadata session, and with it every handle. Writers that are not closed stay open for
     /// recovery.
     pub async fn close(&self) {
-        self.0.is_closed.store(true, Ordering::Release);
-        self.0.claims.ended().await;
-        if let Some(bookies) = &self.0.bookies {
-            bookies.close().await;
-        }
-        if self.0.is_session_ours
-            && let Err(error) = self.0.layout.store().close().await
-        {
-            tracing::debug!(%error, "the metadata session will time out by itself");
-        }
-    }
-}
-
-/// The ledger's secret, when the password is its own. A ledger of metadata version 1 has none to compare with.
-pub(crate) fn check_password(metadata: &LedgerMetadata, password: &[u8]) -> Option<LedgerSecret> {
-    match &metadata.secret {
-        Some(secret) if secret.master_key() == bindery_types::MasterKey::from_password(password) => {
-            Some(secret.clone())
-        }
-        Some(_) => None,
-        None => {
-            Some(LedgerSecret { digest_type: bindery_types::DigestType::Crc32, password: password.to_vec() })
-        }
+        self.0.close().await;
     }
 }
 

@@ -24,7 +24,7 @@ use bindery_sasl::plain;
 
 pub use bindery_sasl::Secret;
 
-use crate::connection::hooks::{Authenticator, BookieAddress, Exchange, Turn};
+use crate::hooks::{Authenticator, BookieAddress, Exchange, Turn};
 
 /// `SaslConstants.PLUGIN_NAME` of BookKeeper.
 const DIGEST_MD5_PLUGIN: &str = "sasl";

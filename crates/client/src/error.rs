@@ -10,8 +10,7 @@ use bindery_metadata::{OpenError as ClusterError, StoreError};
 use bindery_types::{BookieId, EntryId, LedgerId};
 use bindery_wire::ErrorCode;
 
-use crate::placement::Unmet;
-use crate::placement::resolver::ResolveError;
+use crate::resolver::ResolveError;
 use crate::tls::TlsError;
 use crate::transport::{BookieError, UNAUTHORIZED};
 
@@ -45,6 +44,47 @@ impl fmt::Display for BookieAnswers {
         for (index, (bookie, answer)) in self.0.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             write!(f, "{separator}{bookie}: {answer}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A spread that could not be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unmet {
+    /// The domain that write sets are to be spread over: `racks` or `regions`.
+    pub domain: &'static str,
+    /// How many each write set should have.
+    pub needed: usize,
+    /// How many the worst one has; if the spread is enforced, how many there are in all.
+    pub available: usize,
+    /// How many bookies are left out because their place is unknown, or because their region is not to be written to.
+    pub left_out: usize,
+}
+
+impl Unmet {
+    /// Write sets should be spread over so many `domain`s (`racks`, `regions`), of which so many can be had.
+    pub fn new(domain: &'static str, needed: usize, available: usize) -> Unmet {
+        Unmet { domain, needed, available, left_out: 0 }
+    }
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unmet { domain, needed, available, left_out } = self;
+        let one = |count: usize, many: &'static str| if count == 1 { &many[..many.len() - 1] } else { many };
+        write!(
+            f,
+            "no choice of writable bookies puts every write set on {needed} {}, {available} can be had",
+            one(*needed, domain)
+        )?;
+        if *left_out > 0 {
+            write!(
+                f,
+                " ({left_out} {} left out: in the default rack, or outside the regions to be written to)",
+                one(*left_out, "bookies")
+            )?;
         }
         Ok(())
     }

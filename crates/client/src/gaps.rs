@@ -22,26 +22,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bindery_types::{BookieId, EntryId, LedgerMetadata, Quorum};
-use bytes::Bytes;
 
 use crate::metadata_edit::with_splits;
 use crate::transport::AddTag;
-use crate::window::AddWindow;
+use crate::window::{AddWindow, Lack};
 
 /// Gaps of one member that are told from one another: single refusals make them, and each refusal ends in a replacement.
 pub(crate) const RUNS_MAX: usize = 64;
-
-/// A confirmed entry that a member of its write set has not acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lack {
-    /// Of the member: the bookie, its position, and since when it has it.
-    pub tag: AddTag,
-    pub bookie: BookieId,
-    pub entry: EntryId,
-    pub body: Bytes,
-    /// Of the budget.
-    pub cost_bytes: u64,
-}
 
 /// See the module; of one ledger, since its writer or recoverer began.
 #[derive(Debug, Clone)]
@@ -212,6 +199,7 @@ fn next(quorum: Quorum, position: usize, entry: i64, last: i64) -> Option<i64> {
 mod tests {
     use super::*;
     use bindery_types::{DigestType, LedgerSecret, Segment};
+    use bytes::Bytes;
 
     fn ids(names: &str) -> Vec<BookieId> {
         names.split(' ').map(|name| BookieId::new(name).unwrap()).collect()

@@ -95,9 +95,12 @@ mod error;
 mod gaps;
 mod handover;
 pub mod health;
+mod hooks;
+mod kept_bytes;
 #[cfg(test)]
 mod lagging;
 mod listing;
+mod location;
 pub mod metadata;
 mod metadata_edit;
 #[cfg(test)]
@@ -107,16 +110,22 @@ mod placement;
 mod reader;
 mod reconcile;
 mod recovery;
+pub mod resolver;
 mod retry;
+mod shared;
 mod slow;
+mod stragglers;
+mod stream;
 /// What [`Client::reconcile`] says of entries and objects.
 pub mod tier {
     pub use bindery_types::tier::{ClusterId, InvalidId, ObjectId, ObjectRef, Reconciliation, TierExtent};
 }
+mod tier_support;
 pub mod tls;
 pub mod transport;
 mod verify;
 mod window;
+mod write_counts;
 mod writer;
 
 pub use bindery_flow::Permit;
@@ -137,9 +146,6 @@ pub use bindery_wire::{ErrorCode, FrameLimit};
 
 pub use crate::byte_io::{ByteReader, ByteWriter, ENTRY_SIZE_BYTES_DEFAULT};
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
-pub use crate::connection::hooks::{
-    Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn,
-};
 pub use crate::credentials::{Credentials, Mechanism, Secret};
 pub use crate::entry::Entry;
 pub use crate::error::{
@@ -148,6 +154,7 @@ pub use crate::error::{
 };
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::health::{BookieHealth, BusyBookie, NodeState, Percentiles, ReadHealth};
+pub use crate::hooks::{Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn};
 pub use crate::listing::LedgerStream;
 pub use crate::metadata::{
     Endpoint, LedgerError, MetadataFault, MetadataUri, RegistrationMode, ServerFaults, StoreError, UriError,
@@ -160,7 +167,7 @@ pub use crate::options::{
 };
 pub use crate::placement::{
     BOOKIE_INFO_INTERVAL_DEFAULT, Candidates, Choice, DiskWeights, InvalidLocation, Location, Placement,
-    RackAware, RandomPlacement, RegionAware, Unmet, WEIGHT_MULTIPLE_MAX_DEFAULT, Wanted, resolver,
+    RackAware, RandomPlacement, RegionAware, Unmet, WEIGHT_MULTIPLE_MAX_DEFAULT, Wanted,
 };
 pub use crate::reader::{EntryStream, LedgerReader, TailStream};
 pub use crate::reconcile::{
@@ -168,4 +175,5 @@ pub use crate::reconcile::{
 };
 pub use crate::tls::{TlsError, TlsOptions, TlsVersion};
 pub use crate::verify::{CopyCounts, FINDINGS_MAX, Fault, Finding, Verification, VerifyReport};
-pub use crate::writer::{Closed, LedgerWriter, Progress, WriteHealth};
+pub use crate::write_counts::WriteHealth;
+pub use crate::writer::{Closed, LedgerWriter, Progress};

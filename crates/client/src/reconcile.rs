@@ -8,46 +8,22 @@
 //!
 //! # Invariants
 //! 1. A bookie whose registration does not advertise the operation is never sent it: Java bookies end the connection.
-//! 2. A registration that changed, or may have changed, is read again.
-//! 3. A registration that cannot be read counts as none, because the bookie may have a tier.
-//! 4. An answer counts as a whole or not at all: one result for each ledger asked, in their order, none of which contradicts
+//! 2. An answer counts as a whole or not at all: one result for each ledger asked, in their order, none of which contradicts
 //!    itself.
 //!
-//! # Limits     remembered: the registered bookies among those of earlier calls; a request: [`LEDGERS_MAX`], [`EXTENTS_MAX`]
+//! # Limits     a request: [`LEDGERS_MAX`], [`EXTENTS_MAX`]
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use bindery_metadata::StoreError;
-use bindery_metadata::layout::Registration;
-use bindery_metadata::store::Watch;
-use bindery_types::{BookieId, EntryId, LedgerId};
-use bindery_wire::ErrorCode;
-use bindery_wire::v3::proto;
+use bindery_types::BookieId;
 use bindery_wire::v3::reconcile::{EXTENTS_MAX, LEDGERS_MAX};
 pub use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
-use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::client::Client;
+pub use crate::tier_support::{TIER_PROPERTY, TIER_PROPERTY_VALUE, TierSupport};
 use crate::transport::BookieError;
-
-/// Name of the property by which a bookie advertises the operation.
-pub const TIER_PROPERTY: &str = "bindery.tier";
-/// Its value: the version of the operation.
-pub const TIER_PROPERTY_VALUE: &str = "1";
-
-/// Whether a bookie keeps the last reconciled entries of its ledgers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TierSupport {
-    /// It does, and may drop its copies of what is in object storage.
-    Supported,
-    /// It keeps everything: it has no tier configured, or is another program.
-    KeepsEverything,
-    /// Not known now: it is not registered, or its registration cannot be read.
-    NotRegistered,
-}
 
 /// Why a bookie was not told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,78 +64,6 @@ pub enum ReconcileError {
         /// Why.
         error: StoreError,
     },
-}
-
-/// Checks an answer (invariant 3) to a request for `asked`: ledgers, and their last entries in object storage.
-pub(crate) fn results_of(
-    asked: &[(LedgerId, Option<EntryId>)],
-    response: proto::ReconcileLedgersResponse,
-) -> Result<Vec<Reconciled>, BookieError> {
-    let unexpected = |text: String| BookieError::Unexpected(format!("RECONCILE_LEDGERS: {text}"));
-    match ErrorCode::from_v3(response.status) {
-        Some(ErrorCode::Ok) => {}
-        Some(code) => return Err(BookieError::Refused(code)),
-        None => return Err(unexpected(format!("unknown status {}", response.status))),
-    }
-    if response.results.len() != asked.len() {
-        let (found, wanted) = (response.results.len(), asked.len());
-        return Err(unexpected(format!("{found} results for {wanted} ledgers")));
-    }
-    let results = response.results.iter().zip(asked).map(|(result, (ledger, last))| {
-        let result = Reconciled::from_message(result).map_err(|error| unexpected(error.0.into()))?;
-        if result.ledger != *ledger {
-            return Err(unexpected(format!("a result for ledger {} in place of {ledger}", result.ledger)));
-        }
-        if result.code == ErrorCode::Ok && result.last < *last {
-            let (found, wanted) = (EntryId::to_wire(result.last), EntryId::to_wire(*last));
-            return Err(unexpected(format!(
-                "ledger {ledger} has register {found} after an update to {wanted}"
-            )));
-        }
-        Ok(result)
-    });
-    results.collect()
-}
-
-/// What a registered bookie advertises, and the watch that says when that is old.
-struct Advertised {
-    support: TierSupport,
-    watch: Watch,
-}
-
-/// See the module.
-#[derive(Default)]
-pub(crate) struct Supports {
-    known: Mutex<HashMap<BookieId, Advertised>>,
-}
-
-impl Supports {
-    /// Cancelled, it leaves nothing behind.
-    async fn of(&self, registration: &Registration, bookie: &BookieId) -> Result<TierSupport, StoreError> {
-        {
-            let mut known = self.known.lock();
-            if let Some(advertised) = known.get_mut(bookie) {
-                // Invariant 2.
-                match advertised.watch.has_fired() {
-                    true => drop(known.remove(bookie)),
-                    false => return Ok(advertised.support),
-                }
-            }
-        }
-        let Some((info, watch)) = registration.service_info_and_watch(bookie).await? else {
-            return Ok(TierSupport::NotRegistered);
-        };
-        let support = match info {
-            Ok(info) => match info.properties.get(TIER_PROPERTY).map(String::as_str) {
-                Some(TIER_PROPERTY_VALUE) => TierSupport::Supported,
-                Some(_) | None => TierSupport::KeepsEverything,
-            },
-            // Invariant 3.
-            Err(_) => TierSupport::NotRegistered,
-        };
-        self.known.lock().insert(bookie.clone(), Advertised { support, watch });
-        Ok(support)
-    }
 }
 
 impl Client {
@@ -218,55 +122,5 @@ impl Client {
             self.0.health.note_failure(bookie, &error);
             failed(error)
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use bindery_metadata::memory::MemoryCluster;
-    use bindery_metadata::store::{CreateMode, MetadataStore};
-    use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, layout};
-    use bytes::Bytes;
-
-    use super::*;
-
-    /// Invariants 2 and 3. A bookie of which nothing is known may have let copies go, so "it keeps everything" would be the wrong guess.
-    #[tokio::test]
-    async fn a_registration_that_does_not_decode_counts_as_none() {
-        let metadata = MemoryCluster::new();
-        let store = metadata.open();
-        layout::init_cluster(&store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
-        let layout = Layout::open(Arc::new(metadata.open()), "/ledgers", None).await.unwrap();
-        let (registration, supports) = (layout.registration(), Supports::default());
-        let bookie = BookieId::new("b1").unwrap();
-        let support = async || supports.of(&registration, &bookie).await.unwrap();
-        assert_eq!(support().await, TierSupport::NotRegistered);
-
-        let mut info = BookieServiceInfo::of_bookie(("h1", 3181), None);
-        let nothing_said = info.encode();
-        info.properties.insert(TIER_PROPERTY.into(), TIER_PROPERTY_VALUE.into());
-        let with_tier = info.encode();
-        let cut_short = with_tier[..with_tier.len() - 1].to_vec();
-        let path = "/ledgers/available/b1";
-        store.create(path, Bytes::from(cut_short.clone()), CreateMode::Ephemeral).await.unwrap();
-        // Asked twice: once read, once remembered.
-        for _ in 0..2 {
-            assert_eq!(support().await, TierSupport::NotRegistered);
-        }
-        for (bytes, expected) in [
-            (with_tier, TierSupport::Supported),
-            (b"\xff\xff".to_vec(), TierSupport::NotRegistered),
-            (nothing_said, TierSupport::KeepsEverything),
-            (cut_short, TierSupport::NotRegistered),
-        ] {
-            store.set(path, Bytes::from(bytes), None).await.unwrap();
-            for _ in 0..2 {
-                assert_eq!(support().await, expected);
-            }
-        }
-        store.delete(path, None).await.unwrap();
-        assert_eq!(support().await, TierSupport::NotRegistered);
     }
 }

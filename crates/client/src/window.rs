@@ -24,9 +24,20 @@ use bindery_types::{BookieId, EntryId, Quorum};
 use bytes::Bytes;
 
 use crate::error::{BookieAnswer, BookieAnswers};
-use crate::gaps::Lack;
 use crate::options::WRITE_QUORUM_SIZE_MAX;
 use crate::transport::{AddTag, BookieError};
+
+/// A confirmed entry that a member of its write set has not acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lack {
+    /// Of the member: the bookie, its position, and since when it has it.
+    pub tag: AddTag,
+    pub bookie: BookieId,
+    pub entry: EntryId,
+    pub body: Bytes,
+    /// Of the budget.
+    pub cost_bytes: u64,
+}
 
 const POSITION_BITS: u32 = 16;
 const _: () =

@@ -50,9 +50,10 @@ use bytes::Bytes;
 use self::line::Lines;
 use self::rate::Rate;
 pub use self::stream::StoredStream;
-use crate::client::{Client, Shared};
+use crate::client::Client;
 use crate::error::ReadError;
 use crate::reader::ReaderState;
+use crate::shared::Shared;
 
 /// Limits of a [`BulkReader`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use super::foreign;
 use super::hooks::{
     AUTH_ROUNDS_MAX, Authenticator, BookieAddress, Connector, Exchange, Hooks, Turn, connect_tcp,
 };
-use super::stream::ByteStream;
+use crate::stream::ByteStream;
 use crate::tls::Tls;
 
 /// The largest answer: a certificate chain in a token is some kilobytes.

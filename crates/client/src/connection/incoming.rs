@@ -19,7 +19,7 @@ use bindery_wire::frame::{self, FrameTooLarge, LENGTH_PREFIX_SIZE_BYTES, Split};
 use bindery_wire::{FrameLimit, v2, v3};
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::stream::ByteStream;
+use crate::stream::ByteStream;
 
 /// Holds 2,300 answers to adds.
 const BUFFER_BYTES: usize = 64 * 1024;

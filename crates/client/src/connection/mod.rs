@@ -45,8 +45,8 @@ mod incoming;
 mod lane;
 mod outgoing;
 mod pending;
+mod reconciled;
 mod resolve;
-mod stream;
 mod task;
 
 use std::collections::HashMap;
@@ -70,9 +70,9 @@ use self::batches::{Batches, Way};
 use self::handshake::Speaks;
 use self::hooks::Hooks;
 use self::lane::{Lane, Receiver};
+use self::reconciled::results_of;
 use self::resolve::Resolver;
 use self::task::Timing;
-use crate::reconcile::results_of;
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, DiskSpace, LacAnswer,
     PollRequest, ReadRequest, Transport,

@@ -37,7 +37,7 @@ use super::lane::Lane;
 use super::outgoing::{Batch, Frame};
 use super::pending::{Sweep, Verdict};
 use super::resolve::Resolver;
-use super::stream::{ByteStream, readable, writable};
+use crate::stream::{ByteStream, readable, writable};
 use crate::transport::BookieError;
 
 /// The first pause after a failed attempt.

@@ -11,7 +11,7 @@ use bindery_io::{Random, SeededRandom};
 
 use super::condition::NodeState;
 use super::node::{Node, Operation};
-use crate::placement::Distance;
+use crate::location::Distance;
 
 /// Requests under way to a bookie from which on others are preferred.
 pub(super) const PENDING_MAX: u64 = 50;

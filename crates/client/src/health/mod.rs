@@ -56,8 +56,8 @@ pub use self::node::{Node, Operation, Pending};
 pub(crate) use self::node::{Outcome, count};
 pub(crate) use self::probe::{Prober, ask};
 pub use self::view::{BookieHealth, BusyBookie, Percentiles, ReadHealth};
+use crate::location::Distance;
 use crate::options::BOOKIE_QUARANTINE_TIME_DEFAULT;
-use crate::placement::Distance;
 use crate::transport::BookieError;
 
 /// A request without an answer for so long makes a bookie suspect, and the next replica is asked.

@@ -20,7 +20,7 @@ use super::latency::Latency;
 use super::load::{Load, Taken};
 use super::rejects::Rejects;
 use super::trial::Trial;
-use crate::placement::Distance;
+use crate::location::Distance;
 use crate::transport::BookieError;
 
 /// How long a request that timed out goes on counting as under way.

@@ -19,9 +19,7 @@
 
 mod counted;
 mod here;
-mod location;
 mod random;
-pub mod resolver;
 mod spread;
 mod survey;
 #[cfg(test)]
@@ -30,19 +28,19 @@ mod topology;
 mod weight;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use bindery_types::{BookieId, Quorum};
 
 pub(crate) use self::counted::Counted;
 pub(crate) use self::here::Here;
-pub(crate) use self::location::Distance;
-pub use self::location::{InvalidLocation, Location};
 pub use self::random::RandomPlacement;
 pub use self::survey::{BOOKIE_INFO_INTERVAL_DEFAULT, DiskWeights, WEIGHT_MULTIPLE_MAX_DEFAULT};
 pub(crate) use self::survey::{Places, Survey};
 pub use self::topology::{RackAware, RegionAware};
+pub use crate::error::Unmet;
 use crate::error::{BookieAnswers, CreateError, NotEnoughBookies};
+pub use crate::location::{InvalidLocation, Location};
+use crate::resolver::ResolveError;
 
 /// The writable bookies at one moment, and those that were seen failing lately.
 #[derive(Debug, Clone, Default)]
@@ -59,7 +57,7 @@ pub struct Candidates {
     /// How often each is to be chosen, in proportion. A bookie without a weight counts as the median.
     pub weights: BTreeMap<BookieId, u64>,
     /// Why places are not known, or may be old, if the resolver failed.
-    pub places_error: Option<resolver::ResolveError>,
+    pub places_error: Option<ResolveError>,
 }
 
 /// A request to a policy.
@@ -96,47 +94,6 @@ impl Choice {
     /// These bookies, with nothing left to be desired.
     pub fn new(bookies: Vec<BookieId>) -> Choice {
         Choice { bookies, unmet: None }
-    }
-}
-
-/// A spread that could not be had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Unmet {
-    /// The domain that write sets are to be spread over: `racks` or `regions`.
-    pub domain: &'static str,
-    /// How many each write set should have.
-    pub needed: usize,
-    /// How many the worst one has; if the spread is enforced, how many there are in all.
-    pub available: usize,
-    /// How many bookies are left out because their place is unknown, or because their region is not to be written to.
-    pub left_out: usize,
-}
-
-impl Unmet {
-    /// Write sets should be spread over so many `domain`s (`racks`, `regions`), of which so many can be had.
-    pub fn new(domain: &'static str, needed: usize, available: usize) -> Unmet {
-        Unmet { domain, needed, available, left_out: 0 }
-    }
-}
-
-impl fmt::Display for Unmet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unmet { domain, needed, available, left_out } = self;
-        let one = |count: usize, many: &'static str| if count == 1 { &many[..many.len() - 1] } else { many };
-        write!(
-            f,
-            "no choice of writable bookies puts every write set on {needed} {}, {available} can be had",
-            one(*needed, domain)
-        )?;
-        if *left_out > 0 {
-            write!(
-                f,
-                " ({left_out} {} left out: in the default rack, or outside the regions to be written to)",
-                one(*left_out, "bookies")
-            )?;
-        }
-        Ok(())
     }
 }
 

@@ -28,9 +28,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::resolver::{NetworkResolver, ResolveError};
 use super::weight::weights;
 use super::{Candidates, Here, Location};
+use crate::resolver::{NetworkResolver, ResolveError};
 use crate::transport::Transport;
 
 /// How old a place may be.
@@ -392,8 +392,8 @@ async fn weigh(inner: Arc<Inner>, disks: DiskWeights) {
 mod tests {
     use super::*;
     use crate::health::NodeHealth;
-    use crate::placement::Distance;
-    use crate::placement::resolver::Resolution;
+    use crate::location::Distance;
+    use crate::resolver::Resolution;
     use crate::transport::{
         AddRequest, AddSink, Answer, BatchReadRequest, BookieError, DiskSpace, LacAnswer, PollRequest,
         ReadRequest,

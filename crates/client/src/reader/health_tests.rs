@@ -20,9 +20,9 @@ use super::LedgerReader;
 use crate::client::{Client, ClientBuilder};
 use crate::entry::EntryCodec;
 use crate::health::{BookieHealth, NodeState};
+use crate::location::Location;
 use crate::options::{OpenMode, REQUEST_TIMEOUT_DEFAULT};
-use crate::placement::Location;
-use crate::placement::resolver::{NetworkResolver, Resolution};
+use crate::resolver::{NetworkResolver, Resolution};
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest,
     Transport,

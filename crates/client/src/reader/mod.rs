@@ -21,17 +21,15 @@ use bindery_metadata::StoreError;
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{EntryId, LedgerId, LedgerState};
 
-pub(crate) use self::race::Stragglers;
 pub(crate) use self::state::{Check, ReaderState, Replicas};
 pub use self::stream::EntryStream;
 pub use self::tail::TailStream;
 use crate::byte_io::ByteReader;
-use crate::client::{Shared, check_password};
 use crate::entry::Entry;
 use crate::error::{OpenError, ReadError, RecoveryError};
 use crate::options::OpenMode;
 use crate::recovery::recover;
-use crate::verify::Verification;
+use crate::shared::{Shared, check_password};
 
 /// A ledger opened for reading. Clones share what is known of it.
 #[derive(Clone)]
@@ -40,6 +38,10 @@ pub struct LedgerReader {
 }
 
 impl LedgerReader {
+    pub(crate) fn state(&self) -> &Arc<ReaderState> {
+        &self.state
+    }
+
     pub(crate) async fn open(
         shared: Arc<Shared>,
         id: LedgerId,
@@ -148,27 +150,6 @@ impl LedgerReader {
             (Some(first), Some(last)) => EntryStream::new(state, first, last, false),
             (_, _) => EntryStream::of_nothing(state),
         })
-    }
-
-    /// Checks every copy of the entries `first..=last` (`None`: up to the end, or to the LAC, last add confirmed, of an
-    /// open ledger): it asks each bookie of an entry's write set for its own copy.
-    ///
-    /// ```no_run
-    /// # async fn example(reader: bindery_client::LedgerReader) -> Result<(), bindery_client::ReadError> {
-    /// let mut look = reader.verify(bindery_client::EntryId::FIRST, None).await?;
-    /// while look.step().await? {
-    ///     println!("{} entries", look.report().entries);
-    /// }
-    /// for finding in &look.report().findings {
-    ///     println!("{finding}");
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`ReadError::BeyondEnd`] when `last` is behind the end; when that cannot be found.
-    pub async fn verify(&self, first: EntryId, last: Option<EntryId>) -> Result<Verification, ReadError> {
-        Verification::new(self.state.clone(), first, last).await
     }
 
     /// Follows the ledger from `from` on: waits for entries, ends when the ledger is closed and read to its end.

@@ -25,9 +25,6 @@ use std::time::Duration;
 
 use bindery_io::canary::Canary;
 use bindery_types::{BookieId, EntryId};
-use parking_lot::Mutex;
-use tokio::runtime::Handle;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::state::{ReaderState, Replicas};
@@ -39,26 +36,6 @@ use crate::transport::{BookieError, Transport};
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long it waits at most.
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// Requests that go on although their read was answered by another replica.
-pub(crate) struct Stragglers {
-    tasks: Mutex<JoinSet<()>>,
-    runtime: Handle,
-}
-
-impl Stragglers {
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub(crate) fn new() -> Stragglers {
-        Stragglers { tasks: Mutex::default(), runtime: Handle::current() }
-    }
-
-    pub(crate) fn adopt(&self, request: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks.lock();
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn_on(request, &self.runtime);
-    }
-}
 
 /// A request to one replica.
 struct Attempt<T> {

@@ -19,11 +19,11 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{BookieAnswer, BookieAnswers, ReadError};
 use crate::handover::Handover;
 use crate::health::{LedgerNodes, Outcome};
+use crate::shared::Shared;
 use crate::transport::{BookieError, LacAnswer};
 
 /// How long a read of a closed ledger waits for current metadata. It could do without, so a metadata store that is away does not

@@ -28,12 +28,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::core::{Out, ReadTag, Recovered, RecoveryCore};
-use crate::client::Shared;
 use crate::entry::EntryCodec;
 use crate::error::RecoveryError;
 use crate::options::WRITE_QUORUM_SIZE_MAX;
 use crate::placement::{Placement, Wanted};
 use crate::retry::Retry;
+use crate::shared::Shared;
 use crate::transport::{AddAnswer, AddRequest, AddSink, BookieError, ReadRequest};
 use crate::writer::core::Step;
 

@@ -42,7 +42,7 @@ use tokio_rustls::TlsConnector;
 
 use self::load::Contents;
 use self::refusal::Refusals;
-use crate::connection::hooks::{BookieAddress, ByteStream};
+use crate::hooks::{BookieAddress, ByteStream};
 
 /// Encrypted bytes that a connection keeps until the kernel takes them: a few records, so that one write of the connection makes
 /// one write to the socket.

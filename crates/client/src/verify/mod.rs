@@ -36,7 +36,7 @@ use self::copies::{Copies, PART_BYTES, Part};
 use self::core::{Copy, Tally};
 pub use self::report::{CopyCounts, FINDINGS_MAX, Fault, Finding, VerifyReport};
 use crate::error::ReadError;
-use crate::reader::{ReaderState, Replicas};
+use crate::reader::{LedgerReader, ReaderState, Replicas};
 use crate::transport::BookieError;
 
 /// Entries of a part.
@@ -65,8 +65,31 @@ pub struct Verification {
     changes: u32,
 }
 
+impl LedgerReader {
+    /// Checks every copy of the entries `first..=last` (`None`: up to the end, or to the LAC, last add confirmed, of an
+    /// open ledger): it asks each bookie of an entry's write set for its own copy.
+    ///
+    /// ```no_run
+    /// # async fn example(reader: bindery_client::LedgerReader) -> Result<(), bindery_client::ReadError> {
+    /// let mut look = reader.verify(bindery_client::EntryId::FIRST, None).await?;
+    /// while look.step().await? {
+    ///     println!("{} entries", look.report().entries);
+    /// }
+    /// for finding in &look.report().findings {
+    ///     println!("{finding}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ReadError::BeyondEnd`] when `last` is behind the end; when that cannot be found.
+    pub async fn verify(&self, first: EntryId, last: Option<EntryId>) -> Result<Verification, ReadError> {
+        Verification::new(self.state().clone(), first, last).await
+    }
+}
+
 impl Verification {
-    pub(crate) async fn new(
+    async fn new(
         state: Arc<ReaderState>,
         first: EntryId,
         last: Option<EntryId>,

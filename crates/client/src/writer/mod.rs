@@ -31,7 +31,6 @@ pub(crate) mod driver;
 pub(crate) mod force;
 mod gate;
 mod inner;
-mod kept;
 #[cfg(test)]
 mod tests;
 
@@ -46,13 +45,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use self::core::WriterCore;
-pub(crate) use self::counts::WriteCounts;
-pub use self::counts::WriteHealth;
 use self::gate::Place;
 use self::inner::Inner;
-pub(crate) use self::kept::KeptBytes;
-use crate::client::Shared;
 use crate::error::{AppendError, CloseError, ForceError, Stopped, TryAppendError, WhyStopped};
+use crate::shared::Shared;
 use crate::transport::{AddSink, Transport};
 
 /// How long the end of a ledger is put off for copies that are on their way: without it the last copy of the last entries would

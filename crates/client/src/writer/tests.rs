@@ -16,12 +16,13 @@ use bindery_types::{
 use bindery_wire::ErrorCode;
 
 use super::core::{CHANGES_IN_A_ROW_MAX, LetGo, Start, Step, WriterCore, cost_bytes};
-use super::counts::{Counting, WriteCounts};
+use super::counts::Counting;
 use crate::entry::EntryCodec;
 use crate::error::{NotEnoughBookies, WhyStopped};
 use crate::handover::Handover;
 use crate::transport::{AddTag, BookieError, Connection};
 use crate::window::Send;
+use crate::write_counts::WriteCounts;
 
 fn ids(names: &str) -> Vec<BookieId> {
     names.split(' ').map(|name| BookieId::new(name).unwrap()).collect()

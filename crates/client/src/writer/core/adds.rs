@@ -28,9 +28,9 @@ use super::kept::{Fill, Kept, filled_member};
 use super::known::End;
 use crate::entry::EntryCodec;
 use crate::error::{BookieAnswer, BookieAnswers, WhyStopped};
-use crate::gaps::{Gaps, Lack};
+use crate::gaps::Gaps;
 use crate::transport::{AddTag, BookieError, Connection};
-use crate::window::{AddWindow, Heard, Send};
+use crate::window::{AddWindow, Heard, Lack, Send};
 use crate::writer::force::{Force, Unforced};
 
 /// See the module; of one ledger.

@@ -27,8 +27,8 @@ use bindery_types::{BookieId, EntryId};
 use bytes::Bytes;
 
 use super::in_flight::{Held, LetGo};
-use crate::gaps::Lack;
 use crate::transport::{AddTag, BookieError};
+use crate::window::Lack;
 use bindery_wire::ErrorCode;
 
 /// The time between ticks.

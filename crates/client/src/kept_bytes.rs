@@ -18,7 +18,7 @@ pub(crate) struct KeptBytes {
 }
 
 /// Of one writer.
-pub(super) struct KeptShare {
+pub(crate) struct KeptShare {
     of_client: Arc<KeptBytes>,
     bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! The bytes of a connection: plain TCP, or whatever a [`Connector`](super::hooks::Connector) made.
+//! The bytes of a connection: plain TCP, or whatever a [`Connector`](crate::hooks::Connector) made.
 //!
 //! # Data flow
 //! ```text

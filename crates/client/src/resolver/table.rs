@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bindery_io::{Disk, OpenMode};
 
-use super::{Location, NetworkResolver, Resolution, ResolveError};
+use super::{NetworkResolver, Resolution, ResolveError};
+use crate::location::Location;
 
 /// Half a million hosts.
 const MAP_BYTES_MAX: u64 = 16 << 20;

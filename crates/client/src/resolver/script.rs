@@ -23,7 +23,8 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
-use super::{Location, NetworkResolver, Resolution, ResolveError};
+use super::{NetworkResolver, Resolution, ResolveError};
+use crate::location::Location;
 
 /// How long a script may take.
 pub const SCRIPT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);

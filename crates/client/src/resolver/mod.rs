@@ -13,7 +13,7 @@ pub use bindery_io::{Disk, RealDisk};
 
 pub use self::script::{SCRIPT_ARGUMENTS_MAX_DEFAULT, SCRIPT_TIMEOUT_DEFAULT, ScriptResolver};
 pub use self::table::TableResolver;
-use super::{InvalidLocation, Location};
+use crate::location::{InvalidLocation, Location};
 
 /// What a resolver returns: a place for each host, in their order, `None` where it knows none.
 pub type Resolution<'a> =
