@@ -24,13 +24,15 @@ mod error;
 mod opening;
 mod ports;
 mod running;
+mod users;
 
 pub use error::StartError;
 pub use running::STOP_REST_MAX;
 
 use crate::admin::AdminState;
 use crate::admin::extension::AdminExtension;
-use crate::auth::{Auth, ReloadUsers};
+use crate::auth::Auth;
+use crate::cluster_record::ClusterRecord;
 use crate::config::{BookieConfig, Identity};
 use crate::connection::{Completion, Registry, SliceTurns};
 use crate::data_dirs::DataDirs;
@@ -40,17 +42,17 @@ use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::listener::Listener;
 use crate::log_limit::LogLimit;
-use crate::maintenance::cluster_record::ClusterRecord;
 use crate::maintenance::garbage::{GarbageCollector, GarbageDesk, GarbageRequest};
 use crate::maintenance::surplus::Surplus;
 use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
-use crate::metadata_check::{MetadataChecker, ParkedAdds};
+use crate::metadata_check::MetadataChecker;
 use crate::metrics::Metrics;
 use crate::reload::Watch;
-use crate::shared::{BufferSlab, Shared, Volumes};
+use crate::shared::{BufferSlab, Shared};
 use crate::tier::{Tier, TrimTask, Trimmer};
 use crate::tls::{Tls, TlsConfig};
 use crate::turns::Turns;
+use crate::volumes::Volumes;
 use bindery_engine::EngineThreads;
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{
@@ -69,6 +71,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use users::ReloadUsers;
 
 /// In the service info of a bookie that takes last reconciled entries, because it can read what it would let go.
 pub const TIER_PROPERTY: &str = "bindery.tier";
@@ -210,25 +213,26 @@ impl Bookie {
             }
             None => None,
         };
+        let io = IoPools::start(
+            machine.engine.directory_count(),
+            config.read_threads,
+            pools.loads(),
+            components.clock.clone(),
+        )
+        .map_err(StartError::Thread)?;
         let shared = Arc::new(Shared {
             engine: machine.engine.clone(),
             clock: components.clock.clone(),
             metrics: Metrics::new(),
             pressure: Arc::default(),
-            io: IoPools::start(
-                machine.engine.directory_count(),
-                config.read_threads,
-                pools.loads(),
-                components.clock.clone(),
-            )
-            .map_err(StartError::Thread)?,
+            io: Arc::new(io),
             pools,
             connections: Registry::default(),
             bulk: SliceTurns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
             limits: config.limits.clone(),
-            parked_adds: ParkedAdds::default(),
+            parked_adds: Arc::default(),
             tls,
             auth,
             tier,
@@ -254,7 +258,10 @@ impl Bookie {
 
         // Before the cover is replaced, which takes as long as metadata has ledgers: adds come meanwhile.
         let checker = MetadataChecker {
-            shared: shared.clone(),
+            parked: shared.parked_adds.clone(),
+            engine: shared.engine.clone(),
+            io: shared.io.clone(),
+            admission_deadline: shared.limits.admission_deadline,
             layout: layout.clone(),
             bookie_id: identity.bookie_id.clone(),
         };
@@ -285,7 +292,9 @@ impl Bookie {
         }
         let trim = shared.tier.clone().zip(config.tier.as_ref()).map(|(tier, settings)| {
             let task = TrimTask {
-                shared: shared.clone(),
+                engine: shared.engine.clone(),
+                clock: shared.clock.clone(),
+                volumes: shared.volumes.clone(),
                 tier,
                 layout: layout.clone(),
                 random: components.random.clone(),

@@ -16,9 +16,7 @@
 //! 2. Everything that is later trusted (cookie, session) is read and written under the lock.
 //! 3. `BINDERY` is there before `VERSION`: a directory with a cookie and without the mark is a Java bookie's.
 
-use crate::disks::Volume;
-use crate::disks::reserve::RESERVE_NAME;
-use crate::maintenance::cluster_record::{CLUSTER_RECORD_NAME, ClusterRecord, KnownError};
+use crate::cluster_record::{CLUSTER_RECORD_NAME, ClusterRecord, KnownError};
 use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, create_durable_dir};
 use bindery_metadata::{Cookie, Directory, SessionCredentials, SessionStore};
 use std::io::{self, ErrorKind, IoSlice};
@@ -31,6 +29,8 @@ const CURRENT_NAME: &str = "current";
 const MARK_NAME: &str = "BINDERY";
 const COOKIE_NAME: &str = "VERSION";
 const SESSION_NAME: &str = "SESSION";
+/// Name of the file that keeps blocks free ([`crate::disks::reserve`]), in `current` of the first directory of its volume.
+pub const RESERVE_NAME: &str = "RESERVE";
 /// The layout of directories that this version reads and writes.
 const FORMAT_VERSION: u32 = 1;
 /// Attempts to take a lock, and the pause between them: two seconds in all.
@@ -38,6 +38,17 @@ const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Longer small files are not ours.
 const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// The directories of one file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// Where its reserve is: one of the directories.
+    pub reserve_dir: PathBuf,
+    /// The ledger directories on it, by their place in the configuration.
+    pub ledger_dirs: Vec<usize>,
+    /// A journal is on it.
+    pub has_journal: bool,
+}
 
 /// Why a data directory cannot be used. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

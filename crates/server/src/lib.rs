@@ -6,8 +6,10 @@
 pub mod admin;
 pub mod auth;
 pub mod bookie;
+pub mod cluster_record;
 pub mod config;
 pub mod connection;
+pub mod counter;
 pub mod data_dirs;
 pub mod descriptors;
 pub mod disks;
@@ -24,13 +26,15 @@ pub mod metrics;
 pub mod pressure;
 pub mod read_class;
 mod reload;
-pub mod shared;
 pub mod slow_log;
 pub mod sockets;
 pub mod tier;
 pub mod tls;
 pub mod turns;
+pub mod volumes;
 mod yielding;
+
+pub use connection::shared;
 
 /// For unit tests, as integration tests have it.
 #[cfg(test)]

@@ -1,11 +1,32 @@
 //! Every bound of the server in one place.
 
-use crate::connection::{StallRules, StalledClose};
 use crate::sockets::SocketOptions;
 use bindery_io::canary::Canaries;
 use bindery_wire::FrameLimit;
 use std::net::IpAddr;
 use std::time::Duration;
+
+/// When a connection whose peer takes nothing is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StalledClose {
+    /// Never for that alone.
+    Never,
+    /// When others wait for a pool that it holds bytes of, or such a pool is nearly full.
+    UnderPressure,
+    /// After the time without progress, whatever others need.
+    Always,
+}
+
+/// How patient a bookie is with peers that take nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StallRules {
+    /// Without progress for so long, and with memory short, responses are dropped to be loaded again.
+    pub drop_after: Duration,
+    /// Without progress for so long, the connection may be closed.
+    pub close_after: Duration,
+    /// Whether it is.
+    pub close: StalledClose,
+}
 
 /// Bounds of connections, queues and waits. Bytes that belong to pools are in [`crate::memory`].
 #[derive(Debug, Clone)]

@@ -11,11 +11,10 @@
 //!    a limit below the sum of the least sizes is refused.
 //! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
 
-use crate::admin::port::{PLACES, PLACES_BYTES};
-use crate::connection::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 use crate::limits::Limits;
 use crate::read_class::PerClass;
 use crate::sockets::KernelBuffers;
+use crate::tls::limits::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 use bindery_flow::{BudgetGauge, BudgetWaits, ByteBudget};
 use std::fmt;
 
@@ -33,6 +32,11 @@ pub const CONNECTION_BYTES: u64 = 6 * KIB;
 pub const TLS_CONNECTION_BYTES: u64 = HELD_BYTES_MAX as u64;
 /// What TLS may hold besides for a connection whose client has a certificate.
 pub const TLS_CLIENT_AUTH_BYTES: u64 = CLIENT_AUTH_BYTES as u64;
+/// Connections of the admin port that are served at once.
+pub const ADMIN_PLACES: usize = 16;
+/// Memory of all of them, a part of the admin part of the limit: buffers for a head and a body, and a task for each. The rest
+/// is for larger answers.
+const ADMIN_PLACES_BYTES: u64 = ADMIN_PLACES as u64 * 32 * KIB;
 /// Memory of a parked long poll, here and in the engine.
 const LONG_POLL_BYTES: u64 = 512;
 /// redb's cache of one ledger directory's state table.
@@ -171,7 +175,7 @@ impl MemoryPlan {
         let each = CONNECTION_BYTES + around.tls_connection_bytes;
         // Two chunks for each of four uses (filling, frozen, two kept back); a chunk holds the largest entry.
         let write_min = 4 * around.shards_min.max(2) as u64 * (frame + 8 * KIB);
-        let admin_tls = PLACES as u64 * around.admin_tls_connection_bytes;
+        let admin_tls = ADMIN_PLACES as u64 * around.admin_tls_connection_bytes;
         let split = |rest: u64, connections: u64| {
             let unit = rest / WEIGHTS;
             let outbound = 2 * frame + 3 * unit;
@@ -194,7 +198,7 @@ impl MemoryPlan {
                 cache: 2 * MIB + 2 * unit,
                 connections,
                 admin: 2 * MIB + admin_tls,
-                admin_places: PLACES_BYTES + admin_tls,
+                admin_places: ADMIN_PLACES_BYTES + admin_tls,
                 libraries: around.ledger_dirs.max(1) as u64 * REDB_BYTES,
                 tier: around.tier_bytes,
                 connections_max: (connections / each) as usize,
@@ -451,7 +455,7 @@ mod tests {
         let around =
             Surroundings { admin_tls_connection_bytes: TLS_CONNECTION_BYTES, ..Surroundings::default() };
         let tls = MemoryPlan::of(512 * MIB, &limits, around).unwrap();
-        assert_eq!(tls.admin - plain.admin, PLACES as u64 * TLS_CONNECTION_BYTES);
+        assert_eq!(tls.admin - plain.admin, ADMIN_PLACES as u64 * TLS_CONNECTION_BYTES);
         assert_eq!(tls.admin - tls.admin_places, plain.admin - plain.admin_places);
         assert!(tls.sum() <= 512 * MIB);
     }

@@ -22,12 +22,12 @@
 //! Parked adds: [`HELD_MAX`]; their bytes have a permit of the pool for large frames, without which an add is refused. As
 //! many again, without their bytes, that must be refused behind one of their key. Reads under way: [`READS_MAX`].
 
+use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::metrics::Counter;
 use crate::read_class::ReadClass;
-use crate::shared::Shared;
 use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal};
-use bindery_flow::Permit;
+use bindery_flow::{ByteBudget, Permit};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, MasterKey};
@@ -137,12 +137,12 @@ impl ParkedAdds {
         adds.iter().position(is_behind).unwrap_or(adds.len())
     }
 
-    /// Parks a copy of an add that needs a verdict, or that an older one of its key is ahead of.
+    /// Parks a copy of an add that needs a verdict, or that an older one of its key is ahead of; its body takes `memory`.
     ///
     /// # Errors
     /// There is no room: refuse it with this, or close its connection.
-    pub fn hold(&self, shared: &Shared, add: &Add<'_>) -> Result<(), NotHeld> {
-        let permit = shared.pools.inbound_large.try_acquire(add.body.len() as u64);
+    pub fn park(&self, engine: &Engine, memory: &ByteBudget, add: &Add<'_>) -> Result<(), NotHeld> {
+        let permit = memory.try_acquire(add.body.len() as u64);
         let now = Instant::now();
         let mut state = self.state.lock();
         let is_behind = state.is_held(add);
@@ -152,10 +152,7 @@ impl ParkedAdds {
             && now.duration_since(*read) < VERDICT_TTL
             && (!add.is_recovery || *verdict == MetadataVerdict::Absent)
         {
-            shared
-                .engine
-                .on_verdict(add.ledger, add.key, add.is_recovery, *verdict)
-                .map_err(NotHeld::Refused)?;
+            engine.on_verdict(add.ledger, add.key, add.is_recovery, *verdict).map_err(NotHeld::Refused)?;
         }
         let held = self.held();
         let is_refused = permit.is_none() || held >= HELD_MAX;
@@ -269,8 +266,14 @@ pub fn verdict_of(metadata: &LedgerMetadata, bookie: &BookieId) -> MetadataVerdi
 
 /// Reads metadata for the parked adds.
 pub struct MetadataChecker {
-    /// Holds the parked adds and the engine that takes them.
-    pub shared: Arc<Shared>,
+    /// Those that wait.
+    pub parked: Arc<ParkedAdds>,
+    /// What takes them.
+    pub engine: Arc<Engine>,
+    /// Reads copies that are on disk already.
+    pub io: Arc<IoPools>,
+    /// How long an add waits at most, for its verdict and then for room, each.
+    pub admission_deadline: Duration,
     /// The cluster.
     pub layout: Layout,
     /// This bookie.
@@ -278,17 +281,26 @@ pub struct MetadataChecker {
 }
 
 impl MetadataChecker {
+    fn placing(&self) -> Placing {
+        Placing {
+            parked: self.parked.clone(),
+            engine: self.engine.clone(),
+            io: self.io.clone(),
+            admission_deadline: self.admission_deadline,
+        }
+    }
+
     /// Works until `stop`.
     pub async fn run(self, stop: Arc<Latch>) {
         let mut reads: JoinSet<(LedgerId, Begun, MetadataVerdict)> = JoinSet::new();
         let mut placing: JoinSet<()> = JoinSet::new();
-        let parked = &self.shared.parked_adds;
+        let parked = &self.parked;
         loop {
             while reads.len() < READS_MAX
                 && let Some((ledger, since)) = parked.next()
             {
                 let begun = parked.begin(ledger);
-                let left = self.shared.limits.admission_deadline.saturating_sub(since.elapsed());
+                let left = self.admission_deadline.saturating_sub(since.elapsed());
                 reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, begun, left));
                 parked.reads.add(1);
             }
@@ -301,7 +313,7 @@ impl MetadataChecker {
                         parked.silent.add(1);
                     }
                     let adds = parked.settle(ledger, begun, verdict);
-                    placing.spawn(place(self.shared.clone(), ledger, adds, verdict));
+                    placing.spawn(place(self.placing(), ledger, adds, verdict));
                 }
                 Some(_) = placing.join_next() => {}
             }
@@ -334,37 +346,45 @@ async fn read(
     (ledger, begun, verdict)
 }
 
+/// The parts that placing needs.
+struct Placing {
+    parked: Arc<ParkedAdds>,
+    engine: Arc<Engine>,
+    io: Arc<IoPools>,
+    admission_deadline: Duration,
+}
+
 /// Places adds in their order, or refuses them.
-async fn place(shared: Arc<Shared>, ledger: LedgerId, adds: Vec<Held>, verdict: MetadataVerdict) {
-    let deadline = Instant::now() + shared.limits.admission_deadline;
+async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Held>, verdict: MetadataVerdict) {
+    let deadline = Instant::now() + placing.admission_deadline;
     for held in &adds {
-        let outcome = match shared.engine.on_verdict(ledger, held.key, held.is_recovery, verdict) {
+        let outcome = match placing.engine.on_verdict(ledger, held.key, held.is_recovery, verdict) {
             _ if held.is_refused => Err(Refusal::TooManyRequests),
-            Ok(()) if is_stored(&shared, ledger, held, deadline).await => Ok(()),
-            Ok(()) => offer(&shared.engine, ledger, held, deadline).await,
+            Ok(()) if is_stored(&placing, ledger, held, deadline).await => Ok(()),
+            Ok(()) => offer(&placing.engine, ledger, held, deadline).await,
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = outcome {
-            shared.engine.refuse(shared.engine.shard_of(ledger), &[held.add(ledger)], refusal);
+            placing.engine.refuse(placing.engine.shard_of(ledger), &[held.add(ledger)], refusal);
         }
     }
-    shared.parked_adds.placed(ledger, &adds);
+    placing.parked.placed(ledger, &adds);
 }
 
 /// True when the add was acknowledged, because a copy on disk is the same. One that cannot be read in time is none.
-async fn is_stored(shared: &Arc<Shared>, ledger: LedgerId, held: &Held, deadline: Instant) -> bool {
+async fn is_stored(placing: &Placing, ledger: LedgerId, held: &Held, deadline: Instant) -> bool {
     let add = held.add(ledger);
-    let Some(copy) = shared.engine.copy_on_disk(&add) else { return false };
+    let Some(copy) = placing.engine.copy_on_disk(&add) else { return false };
     let loaded = async {
-        let place = shared.io.of_directory(copy.directory());
-        let slot = shared.io.slot(place, ReadClass::Priority, held.body.len() as u64).await;
+        let place = placing.io.of_directory(copy.directory());
+        let slot = placing.io.slot(place, ReadClass::Priority, held.body.len() as u64).await;
         let (told, loaded) = oneshot::channel();
         // After the deadline the receiver is gone.
-        shared.io.run(slot, None::<fn()>, move || drop(told.send(copy.load())));
+        placing.io.run(slot, None::<fn()>, move || drop(told.send(copy.load())));
         loaded.await
     };
     let stored = tokio::time::timeout_at(deadline, loaded).await;
-    matches!(stored, Ok(Ok(Ok(stored))) if stored == held.body) && shared.engine.confirm(&add)
+    matches!(stored, Ok(Ok(Ok(stored))) if stored == held.body) && placing.engine.confirm(&add)
 }
 
 /// Offers an add until there is room for it; then its answer comes as any other's.

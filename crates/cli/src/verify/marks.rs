@@ -5,7 +5,7 @@ use super::finding::{Finding, Kind};
 use crate::offline::{self, BookieDirs, COOKIE, CURRENT, LOCK, MARK, SESSION};
 use bindery_io::Disk;
 use bindery_metadata::Cookie;
-use bindery_server::maintenance::cluster_record::{CLUSTER_RECORD_NAME, ClusterRecord, KnownError};
+use bindery_server::cluster_record::{CLUSTER_RECORD_NAME, ClusterRecord, KnownError};
 use bindery_storage::verify_dir::{FindingKind, Severity};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;

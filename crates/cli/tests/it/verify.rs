@@ -10,7 +10,7 @@ use bindery_io::{Disk, RealDisk, SeededRandom};
 use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, encode, fold_header};
 use bindery_journal::{Group, Journal, JournalConfig, Part};
 use bindery_metadata::Cookie;
-use bindery_server::maintenance::cluster_record::ClusterRecord;
+use bindery_server::cluster_record::ClusterRecord;
 use bindery_storage::{DirectoryCommit, Generation, JournalMark, LedgerDirectory, LedgerRecord, Mark, Meta};
 use bindery_types::{BookieId, EntryId, LedgerId};
 use serde_json::Value;

@@ -18,6 +18,7 @@ use super::access::{Access, Asking};
 use crate::auth::certificate_roles;
 use crate::latch::Latch;
 use crate::log_limit::LogLimit;
+use crate::memory::ADMIN_PLACES as PLACES;
 use crate::reload::Watch;
 use crate::tls::Tls;
 use axum::Router;
@@ -49,18 +50,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
-/// Connections served at once.
-pub(crate) const PLACES: usize = 16;
 /// Bytes of the head of a request: browsers and proxies send a tenth of that.
 const HEAD_BYTES: usize = 16 * 1024;
 /// Bytes of the body of a request: orders are a line.
 const BODY_BYTES: usize = 4 * 1024;
 /// Answers up to this length need no memory of the pool. hyper holds a few of them at most.
 const SMALL_ANSWER_BYTES: usize = 512;
-/// Memory of a connection besides its larger answers: buffers for a head and a body, and its task.
-const CONNECTION_BYTES: u64 = 32 * 1024;
-/// Memory of all connections, a part of the admin part of the memory limit; the rest is for answers.
-pub(crate) const PLACES_BYTES: u64 = PLACES as u64 * CONNECTION_BYTES;
 /// Pause after accepting failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// One log line in this time about missing descriptors.

@@ -1,9 +1,10 @@
 //! The admin port over TLS.
 
 use super::access::Access;
-use super::port::{PLACES, Serving, serve};
+use super::port::{Serving, serve};
 use crate::certificates::{Authority, Issued, Use};
 use crate::latch::Latch;
+use crate::memory::ADMIN_PLACES as PLACES;
 use crate::tls::{Tls, TlsConfig, TlsSettings};
 use axum::Router;
 use bindery_flow::ByteBudget;

@@ -33,8 +33,6 @@ pub use rights::{Need, Rights, Role, Roles, UnknownRole};
 
 use crate::log_limit::LogLimit;
 use crate::metrics::Exposition;
-use crate::reload::Reload;
-use crate::shared::Shared;
 use crate::turns::Turns;
 use bindery_io::Random;
 use bindery_sasl::digest_md5::{
@@ -457,7 +455,7 @@ impl Auth {
     }
 
     /// See [`Reload::reload`].
-    fn reload(&self, is_last_try: bool) -> bool {
+    pub(crate) fn reload(&self, is_last_try: bool) -> bool {
         let Provider::Sasl { jaas, users: file } = &self.config.provider else { return false };
         let read = Contents::read(jaas.as_ref(), file.as_deref()).and_then(|contents| {
             if contents == self.state.lock().contents {
@@ -503,26 +501,6 @@ impl Auth {
         }
         state.reload_failed = failed;
         state.reload_failed.is_some()
-    }
-}
-
-/// The users of a bookie and its connections.
-pub(crate) struct ReloadUsers(pub(crate) Arc<Shared>);
-
-impl Reload for ReloadUsers {
-    const WHAT: &str = "the files of users";
-
-    fn reload(&self, is_last_try: bool) -> bool {
-        let Some(auth) = &self.0.auth else { return false };
-        let is_failed = auth.reload(is_last_try);
-        for connection in self.0.connections.all() {
-            if connection.identity().is_some_and(|identity| !auth.holds(identity)) {
-                let (peer, user) = (connection.peer(), connection.identity().map(Identity::name));
-                tracing::info!(target: "bindery::audit", %peer, user, "connection closed: its user was changed or removed");
-                connection.close();
-            }
-        }
-        is_failed
     }
 }
 

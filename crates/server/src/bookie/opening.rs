@@ -2,9 +2,9 @@
 //! the start): identity, metadata, cookies, replay.
 
 use super::{Components, Metadata, StartError};
+use crate::cluster_record::ClusterRecord;
 use crate::config::{BookieConfig, Identity};
 use crate::data_dirs::{self, DataDirError, DataDirs};
-use crate::maintenance::cluster_record::ClusterRecord;
 use crate::maintenance::integrity;
 use crate::memory::MemoryPlan;
 use crate::tier::TierConfig;

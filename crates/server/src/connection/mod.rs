@@ -18,24 +18,25 @@
 
 mod activity;
 mod connection_limits;
+mod flow;
 mod ingest;
 mod output;
 mod reads;
 mod registry;
 mod request;
+pub mod shared;
 mod slice_turns;
 mod transport;
 
+pub use crate::limits::{StallRules, StalledClose};
 pub use activity::{Class, Wait};
 pub use connection_limits::ConnectionLimits;
+pub use flow::{ConnectionFlow, STALLED_MS};
 pub use output::completion::Completion;
-pub use output::stall::{StallRules, StalledClose};
 pub use registry::Registry;
 pub use slice_turns::SliceTurns;
-pub(crate) use transport::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 
 use crate::auth::{Identity, Rights};
-use crate::flow_view::ConnectionFlow;
 use crate::io_pool::Place;
 use crate::latch::Latch;
 use crate::read_class::{PerClass, ReadClass};

@@ -23,6 +23,7 @@ pub use read_only::{Cause, ReadOnlyReasons};
 pub use slow_journal::SlowLimits;
 pub use usage::DiskLimits;
 
+pub use crate::data_dirs::Volume;
 use crate::latch::Latch;
 use crate::maintenance::garbage::{GarbageDesk, GarbageRequest};
 use crate::metrics::Exposition;
@@ -42,17 +43,6 @@ use usage::{Reading, UsageCore, Verdict};
 const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(30);
 /// How often the engine is checked.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The directories of one file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Volume {
-    /// Where its reserve is: one of the directories.
-    pub reserve_dir: PathBuf,
-    /// The ledger directories on it, by their place in the configuration.
-    pub ledger_dirs: Vec<usize>,
-    /// A journal is on it.
-    pub has_journal: bool,
-}
 
 /// What an operator sees of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,12 +18,11 @@
 //! # Limits
 //! One file a volume, [`default_bytes`] or what `diskReserveSizeMB` says.
 
+pub use crate::data_dirs::RESERVE_NAME;
 use bindery_io::{Disk, OpenMode, Space};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Name of the file, in `current` of the first directory of its volume.
-pub const RESERVE_NAME: &str = "RESERVE";
 const BLOCK: u64 = bindery_io::BLOCK_SIZE_BYTES as u64;
 const MIB: u64 = 1 << 20;
 

@@ -26,9 +26,9 @@
 //! One round at a time; metadata operations of a second: [`GarbageConfig::ops_per_second`]; removals under way:
 //! [`BATCH_MAX`]. A round holds the ids of the ledgers here.
 
+use crate::cluster_record::ClusterRecord;
 use crate::data_dirs::DataDirs;
 use crate::latch::Latch;
-use crate::maintenance::cluster_record::ClusterRecord;
 use crate::maintenance::integrity::{self, InLimbo};
 use crate::maintenance::surplus::Surplus;
 use crate::metrics::Counter;

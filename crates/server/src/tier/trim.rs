@@ -16,9 +16,9 @@ use super::Tier;
 use super::trimmer::{Blocked, Candidate, Room, Trimmer, Verdict};
 use crate::latch::Latch;
 use crate::metrics::Counter;
-use crate::shared::Shared;
+use crate::volumes::Volumes;
 use bindery_engine::{Engine, EntryRef, LocalChecksum, Lookup, Refusal, TrimError};
-use bindery_io::Random;
+use bindery_io::{Clock, Random};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
 use bindery_tiering::fetch::FetchError;
@@ -91,8 +91,12 @@ impl TrimDesk {
 
 /// The task that trims.
 pub struct TrimTask {
-    /// The bookie's parts.
-    pub shared: Arc<Shared>,
+    /// Has the copies.
+    pub engine: Arc<Engine>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where they take space.
+    pub volumes: Volumes,
     /// Object storage.
     pub tier: Arc<Tier>,
     /// The cluster.
@@ -153,24 +157,24 @@ impl TrimTask {
         let (blocked_count, waiting) = self.trimmer.counts();
         let blocked = self.trimmer.blocked().iter().map(|(ledger, blocked)| (*ledger, blocked.clone()));
         let mut status = self.tier.desk.status.lock();
-        status.last_end_ms = Some(self.shared.clock.wall_ms());
+        status.last_end_ms = Some(self.clock.wall_ms());
         status.stopped_because = stopped_because;
         (status.waiting, status.blocked_count) = (waiting, blocked_count);
         status.blocked = blocked.collect();
     }
 
     async fn round(&mut self) -> Result<(), Stop> {
-        let engine = self.shared.engine.clone();
+        let engine = self.engine.clone();
         let candidates = untrimmed(&engine);
-        self.trimmer.observe(self.shared.clock.monotonic_ns(), candidates);
+        self.trimmer.observe(self.clock.monotonic_ns(), candidates);
         let room = block_in_place(|| self.room())
             .map_err(|error| Stop::Round(format!("cannot see how much disk is free: {error}")))?;
         let mut lacking = self.trimmer.lacking(room);
         self.tier.desk.status.lock().lacking_bytes = lacking;
-        let due = self.trimmer.due(self.shared.clock.monotonic_ns(), lacking > 0, ROUND_MAX);
+        let due = self.trimmer.due(self.clock.monotonic_ns(), lacking > 0, ROUND_MAX);
         for candidate in due {
             let ledger = candidate.ledger;
-            let is_of_age = self.trimmer.is_of_age(self.shared.clock.monotonic_ns(), ledger);
+            let is_of_age = self.trimmer.is_of_age(self.clock.monotonic_ns(), ledger);
             if !is_of_age && lacking == 0 {
                 continue;
             }
@@ -178,7 +182,7 @@ impl TrimTask {
             let left = self.trim(&candidate).await;
             if left.is_err() {
                 // The next round begins with another one: it may be this ledger's object alone that cannot be read.
-                self.trimmer.put_off(self.shared.clock.monotonic_ns(), ledger, NOT_YET_PAUSE);
+                self.trimmer.put_off(self.clock.monotonic_ns(), ledger, NOT_YET_PAUSE);
             }
             match left? {
                 Ok(bytes) => {
@@ -186,11 +190,11 @@ impl TrimTask {
                     lacking = lacking.saturating_sub(bytes);
                 }
                 Err(Left::Later(time)) => {
-                    self.trimmer.put_off(self.shared.clock.monotonic_ns(), ledger, time);
+                    self.trimmer.put_off(self.clock.monotonic_ns(), ledger, time);
                 }
                 Err(Left::Differs(why)) => {
                     self.tier.desk.differences.add(1);
-                    let (now_ns, now_ms) = (self.shared.clock.monotonic_ns(), self.shared.clock.wall_ms());
+                    let (now_ns, now_ms) = (self.clock.monotonic_ns(), self.clock.wall_ms());
                     if self.trimmer.block(now_ns, now_ms, ledger, why.clone()) {
                         tracing::error!(%ledger, why, "local copies stay: their copy in object storage is not good");
                     }
@@ -201,8 +205,8 @@ impl TrimTask {
     }
 
     fn room(&self) -> std::io::Result<Room> {
-        let space = self.shared.volumes.space()?;
-        let local_bytes = self.shared.engine.stats().entry_log_bytes;
+        let space = self.volumes.space()?;
+        let local_bytes = self.engine.stats().entry_log_bytes;
         Ok(Room { local_bytes, disk_bytes: space.total, free_bytes: space.free })
     }
 
@@ -230,17 +234,17 @@ impl TrimTask {
                 return Ok(Err(Left::Differs(why)));
             }
         }
-        let Some(seen) = self.shared.engine.tiered(ledger).filter(|seen| seen.life == candidate.life) else {
+        let Some(seen) = self.engine.tiered(ledger).filter(|seen| seen.life == candidate.life) else {
             return Ok(Err(Left::Later(Duration::ZERO)));
         };
         // Copies in memory have no checksums yet: the next flush takes them.
-        if self.shared.engine.has_unflushed(ledger) {
+        if self.engine.has_unflushed(ledger) {
             return Ok(Err(Left::Later(Duration::ZERO)));
         }
         let digest_bytes = metadata.secret.as_ref().map(|secret| secret.digest_type.size_bytes());
         let mut from = EntryId::FIRST;
         loop {
-            let engine = &self.shared.engine;
+            let engine = &self.engine;
             let extents = match block_in_place(|| engine.tier_extents(ledger, from, EXTENTS_PAGE)) {
                 Ok(extents) => extents,
                 Err(refusal) => {
@@ -263,7 +267,7 @@ impl TrimTask {
                 _ => break,
             }
         }
-        let engine = &self.shared.engine;
+        let engine = &self.engine;
         Ok(match block_in_place(|| engine.trim(ledger, &seen, candidate.lre)) {
             Ok(()) => {
                 self.tier.desk.ledgers.add(1);
@@ -289,7 +293,7 @@ impl TrimTask {
         let Some(fetcher) = self.tier.fetcher() else {
             return Err(Stop::Round(format!("the tier cannot be reached: {} is not there", self.tier.url())));
         };
-        let mut records = Records { engine: self.shared.engine.clone(), ledger, digest_bytes };
+        let mut records = Records { engine: self.engine.clone(), ledger, digest_bytes };
         let (samples, random) = (self.trimmer.config().samples, self.random.clone());
         let checked =
             fetcher.check(ledger, extent, |blocks| some_of(blocks, samples, &*random), &mut records).await;

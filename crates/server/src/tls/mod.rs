@@ -19,6 +19,7 @@
 //! and 20 KiB
 //! # Not here   the sessions of connections ([`crate::connection`]'s transport)
 
+pub(crate) mod limits;
 mod load;
 mod validity;
 
@@ -28,11 +29,11 @@ pub use load::TlsError;
 pub(crate) use validity::first_subject_unit;
 
 use crate::log_limit::LogLimit;
-use crate::memory::{TLS_CLIENT_AUTH_BYTES, TLS_CONNECTION_BYTES};
 use crate::metrics::Exposition;
 use crate::reload::Reload;
 use crate::turns::Turns;
 use bindery_tls::store::PasswordSource;
+use limits::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 use load::{Contents, Loaded};
 use parking_lot::{Mutex, RwLock};
 use rustls::{ServerConfig, ServerConnection};
@@ -124,8 +125,8 @@ impl TlsConfig {
 
     /// Bytes that each connection may hold for TLS.
     pub fn connection_bytes(&self) -> u64 {
-        let of_clients = if self.client_authorities.is_some() { TLS_CLIENT_AUTH_BYTES } else { 0 };
-        TLS_CONNECTION_BYTES + of_clients
+        let of_clients = if self.client_authorities.is_some() { CLIENT_AUTH_BYTES } else { 0 };
+        (HELD_BYTES_MAX + of_clients) as u64
     }
 }
 

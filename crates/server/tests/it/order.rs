@@ -278,7 +278,15 @@ async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     layout.ledgers().create(ledger(1), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
     let bookie_id = BookieId::new("bookie-0").unwrap();
     let stop = Arc::new(Latch::default());
-    let reader = MetadataChecker { shared: bookie.shared.clone(), layout, bookie_id };
+    let shared = &bookie.shared;
+    let reader = MetadataChecker {
+        parked: shared.parked_adds.clone(),
+        engine: shared.engine.clone(),
+        io: shared.io.clone(),
+        admission_deadline: shared.limits.admission_deadline,
+        layout,
+        bookie_id,
+    };
     let reading = tokio::spawn(reader.run(stop.clone()));
     for code in [ErrorCode::Ok, ErrorCode::Unauthorized, ErrorCode::TooManyRequests] {
         assert_eq!(client.next_v2().await, OwnedV2::Add(code, 1, 0));

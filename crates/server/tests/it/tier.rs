@@ -186,7 +186,9 @@ impl World {
             ..TrimConfig::default()
         };
         let task = TrimTask {
-            shared: bookie.shared.clone(),
+            engine: bookie.shared.engine.clone(),
+            clock: bookie.shared.clock.clone(),
+            volumes: bookie.shared.volumes.clone(),
             tier: tier.clone(),
             layout: layout.clone(),
             random: Arc::new(SystemRandom),

@@ -6,29 +6,8 @@
 //! 3. Dropping comes first: a peer that no longer holds anything is not closed for the sake of others, unless the
 //!    operator wants stalled peers always closed.
 
+use crate::limits::{StallRules, StalledClose};
 use std::time::Duration;
-
-/// When a connection whose peer takes nothing is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StalledClose {
-    /// Never for that alone.
-    Never,
-    /// When others wait for a pool that it holds bytes of, or such a pool is nearly full.
-    UnderPressure,
-    /// After the time without progress, whatever others need.
-    Always,
-}
-
-/// How patient a bookie is with peers that take nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StallRules {
-    /// Without progress for so long, and with memory short, responses are dropped to be loaded again.
-    pub drop_after: Duration,
-    /// Without progress for so long, the connection may be closed.
-    pub close_after: Duration,
-    /// Whether it is.
-    pub close: StalledClose,
-}
 
 /// Since when a peer has taken nothing.
 #[derive(Debug, Default)]

@@ -14,57 +14,21 @@
 //! 3. No ciphertext is received while plaintext waits for the reader. A handshake ends behind [`HELLO_BYTES_MAX`] that are no
 //!    message to answer, and behind [`HANDSHAKE_BYTES_MAX`] in all. Later each byte of plaintext allows for
 //!    [`PLAINTEXT_WEIGHT`] of ciphertext, itself included, and all plaintext together for [`BARREN_BYTES_MAX`] more: records
-//!    that hold hardly anything, or new keys all the time, cost much for what they bring. [`HELD_BYTES_MAX`] covers both
-//!    directions and is charged for every connection; [`CLIENT_AUTH_BYTES`] more where clients have certificates.
+//!    that hold hardly anything, or new keys all the time, cost much for what they bring. `HELD_BYTES_MAX` covers both
+//!    directions and is charged for every connection; `CLIENT_AUTH_BYTES` more where clients have certificates ([`crate::tls::limits`]).
 //! 4. The lock is held for the work of a few records, and never across a wait.
 //! 5. Bytes that count as encrypted are. At the number of records that the keys are good for, the library would take bytes and
 //!    encrypt nothing; no record is begun from there on, and a while before, the connection begins to end in order
 //!    ([`TlsLink::has_worn_keys`]). Only keys of TLS 1.2 have that end, others are renewed by the library.
 
-use crate::tls::OFFER_BYTES_MAX;
+pub(crate) use crate::tls::limits::{
+    BARREN_BYTES_MAX, HANDSHAKE_BYTES_MAX, HELLO_BYTES_MAX, PLAINTEXT_WEIGHT, RECORD_BYTES,
+};
 use parking_lot::Mutex;
 use rustls::{ServerConnection, SupportedCipherSuite};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::net::TcpStream;
-
-/// Plaintext of the largest record: the most that is encrypted ahead of the kernel.
-pub(crate) const RECORD_BYTES: usize = 16 * 1024;
-/// The largest record on the wire: its header, and the most that a cipher of TLS 1.2 may add.
-const RECORD_WIRE_BYTES: usize = RECORD_BYTES + 2048 + 5;
-/// State of a session besides its records: keys, hashes.
-const SESSION_BYTES: usize = 8 * 1024;
-/// The most of a first message of a handshake. Those in use have less than 2 KiB.
-pub(crate) const HELLO_BYTES_MAX: usize = 8 * 1024;
-/// The most of all messages of a handshake: far longer chains of certificates than any in use. Without this limit the library
-/// would assemble messages of 64 KiB.
-pub(crate) const HANDSHAKE_BYTES_MAX: usize = 20 * 1024;
-/// See invariant 3.
-pub(crate) const BARREN_BYTES_MAX: usize = 24 * 1024;
-/// See invariant 3. The shortest request, of 24 bytes, needs less than this even in two records, one of them for its length.
-pub(crate) const PLAINTEXT_WEIGHT: usize = 4;
-/// By how much the library grows its buffer for a read.
-const READ_STEP_BYTES: usize = 4096;
-/// Size of the library's buffer for received bytes, which doubles until a record or a handshake message fits.
-const RECEIVED_BYTES: usize = 32 * 1024;
-/// The most that this bookie sends in a handshake: its certificates and the names of authorities, and what is around them.
-const OFFERED_BYTES: usize = OFFER_BYTES_MAX + 2048;
-/// The most that TLS holds for a connection: the buffer of received bytes, what they decrypted to, one record on its way out,
-/// and the session. During the handshake the same: instead of plaintext and the record the first message, and what this bookie
-/// offers.
-pub(crate) const HELD_BYTES_MAX: usize = RECEIVED_BYTES + 2 * RECORD_WIRE_BYTES + SESSION_BYTES;
-/// The most that TLS holds besides when clients have certificates: the library keeps all messages of the handshake until those
-/// are checked, in memory that doubles as it grows, and the certificates as long as the connection.
-pub(crate) const CLIENT_AUTH_BYTES: usize = 2 * (HANDSHAKE_BYTES_MAX + OFFERED_BYTES) + HANDSHAKE_BYTES_MAX;
-const _: () = assert!(
-    RECEIVED_BYTES >= BARREN_BYTES_MAX + 2 * READ_STEP_BYTES && BARREN_BYTES_MAX > HANDSHAKE_BYTES_MAX,
-    "all that has come since the last plaintext, some of it in the same read, and what is read before that is counted"
-);
-const _: () = assert!(2 * RECORD_WIRE_BYTES >= 2 * HELLO_BYTES_MAX + OFFERED_BYTES);
-const _: () = assert!(
-    BARREN_BYTES_MAX >= RECORD_WIRE_BYTES + READ_STEP_BYTES,
-    "a whole record is received before its plaintext counts"
-);
 
 /// So many records before the last that the keys are good for, nothing is encrypted any more: the library sends a few itself.
 const RECORDS_KEPT: u64 = 16;

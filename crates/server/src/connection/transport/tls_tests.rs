@@ -1,6 +1,7 @@
 use super::tests::{PATIENCE, is_empty, plain, read};
 use super::*;
 use crate::certificates::{Authority, Files, Use};
+use crate::tls::limits::HELD_BYTES_MAX;
 use crate::tls::{Tls, TlsConfig};
 use rustix::net::sockopt;
 use rustls::pki_types::ServerName;

@@ -13,9 +13,10 @@ use bindery_server::listener::Listener;
 use bindery_server::log_limit::LogLimit;
 use bindery_server::memory::{MemoryPlan, Pools};
 use bindery_server::metrics::Metrics;
-use bindery_server::shared::{BufferSlab, Shared, Volumes};
+use bindery_server::shared::{BufferSlab, Shared};
 use bindery_server::tier::Tier;
 use bindery_server::tls::Tls;
+use bindery_server::volumes::Volumes;
 use bindery_wire::frame::{self, Split};
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{FrameLimit, v2};
@@ -189,14 +190,16 @@ async fn start_whole(
     let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
     let pools = Pools::new(&plan);
     let shared = Arc::new(Shared {
-        parked_adds: bindery_server::metadata_check::ParkedAdds::default(),
+        parked_adds: Arc::default(),
         tier,
         tls,
         auth,
         tier_log: parking_lot::Mutex::new(LogLimit::new(Duration::from_secs(10))),
         frame_logs: Shared::frame_logs(),
         engine: machine.engine.clone(),
-        io: IoPools::start(machine.engine.directory_count(), 2, pools.loads(), clock.clone()).unwrap(),
+        io: Arc::new(
+            IoPools::start(machine.engine.directory_count(), 2, pools.loads(), clock.clone()).unwrap(),
+        ),
         clock,
         pools,
         metrics: Metrics::new(),

@@ -1,21 +1,20 @@
 //! What all connections of a bookie share.
 
+use super::{Connection, Registry, SliceTurns};
 use crate::auth::Auth;
-use crate::connection::{Connection, Registry, SliceTurns};
 use crate::io_pool::IoPools;
 use crate::limits::Limits;
 use crate::log_limit::LogLimit;
 use crate::memory::Pools;
-use crate::metadata_check::ParkedAdds;
+use crate::metadata_check::{NotHeld, ParkedAdds};
 use crate::metrics::Metrics;
 use crate::pressure::Pressure;
 use crate::tier::Tier;
 use crate::tls::Tls;
-use bindery_engine::Engine;
-use bindery_io::{Clock, Disk, Space};
+use crate::volumes::Volumes;
+use bindery_engine::{Add, Engine};
+use bindery_io::Clock;
 use parking_lot::Mutex;
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ pub struct Shared {
     /// Since when memory for requests is short.
     pub pressure: Arc<Pressure>,
     /// Threads that may block on disks.
-    pub io: IoPools,
+    pub io: Arc<IoPools>,
     /// Open connections.
     pub connections: Registry,
     /// Who has many reads in hand works in turns.
@@ -44,7 +43,7 @@ pub struct Shared {
     /// Where GET_BOOKIE_INFO looks.
     pub volumes: Volumes,
     /// Adds that wait for metadata.
-    pub parked_adds: ParkedAdds,
+    pub parked_adds: Arc<ParkedAdds>,
     /// What is proved and believed over TLS, if that is spoken.
     pub tls: Option<Arc<Tls>>,
     /// Authenticates clients, if they have to log in.
@@ -69,6 +68,16 @@ impl Shared {
     /// The connection of this number, unless it is closed.
     pub fn connection(&self, id: u64) -> Option<Arc<Connection>> {
         self.connections.get(id)
+    }
+}
+
+impl ParkedAdds {
+    /// As [`ParkedAdds::park`], with the engine and the memory of a bookie.
+    ///
+    /// # Errors
+    /// As those of [`ParkedAdds::park`].
+    pub fn hold(&self, shared: &Shared, add: &Add<'_>) -> Result<(), NotHeld> {
+        self.park(&shared.engine, &shared.pools.inbound_large, add)
     }
 }
 
@@ -120,30 +129,6 @@ impl BufferSlab {
         };
         // Without the lock.
         drop(idle);
-    }
-}
-
-/// One directory of each file system that holds ledgers.
-pub struct Volumes {
-    disk: Arc<dyn Disk>,
-    dirs: Vec<PathBuf>,
-}
-
-impl Volumes {
-    /// `dirs` must be on different file systems, so that nothing is counted twice.
-    pub fn new(disk: Arc<dyn Disk>, dirs: Vec<PathBuf>) -> Volumes {
-        Volumes { disk, dirs }
-    }
-
-    /// Size and free bytes over all of them. Blocks.
-    pub fn space(&self) -> io::Result<Space> {
-        let mut sum = Space { total: 0, free: 0 };
-        for dir in &self.dirs {
-            let space = self.disk.space(dir)?;
-            sum.total = sum.total.saturating_add(space.total);
-            sum.free = sum.free.saturating_add(space.free);
-        }
-        Ok(sum)
     }
 }
 
