@@ -49,6 +49,7 @@ mod connection;
 mod coordinator;
 mod core;
 mod error;
+mod outbox;
 mod sessions;
 mod shared;
 mod store;

@@ -18,8 +18,8 @@
 //! connection that is owed most is dropped
 
 use crate::config::CoordinatorConfig;
-use crate::connection::{Counters, Outbox, Owed};
 use crate::core::{Core, Figures, Now, Output};
+use crate::outbox::{Counters, Outbox, Owed};
 use crate::store::Store;
 use crate::watches::ConnectionId;
 use bindery_io::Clock;

@@ -1,5 +1,9 @@
 //! The disk as the cores see it: positioned reads and writes, explicit durability, synchronous calls.
 
+mod zero;
+
+pub use zero::{ZERO_FILL_STEP_BYTES, ZeroFill, zero_fill};
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -153,7 +157,7 @@ pub trait DiskFile: Send + Sync {
     /// zeros are written behind the end, and blocks that were never written below it are not taken.
     fn allocate(&self, len: u64) -> io::Result<()> {
         let end = self.len()?;
-        crate::zero_fill(self, end, len.saturating_sub(end))
+        zero_fill(self, end, len.saturating_sub(end))
     }
     /// Current length in bytes.
     fn len(&self) -> io::Result<u64>;

@@ -23,19 +23,18 @@ mod real;
 mod resident;
 mod source;
 mod uncached;
-mod zero;
 
 pub use ahead::open_ahead;
 pub use checked::{CheckedDisk, Violation};
 pub use disk::{
-    Disk, DiskFile, DiskLock, Entry, OpenMode, Shortage, Space, has_no_descriptor, is_shortage, is_unreadable,
+    Disk, DiskFile, DiskLock, Entry, OpenMode, Shortage, Space, ZERO_FILL_STEP_BYTES, ZeroFill,
+    has_no_descriptor, is_shortage, is_unreadable, zero_fill,
 };
 pub use durable_dir::create_durable_dir;
 pub use layer::{DiskLayer, FileLayer};
 pub use real::RealDisk;
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};
 pub use uncached::open_uncached;
-pub use zero::{ZERO_FILL_STEP_BYTES, ZeroFill, zero_fill};
 
 /// The unit of direct I/O and of every aligned structure on disk, in bytes.
 ///

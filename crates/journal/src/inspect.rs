@@ -2,8 +2,8 @@
 
 use crate::file::{FileHeader, HeaderProblem};
 use crate::group::GroupHeader;
+use crate::reader::{OpenError, Reader};
 use crate::record::Record;
-use crate::replay::{OpenError, Reader};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk};
 use std::path::Path;
 use std::sync::Arc;

@@ -26,11 +26,13 @@
 mod file;
 pub mod group;
 pub mod inspect;
+mod reader;
 pub mod record;
 mod replay;
 pub mod survey;
 mod writer;
 
 pub use file::{FILE_FORMAT_VERSION, FileHeader, HeaderProblem};
-pub use replay::{Damage, OpenError, ReplayError, Replayed};
+pub use reader::{Damage, OpenError};
+pub use replay::{ReplayError, Replayed};
 pub use writer::{Group, Journal, JournalConfig, JournalError, Part, PreparedFile};

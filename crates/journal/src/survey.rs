@@ -9,8 +9,8 @@
 
 use crate::file::{FileHeader, HeaderProblem, slot_of_name};
 use crate::group::GroupHeader;
+use crate::reader::{OpenError, Reader};
 use crate::record::{HEADER_SIZE_BYTES, Kind, Record};
-use crate::replay::{OpenError, Reader};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
 use bindery_types::{EntryId, LedgerId};
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use crate::file::{FileHeader, IDENTITY_MAX, slot_name};
 use crate::group::{FileIdentity, GroupHeader, PartHeader, layout};
-use crate::replay::{OpenError, Reader};
+use crate::reader::{OpenError, Reader};
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{AlignedBuf, ChunkSlice};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, Shortage, ZeroFill, has_no_descriptor};

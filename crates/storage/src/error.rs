@@ -37,6 +37,8 @@ impl DiskError {
     }
 }
 
+/// Name of the file of a state table in its directory.
+pub const STATE_FILE_NAME: &str = "state.redb";
 pub(crate) const SYNC_DIRECTORY: &str = "sync directory";
 pub(crate) const SYNC_STATE_TABLE: &str = "sync state table";
 
@@ -202,7 +204,7 @@ pub enum DirectoryError {
     #[error(
         "{} has {logs} entry logs but no {}; restore the file, or wipe the directory and let the bookie recover",
         dir.display(),
-        crate::state_table::STATE_FILE_NAME
+        STATE_FILE_NAME
     )]
     StateMissing {
         /// The directory.

@@ -27,7 +27,6 @@ mod error;
 mod extents;
 mod index_pool;
 mod paged;
-mod paged_index;
 mod read_only;
 pub mod redb_file;
 pub mod state_table;
@@ -58,7 +57,7 @@ pub use state_table::{
     Recovered, StateTable, TierRecord, TierView,
 };
 
-pub use paged_index::IndexedRun;
+pub use entry_log::IndexedRun;
 pub use view::{
     Asked, FoundEntry, Lead, LogView, NewerRuns, PagingOut, RunSearch, SoleRun, Source, locate, try_locate,
 };

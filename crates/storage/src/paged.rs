@@ -5,8 +5,7 @@
 //! extents in memory -> PagedIndex -> dropped;   look-up: index -> one block of the footer (block cache) -> extent
 //! ```
 
-use crate::entry_log::{FOOTER_BLOCK_EXTENTS, waited};
-use crate::paged_index::PagedIndex;
+use crate::entry_log::{FOOTER_BLOCK_EXTENTS, PagedIndex, waited};
 use crate::{EntryLog, Extent, Generation, Patience, ReadError, TryReadError};
 use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;

@@ -21,9 +21,8 @@
 //! Indexes cannot be paged out. A log is paged out by steps of [`STEP_RUNS`] runs; one that comes or goes with runs in memory is
 //! shown or hidden in one call, so logs with many are paged out before they go.
 
-use crate::entry_log::{LogIndex, waited};
+use crate::entry_log::{IndexedRun, LogIndex, PagedIndex, PagedIndexBuilder, waited};
 use crate::paged::PagedLog;
-use crate::paged_index::{IndexedRun, PagedIndex, PagedIndexBuilder};
 use crate::{
     Coverage, EntryLocation, EntryLog, Extent, ExtentDirectory, FoundRun, Generation, IndexPool, IndexUse,
     LogId, Patience, ReadError, TryReadError,

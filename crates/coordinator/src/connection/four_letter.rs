@@ -1,12 +1,12 @@
 //! ZooKeeper's four letter words: text answers for people and monitoring, on the same port.
 
-use super::Outbox;
 use crate::core::Figures;
+use crate::outbox::{Counters, Outbox};
 use crate::shared::Shared;
 use bytes::Bytes;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The version whose protocol this is, and ours.
 const VERSION: &str = concat!("3.9.0-bindery-", env!("CARGO_PKG_VERSION"), ", built on none");
@@ -36,32 +36,6 @@ impl Word {
             | b"wchc" | b"wchp" | b"wchs" | b"hash" => Word::Refused(*bytes),
             _ => return None,
         })
-    }
-}
-
-/// Counters over all connections.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    received: AtomicU64,
-    sent: AtomicU64,
-    latency_sum_ms: AtomicU64,
-    latency_max_ms: AtomicU64,
-}
-
-impl Counters {
-    /// Adds what a connection that ends had.
-    pub(crate) fn absorb(&self, outbox: &Outbox) {
-        self.received.fetch_add(outbox.received.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.sent.fetch_add(outbox.sent.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-
-    /// Frames queued at these times were written now.
-    pub(super) fn replied(&self, queued_ms: &[u64], now_ms: u64) {
-        for queued in queued_ms.iter().filter(|queued| **queued > 0) {
-            let latency = now_ms.saturating_sub(*queued);
-            self.latency_sum_ms.fetch_add(latency, Ordering::Relaxed);
-            self.latency_max_ms.fetch_max(latency, Ordering::Relaxed);
-        }
     }
 }
 

@@ -12,16 +12,12 @@
 //! 3. When the task ends, the core knows: watches are gone, the session waits for another connection.
 
 mod four_letter;
-mod outbox;
 
-pub(crate) use four_letter::Counters;
-pub(crate) use outbox::{Outbox, Owed};
-
+use crate::outbox::{Next, Outbox};
 use crate::shared::{Progress, Shared};
 use crate::watches::ConnectionId;
 use crate::wire::FRAME_SIZE_BYTES_MAX;
 use bytes::{Bytes, BytesMut};
-use outbox::Next;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

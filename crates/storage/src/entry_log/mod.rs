@@ -25,6 +25,7 @@
 
 mod format;
 mod packed;
+mod paged_index;
 mod read;
 mod runs;
 #[cfg(test)]
@@ -34,6 +35,8 @@ mod verify;
 mod write;
 
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
+pub use paged_index::IndexedRun;
+pub(crate) use paged_index::{PagedIndex, PagedIndexBuilder};
 pub use read::{Ahead, EntryLog, LogDescription, Patience};
 pub(crate) use read::{IndexedOpening, waited};
 pub(crate) use runs::LogIndex;

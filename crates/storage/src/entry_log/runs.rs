@@ -1,9 +1,9 @@
 //! The runs of a log, as its footer lists them: all in memory, or found by a [`PagedIndex`], or gone through in order.
 
 use super::format::Extent;
+use super::paged_index::{PagedIndex, PagedIndexBuilder};
 use super::read::{EntryLog, FooterReader};
 use crate::ReadError;
-use crate::paged_index::{PagedIndex, PagedIndexBuilder};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -54,6 +54,7 @@ mod tests;
 mod tier;
 
 use crate::codec::{Put, Take};
+pub use crate::error::STATE_FILE_NAME;
 use crate::error::SYNC_STATE_TABLE;
 use crate::read_only::ReadOnlyDisk;
 use crate::redb_file::{
@@ -80,8 +81,6 @@ pub use tier::{ExtentChange, ExtentUpdate, TierView};
 pub const STATE_FORMAT_VERSION: u32 = 1;
 const FORMAT: Format = Format { magic: b"BNDRSTAT", version: STATE_FORMAT_VERSION, name: "a state table" };
 
-/// Name of the file in its directory.
-pub const STATE_FILE_NAME: &str = "state.redb";
 /// Name under which it is made.
 pub(crate) const NEW_FILE_NAME: &str = "state.redb.new";
 

@@ -38,7 +38,7 @@ struct State {
 }
 
 /// The writer's next action.
-pub(super) enum Next {
+pub(crate) enum Next {
     /// Write these; `queued_ms` of each.
     Write(Vec<Bytes>, Vec<u64>),
     /// Wait for more, or for a batch.
@@ -69,8 +69,8 @@ impl Owed {
 /// One connection's frames. One reader and one writer wait on it.
 pub(crate) struct Outbox {
     pub(crate) peer: SocketAddr,
-    pub(super) received: AtomicU64,
-    pub(super) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
     state: Mutex<State>,
     owed_by_all: Owed,
     ready: Notify,
@@ -139,12 +139,12 @@ impl Outbox {
     }
 
     /// Frames not yet written.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.state.lock().items.len()
     }
 
     /// Waits until one more request may be read. Cancel safe. One task waits.
-    pub(super) async fn has_room(&self) {
+    pub(crate) async fn has_room(&self) {
         loop {
             {
                 let state = self.state.lock();
@@ -157,19 +157,19 @@ impl Outbox {
     }
 
     /// Waits until the connection is to be closed at once. Cancel safe. One task waits.
-    pub(super) async fn is_dropped(&self) {
+    pub(crate) async fn is_dropped(&self) {
         while !self.state.lock().is_dropped {
             self.dropped.notified().await;
         }
     }
 
     /// Waits until something was queued. Cancel safe. One task waits.
-    pub(super) async fn is_ready(&self) {
+    pub(crate) async fn is_ready(&self) {
         self.ready.notified().await;
     }
 
     /// Takes what may leave when everything up to batch `durable` is durable (outbox invariant 2).
-    pub(super) fn next(&self, durable: u64) -> Next {
+    pub(crate) fn next(&self, durable: u64) -> Next {
         let mut state = self.state.lock();
         let (mut frames, mut queued, mut bytes) = (Vec::new(), Vec::new(), 0);
         while let Some(item) = state.items.front()
@@ -189,7 +189,7 @@ impl Outbox {
     }
 
     /// Frames that [`Outbox::next`] gave have been written.
-    pub(super) fn written(&self, frames: usize, bytes: usize) {
+    pub(crate) fn written(&self, frames: usize, bytes: usize) {
         self.sent.fetch_add(frames as u64, Ordering::Relaxed);
         let mut state = self.state.lock();
         // A dropped connection is owed nothing any more.
@@ -205,6 +205,32 @@ impl Outbox {
 impl Drop for Outbox {
     fn drop(&mut self) {
         self.owed_by_all.take_off(self.state.get_mut().bytes);
+    }
+}
+
+/// Counters over all connections.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) latency_sum_ms: AtomicU64,
+    pub(crate) latency_max_ms: AtomicU64,
+}
+
+impl Counters {
+    /// Adds what a connection that ends had.
+    pub(crate) fn absorb(&self, outbox: &Outbox) {
+        self.received.fetch_add(outbox.received.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.sent.fetch_add(outbox.sent.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Frames queued at these times were written now.
+    pub(crate) fn replied(&self, queued_ms: &[u64], now_ms: u64) {
+        for queued in queued_ms.iter().filter(|queued| **queued > 0) {
+            let latency = now_ms.saturating_sub(*queued);
+            self.latency_sum_ms.fetch_add(latency, Ordering::Relaxed);
+            self.latency_max_ms.fetch_max(latency, Ordering::Relaxed);
+        }
     }
 }
 

@@ -21,9 +21,9 @@
 //! 24 bytes for each [`FOOTER_BLOCK_EXTENTS`] runs, and for each run 5 to 8 bytes where ledger ids are near each other, 29
 //! at most. A look-up bisects the blocks and goes through the runs of one; one of many ledgers does so in a single pass.
 
+use super::FOOTER_BLOCK_EXTENTS;
 use crate::Extent;
 use crate::codec::Crc32c;
-use crate::entry_log::FOOTER_BLOCK_EXTENTS;
 use crate::varint::{behind, put, take};
 use bindery_types::{EntryId, LedgerId};
 use std::sync::atomic::AtomicBool;
