@@ -6,7 +6,8 @@
 //! journal that became slow for other reasons does not hold background work back for good.
 //!
 //! Logs that wait to be merged are a debt that reads, starts and descriptors pay for: where there are many, the rate rises
-//! with their number whatever the journal does, to eight times `bytes_per_second`, so that adds slow down instead.
+//! with their number whatever the journal does, to eight times `bytes_per_second`, and merges take time from flushes, up to twice
+//! what those take, so that adds slow down instead.
 
 use crate::config::SpaceConfig;
 use std::time::Duration;
@@ -73,6 +74,12 @@ impl Budget {
     /// What merges call for from now on: see [`urgency`].
     pub(super) fn set_urgency(&mut self, urgency: u64) {
         self.urgency = urgency;
+    }
+
+    /// What merges may take behind a write of a flush that took so long: nothing unless they are behind, a quarter of it once the
+    /// rate is whole whatever the journal does, and twice as much as it at most.
+    pub(super) fn time_for_merges(&self, write_ns: u64) -> u64 {
+        if self.is_urgent() { write_ns.saturating_mul(self.urgency) / (4 * WHOLE) } else { 0 }
     }
 
     /// Adds have to wait for merges.
@@ -147,6 +154,12 @@ mod tests {
         assert_eq!([0, 4, 8, 16, 1000].map(|logs| urgency(logs, 16)), [0, 8, 16, 32, 128]);
         let config = SpaceConfig { step_bytes: 8 << 20, ..SpaceConfig::default() };
         let mut budget = Budget::new(0, &config);
+        let times = [0, 4, 8, 16, 1000].map(|logs| {
+            budget.set_urgency(urgency(logs, 16));
+            budget.time_for_merges(1000)
+        });
+        assert_eq!(times, [0, 0, 250, 500, 2000]);
+        budget.set_urgency(0);
         budget.spend(budget.available());
         let whole = 10 * config.bytes_per_second;
         earned(&mut budget, 0, 200_000);

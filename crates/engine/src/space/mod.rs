@@ -359,6 +359,18 @@ impl Flushing {
         self.space.budget.spent() > before
     }
 
+    /// Behind a write of a flush that took so long: where merges are behind, steps of them for a part of that time, so that a
+    /// load that keeps this thread busy with flushes does not leave its logs unmerged. True when it read or wrote anything.
+    pub fn tend_behind(&mut self, write_ns: u64) -> bool {
+        let (before, begun) = (self.space.budget.spent(), self.clock.monotonic_ns());
+        let time = self.space.budget.time_for_merges(write_ns);
+        while self.clock.monotonic_ns().saturating_sub(begun) < time
+            && matches!(self.tend(), Ok(Some(_)))
+            && self.space.budget.available() > 0
+        {}
+        self.space.budget.spent() > before
+    }
+
     /// Adds that wait for room want the disk for a flush, unless merges are behind.
     fn is_put_off(&self, now: u64) -> bool {
         let is_fresh = now.saturating_sub(self.space.stepped_ns) < as_ns(PUT_OFF_MAX);

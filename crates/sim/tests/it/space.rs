@@ -5,7 +5,7 @@ use bindery_engine::{
     Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Refusal, SpaceConfig,
     WantedCollection,
 };
-use bindery_io::{Disk, ManualClock, SeededRandom};
+use bindery_io::{Clock, Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
 use bindery_storage::{EntryLog, Extent, Generation};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -181,6 +181,58 @@ impl Bookie {
     fn power_cut(self) -> Bookie {
         let left = self.disk.crash(&SeededRandom::new(3));
         start(Arc::new(left), self.config)
+    }
+}
+
+/// Time passes with each look at it.
+struct Ticking(ManualClock);
+
+impl Clock for Ticking {
+    fn monotonic_ns(&self) -> u64 {
+        self.0.advance(Duration::from_micros(20));
+        self.0.monotonic_ns()
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.0.wall_ms()
+    }
+}
+
+/// Under a load that never lets the flush thread rest, logs are merged behind the writes of flushes: where merges are far behind, and
+/// for a part of the time that a write took.
+#[test]
+fn writes_of_flushes_leave_time_for_merges_that_are_behind() {
+    let space = SpaceConfig { step_bytes: 2000, bytes_per_second: 1 << 30, ..merging() };
+    let disk = Arc::new(SimDisk::new(SimDiskConfig::default(), &SeededRandom::new(7)));
+    disk.create_dir_all(Path::new("/data")).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    let clock = Arc::new(Ticking(ManualClock::new(1_700_000_000_000)));
+    let random = Arc::new(SeededRandom::new(1));
+    let machine = Machine::open(config(space.clone()), disk.clone(), clock, random).unwrap();
+    let mut bookie =
+        Bookie { disk, machine, clock: Arc::new(ManualClock::new(0)), config: config(space) };
+    let copied = |bookie: &Bookie| bookie.machine.engine.space_status().bytes_copied;
+    let flush = |bookie: &mut Bookie, e: i64| {
+        (0..10).for_each(|id| bookie.add(id, e, 100));
+        bookie.flush();
+    };
+    (0..5).for_each(|e| flush(&mut bookie, e));
+    bookie.machine.flushing.tend().unwrap();
+    let before = copied(&bookie);
+    assert!(!bookie.machine.flushing.tend_behind(1_000_000_000), "five logs of four are not far behind");
+    assert_eq!(copied(&bookie), before);
+
+    (5..40).for_each(|e| flush(&mut bookie, e));
+    bookie.machine.flushing.tend().unwrap();
+    assert_eq!(bookie.machine.engine.space_status().merges, 0, "a step for each flush is not enough");
+    for _ in 0..200 {
+        bookie.machine.flushing.tend_behind(10_000_000);
+    }
+    let merges = bookie.machine.engine.space_status().merges;
+    assert!(merges >= 8, "{merges} merges, {} logs", bookie.files().len());
+    assert!(bookie.files().len() < 12, "{} logs", bookie.files().len());
+    for (id, e) in (0..10).flat_map(|id| (0..40).map(move |e| (id, e))) {
+        assert_eq!(bookie.read(id, e), Ok(body(id, e, 100)));
     }
 }
 

@@ -156,7 +156,14 @@ impl Changes {
         }
         self.changes_in_a_row += 1;
         if self.changes_in_a_row > CHANGES_IN_A_ROW_MAX {
-            return Err(WhyStopped::TooManyChanges { changes: CHANGES_IN_A_ROW_MAX, failed });
+            let may_pass = adds.window.replacing().into_iter().flat_map(BTreeMap::values).all(BookieError::may_pass);
+            if !(self.may_wait && may_pass) {
+                return Err(WhyStopped::TooManyChanges { changes: CHANGES_IN_A_ROW_MAX, failed });
+            }
+            // The replacements fail as the members do: from here on one change for each pause, while the driver has patience.
+            self.changes_in_a_row = CHANGES_IN_A_ROW_MAX;
+            self.phase = Phase::Waiting;
+            return Ok(());
         }
         self.phase = Phase::Placing;
         Ok(())
