@@ -817,9 +817,9 @@ mod tests {
         for (file, _) in &made {
             assert!(dir.path().join(file).exists(), "{file}");
         }
-        let page = include_str!("../../../docs/benchmarks.md");
-        let shown = page.match_indices("](images/overload-goodput").map(|(at, _)| {
-            let link = &page[at + "](images/".len()..];
+        let page = include_str!("../../../docs/benchmarks/overload.md");
+        let shown = page.match_indices("](../images/overload-goodput").map(|(at, _)| {
+            let link = &page[at + "](../images/".len()..];
             &link[..link.find(')').unwrap()]
         });
         let shown: Vec<&str> = shown.collect();

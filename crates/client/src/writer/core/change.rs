@@ -405,7 +405,7 @@ impl Changes {
             self.members.on_marked(false);
             self.go_on(after, adds, out)
         } else {
-            tracing::warn!(ledger_id = %self.ledger, %error, "no replacement can be looked for");
+            tracing::warn!(ledger_id = %self.ledger, %error, "cannot look for a replacement");
             self.placed_for_failed(&[], 0, &[], adds)
         }
     }
