@@ -688,10 +688,10 @@ impl Flushing {
                         let _ = log.abandon();
                         return Err(error.into());
                     }
-                    writes.on_written(log.written_bytes(), |took_ns| match took_ns {
-                        Some(took_ns) => self.tend_behind(took_ns),
-                        None => self.tend_aside(),
-                    });
+                    if writes.on_written(log.written_bytes()) {
+                        self.tend_behind();
+                        writes.pause(|| self.tend_aside());
+                    }
                     if log.written_bytes() > written {
                         written = log.written_bytes();
                         if let Err(fault) = self.check_room(index, 0) {
@@ -765,8 +765,6 @@ struct PacedWrites {
     /// Bytes of the logs that are finished, and of the one under way.
     finished: u64,
     current: u64,
-    /// When what is being written began.
-    since_ns: u64,
 }
 
 impl PacedWrites {
@@ -781,31 +779,24 @@ impl PacedWrites {
             total,
             finished: 0,
             current: 0,
-            since_ns: now_ns,
         }
     }
 
-    /// The log under way has `bytes` on disk: tells those who wait for room, and pauses when the next write is early. `aside` does
-    /// other work: what is due at once, given how long this write took, or a step in the pause; it says whether it did any.
-    fn on_written(&mut self, bytes: u64, mut aside: impl FnMut(Option<u64>) -> bool) {
+    /// The log under way has `bytes` on disk: tells those who wait for room if that is news, and says so.
+    fn on_written(&mut self, bytes: u64) -> bool {
         if bytes == self.current {
-            return;
+            return false;
         }
-        self.wrote(bytes);
-        aside(Some(self.clock.monotonic_ns().saturating_sub(self.since_ns)));
-        self.pause(|| aside(None));
-        self.since_ns = self.clock.monotonic_ns();
-    }
-
-    fn wrote(&mut self, bytes: u64) {
         self.current = bytes;
         let engine = &self.engine;
         engine.pacing.written.store((self.finished + bytes).min(self.total), Ordering::Release);
         if engine.adds_wait() {
             engine.wake_journals();
         }
+        true
     }
 
+    /// Pauses when the next write is early. `aside` does something else in the pause, and says whether it did.
     fn pause(&self, mut aside: impl FnMut() -> bool) {
         let (Some(pause), engine) = (self.pause, &self.engine) else { return };
         while !engine.pacing.is_hurried.load(Ordering::Acquire) {

@@ -18,6 +18,9 @@ const GROUPS_MIN: u64 = 4;
 /// Shares of the rate are sixteenths.
 const WHOLE: u64 = 16;
 const SLACK_NS: u64 = 500_000;
+/// Most time that is owed to merges, for a flush's sync and commit between two of its writes, and that they take at once.
+const OWED_MAX_NS: u64 = 2_000_000_000;
+const OWED_AT_ONCE_NS: u64 = 20_000_000;
 /// Most sixteenths of the rate, for a debt.
 const URGENT_MAX: u64 = 8 * WHOLE;
 
@@ -35,6 +38,9 @@ pub(super) struct Budget {
     share: u64,
     /// Sixteenths of the rate that a debt of merges calls for.
     urgency: u64,
+    /// Time of the flush thread that merges are owed, and since when none was added.
+    owed_ns: u64,
+    owed_from_ns: u64,
     window_ns: u64,
     /// Groups and time of journal writes when the window began.
     seen: (u64, u64),
@@ -49,6 +55,8 @@ impl Budget {
             spent: 0,
             share: WHOLE,
             urgency: 0,
+            owed_ns: 0,
+            owed_from_ns: now_ns,
             window_ns: now_ns,
             seen: (0, 0),
             quickest_ns: None,
@@ -76,10 +84,19 @@ impl Budget {
         self.urgency = urgency;
     }
 
-    /// What merges may take behind a write of a flush that took so long: nothing unless they are behind, a quarter of it once the
-    /// rate is whole whatever the journal does, and twice as much as it at most.
-    pub(super) fn time_for_merges(&self, write_ns: u64) -> u64 {
-        if self.is_urgent() { write_ns.saturating_mul(self.urgency) / (4 * WHOLE) } else { 0 }
+    /// How long merges may keep a flush waiting now: nothing unless they are behind. They are owed a quarter of the time that passes
+    /// once the rate is whole whatever the journal does, and twice that time at most.
+    pub(super) fn time_owed(&mut self, now_ns: u64) -> u64 {
+        let elapsed = now_ns.saturating_sub(std::mem::replace(&mut self.owed_from_ns, now_ns));
+        let earned = elapsed.saturating_mul(self.urgency) / (4 * WHOLE);
+        self.owed_ns = if self.is_urgent() { (self.owed_ns + earned).min(OWED_MAX_NS) } else { 0 };
+        self.owed_ns.min(OWED_AT_ONCE_NS)
+    }
+
+    /// They took it.
+    pub(super) fn on_time_given(&mut self, begun_ns: u64, now_ns: u64) {
+        self.owed_ns = self.owed_ns.saturating_sub(now_ns.saturating_sub(begun_ns));
+        self.owed_from_ns = now_ns;
     }
 
     /// Adds have to wait for merges.
@@ -154,11 +171,21 @@ mod tests {
         assert_eq!([0, 4, 8, 16, 1000].map(|logs| urgency(logs, 16)), [0, 8, 16, 32, 128]);
         let config = SpaceConfig { step_bytes: 8 << 20, ..SpaceConfig::default() };
         let mut budget = Budget::new(0, &config);
-        let times = [0, 4, 8, 16, 1000].map(|logs| {
+        let mut now = 0;
+        let owed = [0, 4, 8, 16, 1000].map(|logs| {
+            now += 1000;
             budget.set_urgency(urgency(logs, 16));
-            budget.time_for_merges(1000)
+            let owed = budget.time_owed(now);
+            now += owed;
+            budget.on_time_given(now - owed, now);
+            owed
         });
-        assert_eq!(times, [0, 0, 250, 500, 2000]);
+        assert_eq!(owed, [0, 0, 250, 500, 2000]);
+        // What they cannot take at once they take later, up to a limit.
+        assert_eq!((budget.time_owed(now + 15_000_000), budget.owed_ns), (OWED_AT_ONCE_NS, 30_000_000));
+        budget.on_time_given(now, now + OWED_AT_ONCE_NS);
+        assert_eq!(budget.owed_ns, 10_000_000);
+        assert_eq!((budget.time_owed(u64::MAX / 1024), budget.owed_ns), (OWED_AT_ONCE_NS, OWED_MAX_NS));
         budget.set_urgency(0);
         budget.spend(budget.available());
         let whole = 10 * config.bytes_per_second;

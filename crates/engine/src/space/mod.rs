@@ -359,15 +359,19 @@ impl Flushing {
         self.space.budget.spent() > before
     }
 
-    /// Behind a write of a flush that took so long: where merges are behind, steps of them for a part of that time, so that a
-    /// load that keeps this thread busy with flushes does not leave its logs unmerged. True when it read or wrote anything.
-    pub fn tend_behind(&mut self, write_ns: u64) -> bool {
+    /// Between two writes of a flush: where merges are behind, steps of them for the time that they are owed, so that a load which
+    /// keeps this thread busy with flushes does not leave its logs unmerged. True when it read or wrote anything.
+    pub fn tend_behind(&mut self) -> bool {
         let (before, begun) = (self.space.budget.spent(), self.clock.monotonic_ns());
-        let time = self.space.budget.time_for_merges(write_ns);
-        while self.clock.monotonic_ns().saturating_sub(begun) < time
+        let time = self.space.budget.time_owed(begun);
+        let mut now = begun;
+        while now.saturating_sub(begun) < time
             && matches!(self.tend(), Ok(Some(_)))
             && self.space.budget.available() > 0
-        {}
+        {
+            now = self.clock.monotonic_ns();
+        }
+        self.space.budget.on_time_given(begun, self.clock.monotonic_ns());
         self.space.budget.spent() > before
     }
 
