@@ -572,7 +572,11 @@ fn a_driver_with_patience_pauses_between_changes_that_bring_nothing() {
         for change in 0..2 * CHANGES_IN_A_ROW_MAX {
             script.answer(0, 0, LOST);
             if change >= CHANGES_IN_A_ROW_MAX {
-                assert_eq!((script.core.next_step(), script.why()), (Some(Step::Wait), None), "change {change}");
+                assert_eq!(
+                    (script.core.next_step(), script.why()),
+                    (Some(Step::Wait), None),
+                    "change {change}"
+                );
                 let before = script.sent.len();
                 script.core.waited(&mut script.sent);
                 assert_eq!(script.sent[before..].len(), 1, "the member that failed is tried again");

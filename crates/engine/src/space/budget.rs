@@ -74,7 +74,9 @@ impl Budget {
         // A fraction of a byte is not lost: the time it took is counted again.
         if earned > 0 {
             self.refilled_ns = now_ns;
-            let most = i64::try_from(config.step_bytes).unwrap_or(i64::MAX);
+            // Between two writes of a flush there is time for several steps of a debt.
+            let most = config.step_bytes.saturating_mul((self.urgency / WHOLE).max(1));
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
             self.tokens = self.tokens.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX)).min(most);
         }
     }

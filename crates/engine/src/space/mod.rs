@@ -86,6 +86,8 @@ type LogRef = (usize, LogId);
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 /// Between two steps that copy nothing.
 const STEP_PAUSE: Duration = Duration::from_millis(1);
+/// Most steps between two writes of a flush.
+const STEPS_BEHIND_MAX: usize = 64;
 /// Of so many steps of rewrites one goes to another than the smallest.
 const OTHERS_EVERY: usize = 4;
 /// Removed ledgers of one commit, those listed for one lock of a shard, and those forgotten for one.
@@ -364,12 +366,15 @@ impl Flushing {
     pub fn tend_behind(&mut self) -> bool {
         let (before, begun) = (self.space.budget.spent(), self.clock.monotonic_ns());
         let time = self.space.budget.time_owed(begun);
-        let mut now = begun;
-        while now.saturating_sub(begun) < time
-            && matches!(self.tend(), Ok(Some(_)))
-            && self.space.budget.available() > 0
-        {
-            now = self.clock.monotonic_ns();
+        for _ in 0..STEPS_BEHIND_MAX {
+            let has_time = self.clock.monotonic_ns().saturating_sub(begun) < time;
+            // A pause that is longer than one between two steps: nothing is to be done now.
+            if !has_time
+                || self.space.budget.available() == 0
+                || !matches!(self.tend(), Ok(Some(pause)) if pause <= STEP_PAUSE)
+            {
+                break;
+            }
         }
         self.space.budget.on_time_given(begun, self.clock.monotonic_ns());
         self.space.budget.spent() > before

@@ -209,8 +209,7 @@ fn writes_of_flushes_leave_time_for_merges_that_are_behind() {
     let clock = Arc::new(Ticking(ManualClock::new(1_700_000_000_000)));
     let random = Arc::new(SeededRandom::new(1));
     let machine = Machine::open(config(space.clone()), disk.clone(), clock.clone(), random).unwrap();
-    let mut bookie =
-        Bookie { disk, machine, clock: Arc::new(ManualClock::new(0)), config: config(space) };
+    let mut bookie = Bookie { disk, machine, clock: Arc::new(ManualClock::new(0)), config: config(space) };
     let copied = |bookie: &Bookie| bookie.machine.engine.space_status().bytes_copied;
     let flush = |bookie: &mut Bookie, e: i64| {
         (0..10).for_each(|id| bookie.add(id, e, 100));

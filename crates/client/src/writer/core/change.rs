@@ -156,7 +156,8 @@ impl Changes {
         }
         self.changes_in_a_row += 1;
         if self.changes_in_a_row > CHANGES_IN_A_ROW_MAX {
-            let may_pass = adds.window.replacing().into_iter().flat_map(BTreeMap::values).all(BookieError::may_pass);
+            let may_pass =
+                adds.window.replacing().into_iter().flat_map(BTreeMap::values).all(BookieError::may_pass);
             if !(self.may_wait && may_pass) {
                 return Err(WhyStopped::TooManyChanges { changes: CHANGES_IN_A_ROW_MAX, failed });
             }
