@@ -32,7 +32,7 @@ pub use output::completion::Completion;
 pub use output::stall::{StallRules, StalledClose};
 pub use registry::Registry;
 pub use slice_turns::SliceTurns;
-pub(crate) use transport::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
+pub(crate) use transport::{CLIENT_AUTH_BYTES, HANDSHAKE_BYTES_MAX, HELD_BYTES_MAX};
 
 use crate::auth::{Identity, Rights};
 use crate::flow_view::ConnectionFlow;

@@ -21,7 +21,7 @@ mod tls_tests;
 
 pub(super) use inlet::Inlet;
 pub(super) use tls::Processed;
-pub(crate) use tls::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
+pub(crate) use tls::{CLIENT_AUTH_BYTES, HANDSHAKE_BYTES_MAX, HELD_BYTES_MAX};
 
 use crate::connection::output::outbox::Sink;
 use crate::metrics::Batching;
