@@ -551,7 +551,14 @@ impl Flushing {
 
     /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
     /// disk. After an error the ticket waits for [`Flushing::retry`], or the engine is latched: see `flush_routing`.
-    pub fn flush(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
+    pub fn flush(&mut self, ticket: FreezeTicket) -> Result<Flushed, FlushError> {
+        self.begin_flush();
+        let flushed = self.flush_ticket(ticket);
+        self.end_flush();
+        flushed
+    }
+
+    fn flush_ticket(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
         while self.freeze_some(&mut ticket, LEDGERS_AT_ONCE) {}
         self.assert_next(&ticket);
         let canaries = self.engine.config.canaries;
@@ -690,7 +697,7 @@ impl Flushing {
                     }
                     if writes.on_written(log.written_bytes()) {
                         self.tend_behind();
-                        writes.pause(|| self.tend_aside());
+                        writes.pause(|| self.tend_in_pause());
                     }
                     if log.written_bytes() > written {
                         written = log.written_bytes();

@@ -6,8 +6,8 @@
 //! journal that became slow for other reasons does not hold background work back for good.
 //!
 //! Logs that wait to be merged are a debt that reads, starts and descriptors pay for: where there are many, the rate rises
-//! with their number whatever the journal does, to eight times `bytes_per_second`, and merges take time from flushes, up to twice
-//! what those take, so that adds slow down instead.
+//! with their number whatever the journal does, to eight times `bytes_per_second`, so that adds slow down instead; `merge_time`
+//! has the time for it.
 
 use crate::config::SpaceConfig;
 use std::time::Duration;
@@ -16,11 +16,8 @@ const WINDOW_NS: u64 = 200_000_000;
 /// Groups in a window below which its mean says nothing.
 const GROUPS_MIN: u64 = 4;
 /// Shares of the rate are sixteenths.
-const WHOLE: u64 = 16;
+pub(super) const WHOLE: u64 = 16;
 const SLACK_NS: u64 = 500_000;
-/// Most time that is owed to merges, for a flush's sync and commit between two of its writes, and that they take at once.
-const OWED_MAX_NS: u64 = 2_000_000_000;
-const OWED_AT_ONCE_NS: u64 = 20_000_000;
 /// Most sixteenths of the rate, for a debt.
 const URGENT_MAX: u64 = 8 * WHOLE;
 
@@ -38,9 +35,6 @@ pub(super) struct Budget {
     share: u64,
     /// Sixteenths of the rate that a debt of merges calls for.
     urgency: u64,
-    /// Time of the flush thread that merges are owed, and since when none was added.
-    owed_ns: u64,
-    owed_from_ns: u64,
     window_ns: u64,
     /// Groups and time of journal writes when the window began.
     seen: (u64, u64),
@@ -55,8 +49,6 @@ impl Budget {
             spent: 0,
             share: WHOLE,
             urgency: 0,
-            owed_ns: 0,
-            owed_from_ns: now_ns,
             window_ns: now_ns,
             seen: (0, 0),
             quickest_ns: None,
@@ -74,7 +66,7 @@ impl Budget {
         // A fraction of a byte is not lost: the time it took is counted again.
         if earned > 0 {
             self.refilled_ns = now_ns;
-            // Between two writes of a flush there is time for several steps of a debt.
+            // Between two writes of a flush there is time for several steps.
             let most = config.step_bytes.saturating_mul((self.urgency / WHOLE).max(1));
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             self.tokens = self.tokens.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX)).min(most);
@@ -86,19 +78,9 @@ impl Budget {
         self.urgency = urgency;
     }
 
-    /// How long merges may keep a flush waiting now: nothing unless they are behind. They are owed a quarter of the time that passes
-    /// once the rate is whole whatever the journal does, and twice that time at most.
-    pub(super) fn time_owed(&mut self, now_ns: u64) -> u64 {
-        let elapsed = now_ns.saturating_sub(std::mem::replace(&mut self.owed_from_ns, now_ns));
-        let earned = elapsed.saturating_mul(self.urgency) / (4 * WHOLE);
-        self.owed_ns = if self.is_urgent() { (self.owed_ns + earned).min(OWED_MAX_NS) } else { 0 };
-        self.owed_ns.min(OWED_AT_ONCE_NS)
-    }
-
-    /// They took it.
-    pub(super) fn on_time_given(&mut self, begun_ns: u64, now_ns: u64) {
-        self.owed_ns = self.owed_ns.saturating_sub(now_ns.saturating_sub(begun_ns));
-        self.owed_from_ns = now_ns;
+    /// Sixteenths of the rate that merges call for.
+    pub(super) fn urgency(&self) -> u64 {
+        self.urgency
     }
 
     /// Adds have to wait for merges.
@@ -173,22 +155,6 @@ mod tests {
         assert_eq!([0, 4, 8, 16, 1000].map(|logs| urgency(logs, 16)), [0, 8, 16, 32, 128]);
         let config = SpaceConfig { step_bytes: 8 << 20, ..SpaceConfig::default() };
         let mut budget = Budget::new(0, &config);
-        let mut now = 0;
-        let owed = [0, 4, 8, 16, 1000].map(|logs| {
-            now += 1000;
-            budget.set_urgency(urgency(logs, 16));
-            let owed = budget.time_owed(now);
-            now += owed;
-            budget.on_time_given(now - owed, now);
-            owed
-        });
-        assert_eq!(owed, [0, 0, 250, 500, 2000]);
-        // What they cannot take at once they take later, up to a limit.
-        assert_eq!((budget.time_owed(now + 15_000_000), budget.owed_ns), (OWED_AT_ONCE_NS, 30_000_000));
-        budget.on_time_given(now, now + OWED_AT_ONCE_NS);
-        assert_eq!(budget.owed_ns, 10_000_000);
-        assert_eq!((budget.time_owed(u64::MAX / 1024), budget.owed_ns), (OWED_AT_ONCE_NS, OWED_MAX_NS));
-        budget.set_urgency(0);
         budget.spend(budget.available());
         let whole = 10 * config.bytes_per_second;
         earned(&mut budget, 0, 200_000);

@@ -1,8 +1,8 @@
 //! Giving space back, and looking after what is kept: logs without live entries are dropped, logs with few are
 //! rewritten, small ones merged, removed ledgers forgotten, all logs checked in the background.
 //!
-//! Runs in small steps on the owner of the directories, between two flushes and in the pauses of one. Each step ends
-//! soon, so a flush waits for one step at most.
+//! Runs in small steps on the owner of the directories, between two flushes, in the pauses of one, and, where merges are
+//! behind, between two writes of one (`merge_time`). Each step ends soon, so a flush waits for one step at most otherwise.
 //!
 //! # Data flow
 //! ```text
@@ -52,6 +52,7 @@
 mod budget;
 mod dead;
 mod job;
+mod merge_time;
 mod plan;
 mod rewrite;
 mod room;
@@ -72,11 +73,12 @@ use budget::Budget;
 use dead::DeadBytes;
 pub(crate) use dead::Died;
 use job::{Cause, Job};
+use merge_time::MergeTime;
 use plan::Plan;
 use scrub::Scrub;
 use status::CompactionKind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::Duration;
 
 /// A log, named by its directory and its id.
@@ -182,6 +184,7 @@ pub(crate) struct Space {
     /// When free space was last queried, and whether it is short, for each directory.
     short: Vec<(u64, bool)>,
     budget: Budget,
+    merge_time: MergeTime,
     scrub: Scrub,
     /// The last step was the scrub's: the next is a rewrite's, if there is one.
     is_rewrites_turn: bool,
@@ -210,6 +213,7 @@ impl Space {
             replaced: BTreeMap::new(),
             short: Vec::new(),
             budget: Budget::new(now_ns, config),
+            merge_time: MergeTime::default(),
             scrub: Scrub::new(now_ns),
             is_rewrites_turn: false,
             stepped_ns: now_ns,
@@ -361,23 +365,42 @@ impl Flushing {
         self.space.budget.spent() > before
     }
 
-    /// Between two writes of a flush: where merges are behind, steps of them for the time that they are owed, so that a load which
-    /// keeps this thread busy with flushes does not leave its logs unmerged. True when it read or wrote anything.
-    pub fn tend_behind(&mut self) -> bool {
-        let (before, begun) = (self.space.budget.spent(), self.clock.monotonic_ns());
-        let time = self.space.budget.time_owed(begun);
+    /// A flush begins: until now the thread was free for merges.
+    pub(crate) fn begin_flush(&mut self) {
+        self.space.merge_time.on_rested(self.clock.monotonic_ns());
+    }
+
+    /// A flush is over: its sync and its commit count for merges.
+    pub(crate) fn end_flush(&mut self) {
+        let urgency = self.space.budget.urgency();
+        self.space.merge_time.on_flushed(self.clock.monotonic_ns(), urgency);
+    }
+
+    /// Between two writes of a flush: where merges are behind, steps of them for the time that they are owed (`merge_time`).
+    pub(crate) fn tend_behind(&mut self) {
+        let begun = self.clock.monotonic_ns();
+        self.space.merge_time.on_flushed(begun, self.space.budget.urgency());
+        let time = self.space.merge_time.available_ns();
+        // A flush that a stop waits for, or direct fences, is not held up.
+        if time == 0 || self.engine.is_failed() || self.engine.pacing.is_hurried.load(Ordering::Acquire) {
+            return;
+        }
         for _ in 0..STEPS_BEHIND_MAX {
-            let has_time = self.clock.monotonic_ns().saturating_sub(begun) < time;
             // A pause that is longer than one between two steps: nothing is to be done now.
-            if !has_time
-                || self.space.budget.available() == 0
-                || !matches!(self.tend(), Ok(Some(pause)) if pause <= STEP_PAUSE)
-            {
+            let goes_on = matches!(self.tend(), Ok(Some(pause)) if pause <= STEP_PAUSE);
+            let took = self.clock.monotonic_ns().saturating_sub(begun);
+            if !goes_on || took >= time || !self.space.budget.is_urgent() {
                 break;
             }
         }
-        self.space.budget.on_time_given(begun, self.clock.monotonic_ns());
-        self.space.budget.spent() > before
+        self.space.merge_time.on_taken(self.clock.monotonic_ns());
+    }
+
+    /// As [`Flushing::tend_aside`], in the pause of a flush.
+    pub(crate) fn tend_in_pause(&mut self) -> bool {
+        let is_some_done = self.tend_aside();
+        self.space.merge_time.on_rested(self.clock.monotonic_ns());
+        is_some_done
     }
 
     /// Adds that wait for room want the disk for a flush, unless merges are behind.
