@@ -33,7 +33,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let ends = [warmup, warmup + length, warmup + length + traced];
     let phases: Phases =
         ["warmup", "measured", "traced"].into_iter().zip(ends.map(|end| begin + seconds(end))).collect();
-    let mut engine = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut engine = Engine::new(&target.bookie, begin, phases.clone())?;
     engine.add(FlowSpec {
         name: "adds",
         work: Work::Add { ledgers },

@@ -1,5 +1,6 @@
 //! `--name value` arguments, and which bookie they are about.
 
+use crate::link::{self, Endpoint};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -59,7 +60,7 @@ impl Args {
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Where it serves.
-    pub bookie: SocketAddr,
+    pub bookie: Endpoint,
     /// Its process, on this machine.
     pub pid: u32,
     /// Its HTTP port.
@@ -71,13 +72,15 @@ pub struct Target {
 }
 
 impl Target {
-    /// `--bookie HOST:PORT --pid PID [--admin HOST:PORT] --label NAME`; a label that starts with "java" is a Java bookie.
+    /// `--bookie HOST:PORT --pid PID [--admin HOST:PORT] --label NAME [--tls-ca FILE]`; a label that starts with "java" is a Java bookie.
     pub fn take(args: &mut Args) -> Result<Target> {
         let bookie = args.text("bookie").context("--bookie HOST:PORT is needed")?;
         let pid = args.text("pid").context("--pid PID is needed")?;
         let label = args.text("label").context("--label NAME is needed")?;
+        let address = bookie.parse().with_context(|| format!("--bookie {bookie}"))?;
+        let tls = args.text("tls-ca").map(|file| link::trusting(&file)).transpose()?;
         Ok(Target {
-            bookie: bookie.parse().with_context(|| format!("--bookie {bookie}"))?,
+            bookie: Endpoint { address, tls },
             pid: pid.parse().with_context(|| format!("--pid {pid}"))?,
             admin: args.text("admin").map(|text| text.parse()).transpose().context("--admin")?,
             is_java: label.starts_with("java"),

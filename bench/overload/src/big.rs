@@ -37,7 +37,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let ends = [1.0, 1.0 + before, 1.0 + before + length, 1.0 + before + length + 4.0];
     let names = ["warmup", "before", "during", "after"];
     let phases: Phases = names.into_iter().zip(ends.map(|end| begin + seconds(end))).collect();
-    let mut engine = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut engine = Engine::new(&target.bookie, begin, phases.clone())?;
     let healthy = |name, work, rate| FlowSpec {
         name,
         work,
@@ -52,7 +52,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     };
     engine.add(healthy("reads", Work::Random, reads))?;
     engine.add(healthy("adds", Work::Add { ledgers: 4 }, adds))?;
-    let mut load = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut load = Engine::new(&target.bookie, begin, phases.clone())?;
     load.add(FlowSpec {
         name: "load",
         work,

@@ -28,7 +28,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let ends = [2.0, 2.0 + before, 2.0 + before + during, 2.0 + 2.0 * before + during];
     let names = ["warmup", "before", "during", "after"];
     let phases: Phases = names.into_iter().zip(ends.map(|end| begin + seconds(end))).collect();
-    let mut engine = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut engine = Engine::new(&target.bookie, begin, phases.clone())?;
     let writes = FlowSpec {
         name: "adds",
         work: Work::Add { ledgers: 16 },
@@ -45,7 +45,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let tail = FlowSpec { name: "tail", work: Work::Follow, pace: Pace::Followed, ..writes.clone() };
     let reader = engine.add(tail)?;
     engine.follow(writer, reader);
-    let mut behind = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut behind = Engine::new(&target.bookie, begin, phases.clone())?;
     behind.add(FlowSpec {
         name: "catch-up",
         work: Work::Sequential,

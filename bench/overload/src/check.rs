@@ -71,6 +71,16 @@ fn faults(result: &Value, rss_mib_max: f64) -> Vec<String> {
         if connected < consumers || consumers == 0.0 {
             faults.push(format!("{connected} of {consumers} consumers came to the bookie"));
         }
+        // None of them may have come without TLS. Peers that hold what others wait for may have been closed.
+        let are_open = number(result, "tls_connections");
+        let seen = are_open + number(result, "seen.closed_by_bookie");
+        if result["is_encrypted"] == true && (are_open == 0.0 || seen < consumers) {
+            faults.push(format!("TLS on {} connections of the bookie", result["tls_connections"]));
+        }
+        let drains = number(result, "drain_per_s") > 0.0 || !result["head_bytes"].is_null();
+        if !drains && number(result, "seen.bytes") > 0.0 {
+            faults.push("consumers that never drain took answers".to_owned());
+        }
         if number(result, "threads_wait_for_peer") > 0.0 {
             faults.push("a thread waits for a peer".to_owned());
         }
@@ -88,7 +98,7 @@ mod tests {
 
     fn healthy() -> Value {
         json!({
-            "scenario": "stall", "case": "D2", "label": "x", "consumers": 8, "seen": { "connected": 8 },
+            "scenario": "stall", "is_encrypted": true, "tls_connections": 14, "case": "D2", "label": "x", "consumers": 8, "seen": { "connected": 8 },
             "before": { "rss_mib_max": 400.0 }, "during": { "rss_mib_max": 500.0 }, "after": { "rss_mib_max": 500.0 },
             "pools_end": { "outbound": 0 }, "threads_wait_for_peer": 0, "bytes_back_ms": 3.0,
             "flows": { "reads": { "phases": { "during": { "due": 100, "ok": 100 } } } },
@@ -99,7 +109,7 @@ mod tests {
     #[test]
     fn every_fault_is_seen() {
         assert_eq!(faults(&healthy(), 576.0), Vec::<String>::new());
-        let spoilt: [fn(&mut Value); 11] = [
+        let spoilt: [fn(&mut Value); 14] = [
             |r| r["seen"]["connected"] = json!(7),
             |r| r["pools_end"] = json!({}),
             |r| r["pools_end"] = Value::Null,
@@ -109,6 +119,9 @@ mod tests {
             |r| r["pools_end"]["outbound"] = json!(1),
             |r| r["threads_wait_for_peer"] = json!(1),
             |r| r["bytes_back_ms"] = Value::Null,
+            |r| r["tls_connections"] = json!(7),
+            |r| r["tls_connections"] = Value::Null,
+            |r| r["seen"]["bytes"] = json!(1),
             |r| r["flows"]["reads"]["phases"]["during"]["ok"] = json!(90),
             |r| r["probes"]["fence"]["during"]["failed"] = json!(1),
         ];

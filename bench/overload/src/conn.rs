@@ -1,12 +1,12 @@
 //! A connection that never blocks: bytes out, frames in.
 
+use crate::link::{Endpoint, Link};
 use anyhow::{Result, bail};
 use bindery_wire::frame::{self, Split};
 use bindery_wire::{FrameLimit, FrameTooLarge};
 use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ const READS_MAX: usize = 8;
 
 /// One socket with what is not sent yet and what is not a whole frame yet.
 pub struct Conn {
-    stream: TcpStream,
-    /// Encoded and not taken by the kernel.
+    link: Link,
+    /// Encoded and not taken by the link.
     pub out: BytesMut,
     /// The bytes that follow it, the same for many connections, so that large entries are in memory once.
     pub tail: Bytes,
@@ -31,23 +31,22 @@ fn limit() -> FrameLimit {
 
 impl Conn {
     /// Connects (waits up to 5 s) and registers for reading under `token`.
-    pub fn connect(address: SocketAddr, epoll: &OwnedFd, token: u64) -> io::Result<Conn> {
-        Conn::connect_within(address, epoll, token, Duration::from_secs(5))
+    pub fn connect(bookie: &Endpoint, epoll: &OwnedFd, token: u64) -> io::Result<Conn> {
+        Conn::connect_within(bookie, epoll, token, Duration::from_secs(5))
     }
 
     /// The same with another wait.
     pub fn connect_within(
-        address: SocketAddr,
+        bookie: &Endpoint,
         epoll: &OwnedFd,
         token: u64,
         wait: Duration,
     ) -> io::Result<Conn> {
-        let stream = TcpStream::connect_timeout(&address, wait)?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        epoll::add(epoll, &stream, EventData::new_u64(token), EventFlags::IN)?;
+        let link = bookie.connect(wait)?;
+        link.set_nonblocking()?;
+        epoll::add(epoll, &link, EventData::new_u64(token), EventFlags::IN)?;
         Ok(Conn {
-            stream,
+            link,
             out: BytesMut::new(),
             tail: Bytes::new(),
             rest: Vec::new(),
@@ -56,7 +55,7 @@ impl Conn {
         })
     }
 
-    /// Bytes the kernel has not taken. Nothing may be encoded behind a tail.
+    /// Bytes that the link has not taken. Nothing may be encoded behind a tail.
     pub fn unsent(&self) -> usize {
         self.out.len() + self.tail.len()
     }
@@ -65,7 +64,7 @@ impl Conn {
     pub fn flush(&mut self, epoll: &OwnedFd) -> io::Result<()> {
         while self.unsent() > 0 {
             let is_tail = self.out.is_empty();
-            match self.stream.write(if is_tail { &self.tail } else { &self.out }) {
+            match self.link.write(if is_tail { &self.tail } else { &self.out }) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(taken) if is_tail => self.tail.advance(taken),
                 Ok(taken) => self.out.advance(taken),
@@ -74,10 +73,16 @@ impl Conn {
                 Err(error) => return Err(error),
             }
         }
-        let wants_write = self.unsent() > 0;
+        if self.unsent() == 0 {
+            match self.link.flush() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                flushed => flushed?,
+            }
+        }
+        let wants_write = self.unsent() + self.link.unsent() > 0;
         if wants_write != self.wants_write {
             let flags = if wants_write { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            epoll::modify(epoll, self.stream.as_fd(), EventData::new_u64(self.token), flags)?;
+            epoll::modify(epoll, self.link.as_fd(), EventData::new_u64(self.token), flags)?;
             self.wants_write = wants_write;
         }
         Ok(())
@@ -86,7 +91,7 @@ impl Conn {
     /// Reads what is there and gives each whole frame's payload to `on_frame`. Errors also at the end of the stream.
     pub fn read(&mut self, scratch: &mut [u8], mut on_frame: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         for _ in 0..READS_MAX {
-            let count = match self.stream.read(scratch) {
+            let count = match self.link.read(scratch) {
                 Ok(0) => bail!("closed by the bookie"),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),

@@ -2,6 +2,7 @@
 //! answers not at all or at a rate. One thread for all of them, apart from the measured flows.
 
 use crate::clock::{MILLI, SECOND, now};
+use crate::link::{Endpoint, Link};
 use crate::work::{Filled, put_read};
 use anyhow::Result;
 use bytes::{Buf, BytesMut};
@@ -12,7 +13,6 @@ use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub struct Seen {
 }
 
 struct Consumer {
-    stream: Option<TcpStream>,
+    link: Option<Link>,
     out: BytesMut,
     asked: u64,
     answered: u64,
@@ -109,7 +109,7 @@ impl Frames {
 }
 
 /// Runs until `stop`; gives what was seen. Connections close (with answers unread, so by reset) when this returns.
-pub fn run(address: SocketAddr, spec: &ConsumerSpec, stop: &Arc<AtomicBool>) -> Result<Seen> {
+pub fn run(bookie: &Endpoint, spec: &ConsumerSpec, stop: &Arc<AtomicBool>) -> Result<Seen> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut seen = Seen::default();
     let mut all = Vec::new();
@@ -117,24 +117,18 @@ pub fn run(address: SocketAddr, spec: &ConsumerSpec, stop: &Arc<AtomicBool>) -> 
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let stream = match TcpStream::connect_timeout(&address, Duration::from_secs(2)) {
-            Ok(stream) => stream,
+        let link = match bookie.connect(Duration::from_secs(2)) {
+            Ok(link) => link,
             Err(_) => {
                 seen.not_connected += 1;
                 continue;
             }
         };
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        epoll::add(
-            &epoll,
-            &stream,
-            EventData::new_u64(all.len() as u64),
-            EventFlags::OUT | EventFlags::RDHUP,
-        )?;
+        link.set_nonblocking()?;
+        epoll::add(&epoll, &link, EventData::new_u64(all.len() as u64), EventFlags::OUT | EventFlags::RDHUP)?;
         seen.connected += 1;
         all.push(Consumer {
-            stream: Some(stream),
+            link: Some(link),
             out: BytesMut::new(),
             // so that they do not all ask for the same entries
             asked: at as u64 * 997,
@@ -159,7 +153,7 @@ pub fn run(address: SocketAddr, spec: &ConsumerSpec, stop: &Arc<AtomicBool>) -> 
             let (flags, data) = (event.flags, event.data);
             let consumer = &mut all[data.u64() as usize];
             if flags.intersects(EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP) {
-                consumer.stream = None;
+                consumer.link = None;
                 seen.closed += 1;
             } else {
                 ask(consumer, spec, &epoll, data.u64(), &mut seen)?;
@@ -178,7 +172,8 @@ pub fn run(address: SocketAddr, spec: &ConsumerSpec, stop: &Arc<AtomicBool>) -> 
             }
         }
     }
-    seen.unsent = all.iter().map(|consumer| consumer.out.len() as u64).sum();
+    let unsent = |consumer: &Consumer| consumer.out.len() + consumer.link.as_ref().map_or(0, Link::unsent);
+    seen.unsent = all.iter().map(|consumer| unsent(consumer) as u64).sum();
     Ok(seen)
 }
 
@@ -190,9 +185,9 @@ fn ask(
     token: u64,
     seen: &mut Seen,
 ) -> Result<()> {
-    let Some(stream) = &mut consumer.stream else { return Ok(()) };
+    let Some(link) = &mut consumer.link else { return Ok(()) };
     let all = spec.filled.ledgers * spec.filled.each;
-    let is_blocked = loop {
+    let mut is_blocked = loop {
         if consumer.out.is_empty() {
             let until = consumer.answered + spec.pipeline;
             for seq in consumer.asked..until.min(consumer.asked + CHUNK_REQUESTS) {
@@ -203,26 +198,29 @@ fn ask(
                 seen.sent += 1;
             }
         }
-        if consumer.out.is_empty() || consumer.is_shut {
-            break false;
-        }
-        match stream.write(&consumer.out) {
+        let is_sending = !consumer.out.is_empty() && !consumer.is_shut;
+        let sent = if is_sending { link.write(&consumer.out) } else { link.flush().map(|()| 0) };
+        match sent {
+            Ok(_) if !is_sending => break false,
             Ok(taken) => consumer.out.advance(taken),
             Err(error) if error.kind() == ErrorKind::WouldBlock => break true,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => {
-                consumer.stream = None;
+                consumer.link = None;
                 seen.closed += 1;
                 return Ok(());
             }
         }
     };
     if !is_blocked && spec.half_close && !consumer.is_shut {
-        consumer.is_shut = stream.shutdown(Shutdown::Write).is_ok();
+        match link.end() {
+            Ok(is_shut) => (consumer.is_shut, is_blocked) = (is_shut, !is_shut),
+            Err(error) => eprintln!("  a consumer cannot close its sending side: {error}"),
+        }
     }
     if is_blocked != consumer.is_waiting {
         let flags = if is_blocked { EventFlags::OUT | EventFlags::RDHUP } else { EventFlags::RDHUP };
-        epoll::modify(epoll, &*stream, EventData::new_u64(token), flags)?;
+        epoll::modify(epoll, &*link, EventData::new_u64(token), flags)?;
         consumer.is_waiting = is_blocked;
     }
     Ok(())
@@ -230,11 +228,11 @@ fn ask(
 
 fn drain(consumer: &mut Consumer, spec: &ConsumerSpec, scratch: &mut [u8], seen: &mut Seen) {
     while consumer.allowance > 0 {
-        let Some(stream) = &mut consumer.stream else { return };
+        let Some(link) = &mut consumer.link else { return };
         let want = scratch.len().min(consumer.allowance as usize);
-        match stream.read(&mut scratch[..want]) {
+        match link.read(&mut scratch[..want]) {
             Ok(0) => {
-                consumer.stream = None;
+                consumer.link = None;
                 seen.closed += 1;
             }
             Ok(count) => {

@@ -4,18 +4,18 @@
 
 use crate::clock::{MILLI, SECOND, now};
 use crate::flow::{Flow, FlowSpec};
+use crate::link::Endpoint;
 use crate::stats::Phases;
 use anyhow::{Result, anyhow};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use serde_json::Value;
-use std::net::SocketAddr;
 
 /// The flows of a run.
 pub struct Engine {
     epoll: OwnedFd,
-    address: SocketAddr,
+    bookie: Endpoint,
     begin: u64,
     phases: Phases,
     /// In the order they were added.
@@ -26,15 +26,15 @@ pub struct Engine {
 
 impl Engine {
     /// Phases begin at `begin`.
-    pub fn new(address: SocketAddr, begin: u64, phases: Phases) -> Result<Engine> {
+    pub fn new(bookie: &Endpoint, begin: u64, phases: Phases) -> Result<Engine> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Engine { epoll, address, begin, phases, flows: Vec::new(), follows: None })
+        Ok(Engine { epoll, bookie: bookie.clone(), begin, phases, flows: Vec::new(), follows: None })
     }
 
     /// Connects a flow; returns its place.
     pub fn add(&mut self, spec: FlowSpec) -> Result<usize> {
         let index = self.flows.len();
-        let flow = Flow::new(spec, index, self.address, &self.epoll, self.begin, self.phases.clone())?;
+        let flow = Flow::new(spec, index, self.bookie.clone(), &self.epoll, self.begin, self.phases.clone())?;
         self.flows.push(flow);
         Ok(index)
     }

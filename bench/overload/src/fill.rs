@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 /// Writes all entries of `filled` and waits for every acknowledgement.
 pub fn fill(target: &Target, filled: Filled, entry_size_bytes: usize) -> Result<()> {
     let begin = now();
-    let mut engine = Engine::new(target.bookie, begin, vec![("fill", u64::MAX)])?;
+    let mut engine = Engine::new(&target.bookie, begin, vec![("fill", u64::MAX)])?;
     let connections = (filled.ledgers as usize).min(4);
     engine.add(FlowSpec {
         name: "fill",

@@ -4,13 +4,13 @@
 
 use crate::clock::{MILLI, SECOND};
 use crate::conn::Conn;
+use crate::link::Endpoint;
 use crate::stats::{Outcome, Phases, Stats};
 use crate::work::{Answer, Filled, Requests, Work};
 use anyhow::{Context, Result};
 use bindery_wire::ErrorCode;
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Encoded and unsent bytes of a connection above which further requests wait as what they are.
@@ -91,7 +91,7 @@ struct Line {
 /// A class of requests.
 pub struct Flow {
     spec: FlowSpec,
-    address: SocketAddr,
+    bookie: Endpoint,
     index: usize,
     requests: Requests,
     lines: Vec<Line>,
@@ -114,7 +114,7 @@ impl Flow {
     pub fn new(
         spec: FlowSpec,
         index: usize,
-        address: SocketAddr,
+        bookie: Endpoint,
         epoll: &OwnedFd,
         begin: u64,
         phases: Phases,
@@ -130,14 +130,14 @@ impl Flow {
         let mut lines = Vec::new();
         for at in 0..spec.connections {
             let token = (index as u64) << 32 | at as u64;
-            let conn =
-                Conn::connect(address, epoll, token).with_context(|| format!("connect to {address}"))?;
+            let conn = Conn::connect(&bookie, epoll, token)
+                .with_context(|| format!("connect to {}", bookie.address))?;
             lines.push(Line { conn: Some(conn), reconnect_at: 0, slots: Slots::default() });
         }
         let stats = Stats::new(begin, phases, spec.connections);
         Ok(Flow {
             spec,
-            address,
+            bookie,
             index,
             requests,
             lines,
@@ -409,7 +409,7 @@ impl Flow {
             }
             if line.conn.is_none() && now >= line.reconnect_at {
                 let token = (self.index as u64) << 32 | at as u64;
-                line.conn = Conn::connect_within(self.address, epoll, token, Duration::from_millis(100)).ok();
+                line.conn = Conn::connect_within(&self.bookie, epoll, token, Duration::from_millis(100)).ok();
                 line.reconnect_at = now + 5 * RECONNECT_AFTER;
                 self.pump(at, now, epoll);
             }

@@ -28,7 +28,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let rss_before = settled_rss(&target);
     let tcp_before = watch::look(&target).tcp;
     let filled = Filled { first: 1_000_000, ledgers: 1, each: 1 };
-    let mut engine = Engine::new(target.bookie, u64::MAX, vec![("idle", u64::MAX)])?;
+    let mut engine = Engine::new(&target.bookie, u64::MAX, vec![("idle", u64::MAX)])?;
     let connect_begin = now();
     engine.add(FlowSpec {
         name: "adds",

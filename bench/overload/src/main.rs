@@ -26,6 +26,7 @@ mod fill;
 mod flow;
 mod heads;
 mod idle;
+mod link;
 mod overrun;
 mod plot;
 mod probe;
@@ -42,11 +43,12 @@ use anyhow::{Result, bail};
 use args::Args;
 
 const USAGE: &str =
-    "overload SCENARIO --bookie HOST:PORT --pid PID --label NAME [--admin HOST:PORT] [options]
+    "overload SCENARIO --bookie HOST:PORT --pid PID --label NAME [--admin HOST:PORT] [--tls-ca FILE] [options]
 scenarios: stall (D1 to D6, H1), idle (L1), rates (L2), overrun (F1), big (L6), catchup (L7), adds, reads
 overload check [--rss-mib-max N] <RESULT: what must hold of our bookie on any machine
 overload report RESULTS.json [--images DIR]: Markdown on standard output, plots in DIR
-overload proxy --listen HOST:PORT --to HOST:PORT: stands before a bookie; pass, delay MS or refuse on standard input";
+overload proxy --listen HOST:PORT --to HOST:PORT: stands before a bookie; pass, delay MS or refuse on standard input
+--tls-ca FILE: all connections to the bookie's port over TLS, by START_TLS, with an authority of its certificate";
 
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);

@@ -58,12 +58,12 @@ pub fn run(mut args: Args) -> Result<Value> {
         timeout: seconds(timeout),
         window: ALWAYS,
     };
-    let mut probes = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut probes = Engine::new(&target.bookie, begin, phases.clone())?;
     probes.add(probe("info", Work::Info, filled))?;
     probes.add(probe("reads", Work::Random, filled))?;
     probes.add(probe("fences", Work::Fence, unfenced))?;
     probes.add(probe("fences again", Work::Fence, fenced))?;
-    let mut load = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut load = Engine::new(&target.bookie, begin, phases.clone())?;
     load.add(FlowSpec {
         work: Work::Add { ledgers: writers as u64 },
         pace: Pace::Closed(under_way),

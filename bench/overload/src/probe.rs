@@ -3,17 +3,17 @@
 
 use crate::args::Target;
 use crate::clock::{MILLI, now, sleep_until};
+use crate::link::Endpoint;
 use crate::stats::Phases;
 use crate::watch::get;
 use crate::work::{KEY, put_v3};
 use anyhow::{Context, Result, bail};
+use bindery_wire::ErrorCode;
 use bindery_wire::v2::{self, Flags};
 use bindery_wire::v3::{self, proto};
-use bindery_wire::{ErrorCode, FrameLimit, frame};
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -33,11 +33,11 @@ pub struct Probes {
 impl Probes {
     /// Asks from `begin` to `end`. Fences `fences` ledgers, one each time, from ledger `first` on: each must have entry 0.
     pub fn start(target: &Target, begin: u64, end: u64, first: i64, fences: u64, wait: Duration) -> Probes {
-        let address = target.bookie;
+        let (fenced, asked) = (target.bookie.clone(), target.bookie.clone());
         let mut ledgers = first..first + fences as i64;
         let mut threads = vec![
-            spawn("fence", begin, end, move || fence(address, ledgers.next()?, wait).ok()),
-            spawn("health", begin, end, move || health(address, wait).ok()),
+            spawn("fence", begin, end, move || fence(&fenced, ledgers.next()?, wait).ok()),
+            spawn("health", begin, end, move || health(&asked, wait).ok()),
         ];
         if let Some(admin) = target.admin {
             let path = if target.is_java { "/metrics" } else { "/api/v1/bookie/is_ready" };
@@ -108,40 +108,30 @@ impl Probed {
 }
 
 /// One request, one answer, on a connection of its own.
-pub fn exchange(address: SocketAddr, request: &[u8], wait: Duration) -> Result<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&address, wait)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(wait))?;
-    stream.write_all(request)?;
-    let mut prefix = [0; frame::LENGTH_PREFIX_SIZE_BYTES];
-    stream.read_exact(&mut prefix)?;
-    let size_bytes = u32::from_be_bytes(prefix) as usize;
-    if !FrameLimit::DEFAULT.admits_payload(size_bytes) {
-        bail!("an answer of {size_bytes} bytes");
-    }
-    let mut payload = vec![0; size_bytes];
-    stream.read_exact(&mut payload)?;
-    Ok(payload)
+pub fn exchange(bookie: &Endpoint, request: &[u8], wait: Duration) -> Result<Vec<u8>> {
+    let mut link = bookie.connect(wait)?;
+    link.write_all(request)?;
+    Ok(link.answer()?)
 }
 
-fn fence(address: SocketAddr, ledger_id: i64, wait: Duration) -> Result<()> {
+fn fence(bookie: &Endpoint, ledger_id: i64, wait: Duration) -> Result<()> {
     let mut out = BytesMut::new();
     let flags = Flags::DO_FENCING.with(Flags::HIGH_PRIORITY);
     let read =
         v2::Read { version: v2::VERSION_CURRENT, flags, ledger_id, entry_id: 0, master_key: Some(KEY) };
     v2::Request::Read(read).encode(&mut out);
-    let payload = exchange(address, &out, wait)?;
+    let payload = exchange(bookie, &out, wait)?;
     match v2::Response::decode(&payload)? {
         v2::Response::Read { code: ErrorCode::Ok, .. } => Ok(()),
         other => bail!("a fence was answered with {other:?}"),
     }
 }
 
-fn health(address: SocketAddr, wait: Duration) -> Result<()> {
+fn health(bookie: &Endpoint, wait: Duration) -> Result<()> {
     let mut out = BytesMut::new();
     let info = proto::GetBookieInfoRequest { requested: Some(1) };
     put_v3(1, v3::Operation::GetBookieInfo(info), &mut out);
-    let response = v3::decode_response(Bytes::from(exchange(address, &out, wait)?))?;
+    let response = v3::decode_response(Bytes::from(exchange(bookie, &out, wait)?))?;
     response.get_bookie_info_response.context("bookie info")?;
     Ok(())
 }

@@ -37,7 +37,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let begin = now() + 200 * MILLI;
     let (capacity_begin, capacity_end) = (begin + seconds(warmup), begin + seconds(warmup + length));
     let phases: Phases = vec![("warmup", capacity_begin), ("capacity", capacity_end)];
-    let mut engine = Engine::new(target.bookie, begin, phases)?;
+    let mut engine = Engine::new(&target.bookie, begin, phases)?;
     engine.add(FlowSpec {
         name: "adds",
         work: Work::Add { ledgers: 50 },

@@ -72,7 +72,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     if is_cold {
         // the code is warm (a Java bookie compiles while it runs), the entries but for the first few are not
         let begin = now();
-        let mut engine = Engine::new(target.bookie, begin, vec![("code", begin + seconds(warmup))])?;
+        let mut engine = Engine::new(&target.bookie, begin, vec![("code", begin + seconds(warmup))])?;
         engine.add(flow(Filled { each: COUNT.min(filled.each), ..filled }))?;
         engine.run(10 * SECOND)?;
         if !drop_caches() {
@@ -83,7 +83,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let warmup = if is_cold { 0.1 } else { warmup };
     let phases: Phases =
         vec![("warmup", begin + seconds(warmup)), ("measured", begin + seconds(warmup + length))];
-    let mut engine = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut engine = Engine::new(&target.bookie, begin, phases.clone())?;
     engine.add(flow(filled))?;
     let watch = Watch::start(&target);
     engine.run(10 * SECOND)?;

@@ -118,6 +118,12 @@ fn machine(results: &[Value], out: &mut String) {
     );
 }
 
+/// The protocol, and whether it was spoken over TLS.
+fn protocol(row: &Value) -> String {
+    let over = if row["is_encrypted"] == true { " over TLS" } else { "" };
+    format!("{}{over}", text(&row["protocol"]))
+}
+
 fn drain(row: &Value) -> String {
     let rate = at(row, "drain_per_s").unwrap_or(0.0);
     let mut text = if rate > 0.0 { format!("{:.0} MB/s", rate / 1e6) } else { "never".to_owned() };
@@ -189,7 +195,7 @@ fn stall(rows: &[&Value], out: &mut String) {
             "| {} | {} | {}, {} B | {}, {} | {} / {} | {} / {} / {} | {} | {} | {} / {} | {} | {} | {}, {} |",
             text(&row["case"]),
             text(&row["label"]),
-            text(&row["protocol"]),
+            protocol(row),
             show(at(row, "entry_size_bytes")),
             show(at(row, "consumers")),
             drain(row),
@@ -234,7 +240,7 @@ fn stall(rows: &[&Value], out: &mut String) {
             "| {} | {} | {} | {}, {} | {} | {} / {} | {} | {} | {} | {}; {} | {} | {} |",
             text(&row["case"]),
             text(&row["label"]),
-            text(&row["protocol"]),
+            protocol(row),
             show(at(row, "consumers")),
             drain(row),
             probed(row, "during"),
@@ -655,6 +661,7 @@ fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
     let stalls: Vec<&Value> = results
         .iter()
         .filter(|r| r["scenario"] == "stall" && r["half_close"] != true && r["elsewhere"] != true)
+        .filter(|r| r["is_encrypted"] != true)
         .collect();
 
     // p99 against the number of consumers, of those that never drain and those that drain slowly
@@ -817,9 +824,9 @@ mod tests {
         for (file, _) in &made {
             assert!(dir.path().join(file).exists(), "{file}");
         }
-        let page = include_str!("../../../docs/benchmarks.md");
-        let shown = page.match_indices("](images/overload-goodput").map(|(at, _)| {
-            let link = &page[at + "](images/".len()..];
+        let page = include_str!("../../../docs/benchmarks/overload.md");
+        let shown = page.match_indices("](../images/overload-goodput").map(|(at, _)| {
+            let link = &page[at + "](../images/".len()..];
             &link[..link.find(')').unwrap()]
         });
         let shown: Vec<&str> = shown.collect();

@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::fill::fill;
 use crate::flow::{ALWAYS, FlowSpec, Pace};
 use crate::heads::{self, HeadsSpec};
+use crate::link::Endpoint;
 use crate::probe::{Probes, fences_needed};
 use crate::stats::Phases;
 use crate::watch::{self, Watch};
@@ -37,10 +38,10 @@ enum Crowd {
 }
 
 impl Crowd {
-    fn run(&self, address: SocketAddr, stop: &Arc<AtomicBool>) -> Result<Value> {
+    fn run(&self, at: &Endpoint, stop: &Arc<AtomicBool>) -> Result<Value> {
         match self {
-            Crowd::Consumers(spec) => Ok(consumers::run(address, spec, stop)?.json()),
-            Crowd::Heads(spec) => Ok(heads::run(address, spec, stop)?.json()),
+            Crowd::Consumers(spec) => Ok(consumers::run(at, spec, stop)?.json()),
+            Crowd::Heads(spec) => Ok(heads::run(at.address, spec, stop)?.json()),
         }
     }
 }
@@ -75,10 +76,11 @@ pub fn run(mut args: Args) -> Result<Value> {
     let case = args.text("case").unwrap_or_else(|| "D".to_owned());
     let elsewhere: Option<SocketAddr> =
         args.text("consumers-at").map(|text| text.parse()).transpose().context("--consumers-at")?;
+    let elsewhere = elsewhere.map(|address| Endpoint { address, ..target.bookie.clone() });
     args.finish()?;
 
     fill(&target, filled, entry_size_bytes)?;
-    if let Some(bookie) = elsewhere.filter(|_| !is_of_heads) {
+    if let Some(bookie) = elsewhere.clone().filter(|_| !is_of_heads) {
         fill(&Target { bookie, ..target.clone() }, filled, entry_size_bytes)?;
     }
     let total: f64 = lengths.iter().sum();
@@ -92,7 +94,7 @@ pub fn run(mut args: Args) -> Result<Value> {
         phases.push((name, phases.last().map_or(begin, |(_, end)| *end) + seconds(length)));
     }
     let [warm, before, during, after] = [phases[0].1, phases[1].1, phases[2].1, phases[3].1];
-    let mut engine = Engine::new(target.bookie, begin, phases.clone())?;
+    let mut engine = Engine::new(&target.bookie, begin, phases.clone())?;
     let flow = |name, work, rate, connections| FlowSpec {
         name,
         work,
@@ -122,15 +124,18 @@ pub fn run(mut args: Args) -> Result<Value> {
     sleep_until(before);
     let stop = Arc::new(AtomicBool::new(false));
     let crowd = if is_of_heads { Crowd::Heads(heads.clone()) } else { Crowd::Consumers(spec.clone()) };
-    let here =
-        if is_of_heads { target.admin.context("--admin is needed with --heads")? } else { target.bookie };
-    let (until, address) = (Arc::clone(&stop), elsewhere.unwrap_or(here));
-    let consumers = std::thread::spawn(move || crowd.run(address, &until));
+    let mut here = target.bookie.clone();
+    if is_of_heads {
+        here = Endpoint { address: target.admin.context("--admin is needed with --heads")?, tls: None };
+    }
+    let (until, at) = (Arc::clone(&stop), elsewhere.clone().unwrap_or(here));
+    let consumers = std::thread::spawn(move || crowd.run(&at, &until));
     let middle = look(before + (during - before) / 2);
     let pid = target.is_java.then_some(target.pid);
     let stacks = std::thread::spawn(move || watch::java_stacks(pid?));
     let stalled = [middle, look(during.saturating_sub(300 * MILLI).max(before))];
-    let (sent, received) = watch::socket_bytes(target.bookie.port()).unwrap_or((0, 0));
+    let (sent, received) = watch::socket_bytes(target.bookie.address.port()).unwrap_or((0, 0));
+    let tls_connections = watch::metrics(&target).and_then(|all| all.get("bindery_tls_connections").copied());
     sleep_until(during);
     stop.store(true, Ordering::Relaxed);
     let seen = consumers.join().map_err(|_| anyhow!("the consumers' thread panicked"))??;
@@ -151,6 +156,7 @@ pub fn run(mut args: Args) -> Result<Value> {
         .map(|look| format!("{} in {}", look.name, if look.wchan.is_empty() { "?" } else { &look.wchan }));
     Ok(json!({
         "scenario": "stall", "case": case, "label": target.label, "protocol": if is_v3 { "v3" } else { "v2" },
+        "is_encrypted": target.bookie.tls.is_some(), "tls_connections": tls_connections,
         "consumers": if is_of_heads { heads.count } else { spec.count }, "pipeline": spec.pipeline,
         "drain_per_s": spec.drain_per_s, "half_close": spec.half_close,
         "head_bytes": is_of_heads.then_some(heads.head_bytes), "again_after_s": heads.again_after as f64 / 1e9, "elsewhere": elsewhere.is_some(), "entry_size_bytes": entry_size_bytes,

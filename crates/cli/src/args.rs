@@ -148,8 +148,8 @@ pub struct BookieArgs {
     /// [default: a quarter of the machine or control group, at most 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<String>,
-    /// touched: take the write pool's half of it at start, so that no add meets a fresh page; lazy: take it as it is
-    /// used, give it back when nothing is added [default: touched]
+    /// touched: pre-fault the write pool at start for steadier latency; lazy: take memory as it is used and give it
+    /// back when nothing is added [default: touched]
     #[arg(long, value_name = "touched|lazy")]
     pub memory: Option<MemoryUse>,
     /// Sync the journal before an entry is acknowledged; off: acknowledged entries may be lost in a power cut
@@ -162,7 +162,7 @@ pub struct BookieArgs {
     /// Fixed name of this bookie in the cluster [default: the advertised HOST:PORT]
     #[arg(long, value_name = "ID")]
     pub bookie_id: Option<String>,
-    /// What clients connect to [default: the address of --listen, or of this host's name]
+    /// Address that clients connect to [default: that of --listen, or this host's name]
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
     /// A loopback address is fine: all clients are on this machine
@@ -293,7 +293,7 @@ pub enum CookieCommand {
         /// The bookie
         bookie_id: String,
     },
-    /// Remove the cookie of a bookie whose data is gone for good. Asks, unless --yes
+    /// Remove the cookie of a bookie that has lost its data permanently. Asks, unless --yes
     Delete {
         #[command(flatten)]
         metadata: MetadataArgs,
@@ -308,7 +308,7 @@ pub enum CookieCommand {
 /// Flags of the commands that look at a stopped bookie's directories.
 #[derive(Debug, Args)]
 pub struct OfflineArgs {
-    /// What --data names, of a bookie or a standalone; or its journal and ledger directories, all together
+    /// Data directory, as passed to --data of a bookie or a standalone; or all of its journal and ledger directories
     #[arg(value_name = "DIR", required = true)]
     pub dirs: Vec<PathBuf>,
     /// Lines of JSON instead of text
@@ -329,7 +329,7 @@ pub struct FlowArgs {
     /// Print what the bookie answers, JSON, and end
     #[arg(long)]
     pub json: bool,
-    /// What the list begins with: held, stalled, queued, owed, adds, reads, in, out
+    /// Order of the list: held, stalled, queued, owed, adds, reads, in, out
     #[arg(long, value_name = "ORDER", default_value = "held")]
     pub sort: Sort,
     /// Connections shown at most [default: as many as fit the screen, or 50]

@@ -71,7 +71,9 @@ pub enum BookieError {
     Behind(u64),
     /// It acknowledged entries of a ledger with deferred sync, and its connection was lost before they were forced. Said by
     /// the writer, never by a transport.
-    #[error("lost its connection before it synced: if it was started anew, what it acknowledged may be gone")]
+    #[error(
+        "lost its connection before it synced: entries that it acknowledged may be gone if it was restarted"
+    )]
     Reconnected,
 }
 

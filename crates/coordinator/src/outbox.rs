@@ -176,7 +176,7 @@ impl Outbox {
             && item.batch <= durable
             && (bytes == 0 || bytes + item.frame.len() <= WRITE_BYTES_MAX)
         {
-            let item = state.items.pop_front().expect("it was looked at");
+            let item = state.items.pop_front().expect("the loop has seen it");
             bytes += item.frame.len();
             frames.push(item.frame);
             queued.push(item.queued_ms);

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A frame is stamped with the last batch that has changes at that moment, and leaves when that batch is durable. So
-//!    no client, reader or writer, ever sees a change that a crash could take back, and reads are as fresh as writes.
+//! 1. A frame is stamped with the last batch that has changes at that moment, and leaves when that batch is durable. No
+//!    client, reader or writer, ever sees a change that a crash could take back, and reads are as fresh as writes.
 //! 2. Batches become durable in order, one at a time, each with everything that changed before it was taken.
 //! 3. After the first failure of the store no batch becomes durable and nothing is executed: the failure is latched,
 //!    every connection closes, and [`Progress::failure`] says why. A panic of the core or of the commit thread is such

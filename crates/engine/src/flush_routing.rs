@@ -4,7 +4,7 @@
 //! ```text
 //! ticket -> spread: a part for each directory -> flush_directory -> Ok
 //!                                                 |- no space, no descriptor: the ticket waits with the parts that are left
-//!                                                 '- failed: its part goes to the next directory; who is out is written
+//!                                                 '- failed: its part goes to the next directory, and the failure is recorded
 //! ```
 //!
 //! # Invariants

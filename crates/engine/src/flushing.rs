@@ -92,7 +92,14 @@ impl Flushing {
 
     /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
     /// disk. After an error the ticket waits for [`Flushing::retry`], or the engine is latched: see `flush_routing`.
-    pub fn flush(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
+    pub fn flush(&mut self, ticket: FreezeTicket) -> Result<Flushed, FlushError> {
+        self.upkeep.begin_flush();
+        let flushed = self.flush_ticket(ticket);
+        self.upkeep.end_flush();
+        flushed
+    }
+
+    fn flush_ticket(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
         while self.freeze_some(&mut ticket, LEDGERS_AT_ONCE) {}
         self.assert_next(&ticket);
         let canaries = self.shared.config().canaries;
@@ -282,7 +289,11 @@ impl Flushing {
                         let _ = log.abandon();
                         return Err(error.into());
                     }
-                    writes.on_written(log.written_bytes(), || self.tend_aside());
+                    if writes.on_written(log.written_bytes()) {
+                        self.upkeep.tend_behind();
+                        writes.pause(|| self.tend_aside());
+                        self.upkeep.end_pause();
+                    }
                     if log.written_bytes() > written {
                         written = log.written_bytes();
                         if let Err(fault) = self.upkeep.check_room(index, 0) {
@@ -345,7 +356,7 @@ impl Flushing {
     }
 
     /// A step in a pause of a flush, whose log is not committed yet; true when it read or wrote anything. An error
-    /// latches the shared, as the flush will find.
+    /// latches the engine, as the flush will find.
     fn tend_aside(&mut self) -> bool {
         let before = self.upkeep.spent();
         let _ = self.tend();

@@ -6,7 +6,7 @@
 //! # Data flow
 //! ```text
 //! read -> in a window: copied
-//!      '- not: a window goes on where it ends, or the one not used for longest begins anew -> one read of the file
+//!      '- not: a window goes on where it ends, or the least recently used one starts over -> one read of the file
 //! ```
 //!
 //! # Invariants

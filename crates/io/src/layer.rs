@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Passes the calls of a [`Disk`] on to the one beneath; an implementation is a [`Disk`].
-#[expect(missing_docs, reason = "what each call does is said in `Disk`")]
+#[expect(missing_docs, reason = "`Disk` documents each call")]
 pub trait DiskLayer: Send + Sync {
     /// The disk that has what this one has not.
     fn beneath(&self) -> &dyn Disk;
@@ -74,7 +74,7 @@ impl<L: DiskLayer> Disk for L {
 }
 
 /// Passes the calls of a [`DiskFile`] on to the one beneath; an implementation is a [`DiskFile`].
-#[expect(missing_docs, reason = "what each call does is said in `DiskFile`")]
+#[expect(missing_docs, reason = "`DiskFile` documents each call")]
 pub trait FileLayer: Send + Sync {
     /// The file that has what this one has not.
     fn beneath(&self) -> &dyn DiskFile;

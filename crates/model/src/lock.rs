@@ -27,13 +27,13 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("absent only while a condition is waited for")
+        self.0.as_ref().expect("absent only while waiting for a condition")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("absent only while a condition is waited for")
+        self.0.as_mut().expect("absent only while waiting for a condition")
     }
 }
 

@@ -676,6 +676,23 @@ mod tests {
         assert!(matches!(error, DataDirError::Twice { .. }));
     }
 
+    /// S14: the lock is in the directory, whatever name it was reached by.
+    #[test]
+    fn a_directory_is_one_by_all_its_names() {
+        let place = Place::new();
+        let (journal, link) = (place.path("journal"), place.path("link"));
+        place.disk.create_dir_all(&place.path("ledgers")).unwrap();
+        std::os::unix::fs::symlink(place.path("ledgers"), &link).unwrap();
+        let open = |ledger_dirs: &[PathBuf], journal: &Path| {
+            DataDirs::open(place.disk.clone(), &[journal.to_owned()], ledger_dirs, None).map(|_| ())
+        };
+        let by_both = open(&[place.path("ledgers"), link.clone()], &journal).unwrap_err();
+        assert!(matches!(by_both, DataDirError::InUse { .. } | DataDirError::Twice { .. }), "{by_both}");
+        let _dirs = place.open().unwrap();
+        let by_another = open(std::slice::from_ref(&link), &place.path("journal-2")).unwrap_err();
+        assert!(matches!(by_another, DataDirError::InUse { .. }), "{by_another}");
+    }
+
     #[test]
     fn the_session_is_kept_where_only_its_owner_reads_it() {
         let place = Place::new();

@@ -595,7 +595,7 @@ impl LogView {
 
     /// Takes out the ledgers, which ascend strictly, of which a log has a run. False: time ran out before all logs were
     /// searched, and `search` knows where to go on. Logs that came meanwhile are then searched too, so the ledgers left
-    /// at the end have no run in any log at that time. Reads nothing, and holds no lock while it searches an index.
+    /// at the end have no run in any log by then. Reads nothing, and holds no lock while it searches an index.
     pub fn retain_absent(
         &self,
         search: &mut RunSearch,

@@ -7,7 +7,7 @@
 //! verify:  log file -> every ledger recovered, read, compared with the log; read again by a second client
 //! census:  log file -> what one bookie answers for each entry, before a fault
 //! recheck: the same questions after it: the same bytes or an error, never "no such entry", never other bytes
-//! fence:   every open ledger is fenced at one bookie; what it granted must hold from then on
+//! fence:   every open ledger is fenced at one bookie, and each fence that it granted must hold from then on
 //! ```
 //!
 //! # Invariants

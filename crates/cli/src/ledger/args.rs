@@ -289,7 +289,7 @@ pub struct ReadArgs {
 /// How entries are written.
 #[derive(Debug, Clone, Args)]
 pub struct OutputArgs {
-    /// What follows each entry (newline), or precedes it (length: 4 bytes, highest first)
+    /// Delimiter: newline follows each entry, length (4 bytes, highest first) precedes it
     #[arg(long, value_name = "none|newline|length", default_value = "none")]
     pub delimiter: Delimiter,
     /// One object for each entry and line: entry_id, size_bytes, and text, or base64 if it is not UTF-8

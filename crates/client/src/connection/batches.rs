@@ -7,7 +7,7 @@
 //!    └───────────── time is up ─────────────┘
 //! ```
 //!
-//! A bookie that fails at that moment for another reason gets no batch reads until the time is up, which only costs
+//! A bookie that fails at that moment for another reason gets no batch reads until then, which only costs
 //! speed.
 
 use std::sync::{Arc, Weak};

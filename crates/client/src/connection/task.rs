@@ -12,8 +12,8 @@
 //! # Invariants
 //! 1. When a connection ends, a request is `Unreachable` only if not a byte of it was handed to the kernel.
 //! 2. Sinks are called with no lock of the lane held, and only from here.
-//! 3. A request is answered no later than its deadline: connecting ends before a request queued at its start is
-//!    overdue, and a sweep every [`Timing::sweep_interval`] finds overdue requests, with deadlines that much earlier.
+//! 3. A request is answered by its deadline: connecting ends before a request queued at its start is overdue, and a sweep
+//!    every [`Timing::sweep_interval`] finds overdue requests, with deadlines that much earlier.
 //! 4. A task that is dropped at any `.await` answers everything with `Closed` (`Drop`).
 //!
 //! # Limits     pause between attempts: [`PAUSE_MIN`] doubled up to `Timing::pause_max`
@@ -382,7 +382,7 @@ impl Task {
                     }
                     let unmatched = matched.unmatched;
                     if unmatched > 0 {
-                        tracing::debug!(bookie_id = %self.lane.bookie, unmatched, "answers nobody waits for");
+                        tracing::debug!(bookie_id = %self.lane.bookie, unmatched, "answers without a request");
                     }
                 }
                 if let Err(reason) = decoded {

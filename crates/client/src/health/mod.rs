@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(kept.pending(), 0);
     }
 
-    /// A bookie that is gone for good, but belongs to a ledger that is still read.
+    /// A bookie that never comes back, of a ledger that is still read.
     #[tokio::test(start_paused = true)]
     async fn a_bookie_that_left_is_looked_for_ever_more_seldom_and_not_for_ever() {
         let health = NodeHealth::new(1);

@@ -251,7 +251,7 @@ impl World {
         match core {
             Core::Writer(_) => {
                 let lac =
-                    self.codec.open(Some(entry), body).expect("what is sent is sound").last_add_confirmed;
+                    self.codec.open(Some(entry), body).expect("sent entries are sound").last_add_confirmed;
                 assert!(
                     EntryId::to_wire(lac) <= self.ghost.confirmed,
                     "IC3: {entry} says that {lac:?} is confirmed"

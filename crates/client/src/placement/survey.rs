@@ -318,7 +318,7 @@ async fn locate(inner: Arc<Inner>, resolver: Arc<dyn NetworkResolver>) {
                     for ((bookie, host), location) in bookies.iter().zip(&hosts).zip(found) {
                         let Some(known) = known.get_mut(bookie) else { continue };
                         if location.is_none() && (known.locate_at.is_none() || known.location.is_some()) {
-                            tracing::warn!(bookie_id = %bookie, host, "nobody knows its rack: it counts as being in {}",
+                            tracing::warn!(bookie_id = %bookie, host, "rack unknown: it counts as being in {}",
                                 Location::default());
                         }
                         if let Some(here) = &inner.places.here {

@@ -1,7 +1,7 @@
 //! One read, asked of its replicas: of the best first, of the next when that one fails or takes long.
 //!
 //! ```text
-//! order of health --> first replica --answer--> done; what is still under way goes on as a straggler
+//! order of health --> first replica --answer--> done; other attempts go on as stragglers
 //!                       |--longer than most reads take--> hedge: the next one too      (hedge allowance)
 //!                       |--1 s, or an error-------------> retry: the next one          (retry allowance, else later)
 //!                       '--no such entry, damaged-------> the next one
@@ -154,7 +154,7 @@ impl ReaderState {
                 };
                 if may_go {
                     owed = None;
-                    let attempt = start(untried.pop_front().expect("nothing is owed without one"), false);
+                    let attempt = start(untried.pop_front().expect("an owed attempt has a replica"), false);
                     if let Why::First = why {
                         hedge_at =
                             health.hedge_after(operation, entries).map(|after| attempt.started + after);

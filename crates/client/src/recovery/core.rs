@@ -610,7 +610,7 @@ impl RecoveryCore {
             Some(entry) => self.close(self.lac, entry.length_bytes),
             // Somebody may have it who cannot say so now: tried again rather than closed with a wrong length.
             None if is_last && answers.iter().flatten().any(|answer| *answer != BookieAnswer::Absent) => {
-                let entry = self.lac.expect("a length is asked for of an entry");
+                let entry = self.lac.expect("only an entry has a length");
                 let answers = named(self.stored.write_set(entry), answers);
                 self.fail(RecoveryError::EntryUnknown { ledger: self.ledger, entry, answers });
             }

@@ -181,8 +181,8 @@ impl Drop for Running {
     }
 }
 
-/// Reads the first `bytes_max` bytes. `ends` at that point, or reads on and drops the rest, so that the writer is not
-/// held up.
+/// Reads the first `bytes_max` bytes. `ends` at that point, or reads on and drops the rest, so that the writer never
+/// blocks.
 async fn read(pipe: OwnedFd, bytes_max: usize, ends: bool) -> io::Result<Vec<u8>> {
     let mut pipe = Receiver::from_owned_fd(pipe)?;
     let mut bytes = Vec::new();

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Passes the calls of a [`Transport`] on to the one beneath; an implementation is a [`Transport`].
-#[expect(missing_docs, reason = "what each call does is said in `Transport`")]
+#[expect(missing_docs, reason = "`Transport` documents each call")]
 pub trait TransportLayer: Send + Sync + 'static {
     /// The transport that has what this one has not.
     fn beneath(&self) -> &dyn Transport;

@@ -197,7 +197,7 @@ impl LedgerWriter {
         inner.shared.transport.flush();
         // Dropped here, the permit or the place in line goes back.
         let permit = inner.gate.acquire(budget, cost_bytes).await;
-        let (permit, place) = permit.expect("what it costs was compared with the budget");
+        let (permit, place) = permit.expect("its cost was compared with the budget");
         Ok((permit, Some(place)))
     }
 

@@ -563,6 +563,45 @@ fn changes_without_progress_are_bounded() {
     assert!(matches!(script.why(), Some(WhyStopped::TooManyChanges { .. })), "IC18");
 }
 
+/// Invariant 5: bookies and spares that all fail at once, as in a restart of the whole cluster, end no patient writer.
+#[test]
+fn a_driver_with_patience_pauses_between_changes_that_bring_nothing() {
+    let paused = || {
+        let mut script = Script::new(2, 2, 2);
+        script.core.may_wait(true);
+        script.append(1);
+        for change in 0..2 * CHANGES_IN_A_ROW_MAX {
+            script.answer(0, 0, LOST);
+            if change >= CHANGES_IN_A_ROW_MAX {
+                assert_eq!(
+                    (script.core.next_step(), script.why()),
+                    (Some(Step::Wait), None),
+                    "change {change}"
+                );
+                let before = script.sent.len();
+                script.core.waited(&mut script.sent);
+                assert_eq!(script.sent[before..].len(), 1, "the member that failed is tried again");
+                script.answer(0, 0, LOST);
+            }
+            script.change(["c", "d"][change as usize % 2], change as i32 + 1);
+        }
+        script
+    };
+    let mut script = paused();
+    script.answer(0, 0, LOST);
+    script.core.waited(&mut script.sent);
+    script.ack(0, &[0, 1]);
+    assert_eq!((script.confirmed(), script.why()), (0, None), "the bookies are back");
+
+    let lasts = Err(BookieError::AnswerTooLarge { size_bytes: 2, limit_bytes: 1 });
+    for (patience, error) in [(false, LOST), (true, lasts)] {
+        let mut script = paused();
+        script.core.may_wait(patience);
+        script.answer(0, 0, error);
+        assert!(matches!(script.why(), Some(WhyStopped::TooManyChanges { .. })), "IC18");
+    }
+}
+
 /// A writer whose ensemble change met a conflict, and the metadata it has to decide by.
 fn in_conflict() -> (Script, LedgerMetadata) {
     let mut script = Script::new(2, 2, 2);

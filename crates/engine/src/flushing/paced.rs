@@ -36,11 +36,10 @@ impl PacedWrites {
         }
     }
 
-    /// The log under way has `bytes` on disk: tells those who wait for room, and pauses when the next write is early.
-    /// `aside` does something else in the pause, and says whether it did.
-    pub(super) fn on_written(&mut self, bytes: u64, mut aside: impl FnMut() -> bool) {
+    /// The log under way has `bytes` on disk: tells those who wait for room if that is news, and says so.
+    pub(super) fn on_written(&mut self, bytes: u64) -> bool {
         if bytes == self.current {
-            return;
+            return false;
         }
         self.current = bytes;
         let shared = &self.shared;
@@ -48,7 +47,12 @@ impl PacedWrites {
         if shared.adds_wait() {
             shared.wake_journals();
         }
-        let Some(pause) = self.pause else { return };
+        true
+    }
+
+    /// Pauses when the next write is early. `aside` does something else in the pause, and says whether it did.
+    pub(super) fn pause(&self, mut aside: impl FnMut() -> bool) {
+        let (Some(pause), shared) = (self.pause, &self.shared) else { return };
         while !shared.pacing().is_hurried.load(Ordering::Acquire) {
             let wait = self.pace.wait(self.clock.monotonic_ns(), shared.load());
             if wait.is_zero() {

@@ -6,7 +6,8 @@
 //! journal that became slow for other reasons does not hold background work back for good.
 //!
 //! Logs that wait to be merged are a debt that reads, starts and descriptors pay for: where there are many, the rate rises
-//! with their number whatever the journal does, to eight times `bytes_per_second`, so that adds slow down instead.
+//! with their number whatever the journal does, to eight times `bytes_per_second`, so that adds slow down instead; `merge_time`
+//! has the time for it.
 
 use crate::config::SpaceConfig;
 use std::time::Duration;
@@ -15,7 +16,7 @@ const WINDOW_NS: u64 = 200_000_000;
 /// Groups in a window below which its mean says nothing.
 const GROUPS_MIN: u64 = 4;
 /// Shares of the rate are sixteenths.
-const WHOLE: u64 = 16;
+pub(super) const WHOLE: u64 = 16;
 const SLACK_NS: u64 = 500_000;
 /// Most sixteenths of the rate, for a debt.
 const URGENT_MAX: u64 = 8 * WHOLE;
@@ -65,7 +66,9 @@ impl Budget {
         // A fraction of a byte is not lost: the time it took is counted again.
         if earned > 0 {
             self.refilled_ns = now_ns;
-            let most = i64::try_from(config.step_bytes).unwrap_or(i64::MAX);
+            // Between two writes of a flush there is time for several steps.
+            let most = config.step_bytes.saturating_mul((self.urgency / WHOLE).max(1));
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
             self.tokens = self.tokens.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX)).min(most);
         }
     }
@@ -73,6 +76,11 @@ impl Budget {
     /// What merges call for from now on: see [`urgency`].
     pub(super) fn set_urgency(&mut self, urgency: u64) {
         self.urgency = urgency;
+    }
+
+    /// Sixteenths of the rate that merges call for.
+    pub(super) fn urgency(&self) -> u64 {
+        self.urgency
     }
 
     /// Adds have to wait for merges.

@@ -441,7 +441,7 @@ impl Job {
         let failed = |error| JobError::Source((self.directory, log.log_id()), error);
         let records = log.records_from(&open.run, open.place, RECORDS_READ, open.last).map_err(failed)?;
         open.last = records.last().map(|record| record.entry);
-        open.place += u32::try_from(records.len()).expect("it is at most what was asked for");
+        open.place += u32::try_from(records.len()).expect("at most as many as requested");
         open.records = records.into();
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Giving space back, and looking after what is kept: logs without live entries are dropped, logs with few are
 //! rewritten, small ones merged, removed ledgers forgotten, all logs checked in the background.
 //!
-//! Runs in small steps on the owner of the directories, between two flushes and in the pauses of one. Each step ends
-//! soon, so a flush waits for one step at most.
+//! Runs in small steps on the owner of the directories, between two flushes, in the pauses of one, and, where merges are
+//! behind, between two writes of one (`merge_time`). Each step ends soon, so a flush waits for one step at most otherwise.
 //!
 //! # Data flow
 //! ```text
@@ -52,6 +52,7 @@
 mod budget;
 mod dead;
 mod job;
+mod merge_time;
 mod plan;
 mod rewrite;
 mod room;
@@ -69,11 +70,12 @@ use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
 use dead::DeadBytes;
 use job::Job;
+use merge_time::MergeTime;
 use plan::Plan;
 use scrub::Scrub;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::Duration;
 
 /// A log, named by its directory and its id.
@@ -83,6 +85,8 @@ type LogRef = (usize, LogId);
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 /// Between two steps that copy nothing.
 const STEP_PAUSE: Duration = Duration::from_millis(1);
+/// Most steps between two writes of a flush.
+const STEPS_BEHIND_MAX: usize = 64;
 /// Of so many steps of rewrites one goes to another than the smallest.
 const OTHERS_EVERY: usize = 4;
 /// Removed ledgers of one commit, those listed for one lock of a shard, and those forgotten for one.
@@ -185,6 +189,7 @@ struct Space {
     /// When free space was last queried, and whether it is short, for each directory.
     short: Vec<(u64, bool)>,
     budget: Budget,
+    merge_time: MergeTime,
     scrub: Scrub,
     /// The last step was the scrub's: the next is a rewrite's, if there is one.
     is_rewrites_turn: bool,
@@ -213,6 +218,7 @@ impl Space {
             replaced: BTreeMap::new(),
             short: Vec::new(),
             budget: Budget::new(now_ns, config),
+            merge_time: MergeTime::default(),
             scrub: Scrub::new(now_ns),
             is_rewrites_turn: false,
             stepped_ns: now_ns,
@@ -362,6 +368,42 @@ impl Upkeep {
     /// Bytes that steps read and wrote so far.
     pub(crate) fn spent(&self) -> u64 {
         self.space.budget.spent()
+    }
+
+    /// A flush begins: until now the thread was free for merges.
+    pub(crate) fn begin_flush(&mut self) {
+        self.space.merge_time.on_rested(self.clock.monotonic_ns());
+    }
+
+    /// A flush is over: its sync and its commit count for merges.
+    pub(crate) fn end_flush(&mut self) {
+        let urgency = self.space.budget.urgency();
+        self.space.merge_time.on_flushed(self.clock.monotonic_ns(), urgency);
+    }
+
+    /// Between two writes of a flush: where merges are behind, steps of them for the time that they are owed (`merge_time`).
+    pub(crate) fn tend_behind(&mut self) {
+        let begun = self.clock.monotonic_ns();
+        self.space.merge_time.on_flushed(begun, self.space.budget.urgency());
+        let time = self.space.merge_time.available_ns();
+        // A flush that a stop waits for, or direct fences, is not held up.
+        if time == 0 || self.shared.is_failed() || self.shared.pacing().is_hurried.load(Ordering::Acquire) {
+            return;
+        }
+        for _ in 0..STEPS_BEHIND_MAX {
+            // A pause that is longer than one between two steps: nothing is to be done now.
+            let goes_on = matches!(self.tend(), Ok(Some(pause)) if pause <= STEP_PAUSE);
+            let took = self.clock.monotonic_ns().saturating_sub(begun);
+            if !goes_on || took >= time || !self.space.budget.is_urgent() {
+                break;
+            }
+        }
+        self.space.merge_time.on_taken(self.clock.monotonic_ns());
+    }
+
+    /// A flush paused: the thread was free for merges.
+    pub(crate) fn end_pause(&mut self) {
+        self.space.merge_time.on_rested(self.clock.monotonic_ns());
     }
 
     /// Adds that wait for room want the disk for a flush, unless merges are behind.

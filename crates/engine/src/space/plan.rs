@@ -401,7 +401,7 @@ impl Upkeep {
                 return Ok(true);
             }
             *records = log.records_from(run, *place, RECORDS_READ, *last)?.into();
-            *place += u32::try_from(records.len()).expect("it is at most what was asked for");
+            *place += u32::try_from(records.len()).expect("at most as many as requested");
             *last = records.back().map(|record| record.entry);
         }
         while *work < WORK_MAX

@@ -3,7 +3,7 @@
 //! # Data flow
 //! ```text
 //! pass: live logs of all directories, from the place where the wall clock says a pass is
-//!   log: opened anew by its name (is it there, is it this one: header, footer, trailer) -> extents against those in use
+//!   log: opened again by its name (is it there, is it this one: header, footer, trailer) -> extents against those in use
 //!        -> `LogCheck`, some bytes at a time -> findings -> log line, status, mark
 //! ```
 //!

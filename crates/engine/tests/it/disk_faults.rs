@@ -1464,7 +1464,7 @@ fn at_the_cap_of_the_journal_a_flush_without_space_holds_no_fence_back() {
 
     bookie.faults.set(&[full(&["write"], ".elog")]);
     assert!(bookie.machine.as_mut().unwrap().flushing.flush(ticket.unwrap()).is_err());
-    assert_eq!(bookie.drive().pop().expect("what formed is answered").result, Ok(()));
+    assert_eq!(bookie.drive().pop().expect("the group that formed is answered").result, Ok(()));
     bookie.acked.push((ledger, entry));
     for ledger in 0..20 {
         assert_eq!(bookie.fence(1_000_000 + ledger), Ok(()));

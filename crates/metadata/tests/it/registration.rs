@@ -415,7 +415,7 @@ async fn a_change_of_mode_that_is_taken_back_half_way_leaves_one_node() {
     };
     tokio::time::timeout(Duration::from_secs(20), one_is_left)
         .await
-        .expect("the bookie is read-only and nothing else");
+        .expect("the bookie is registered as read-only alone");
     assert_eq!(owner(&running.store, READ_ONLY).await, Some(session_of(&running.store)));
 }
 

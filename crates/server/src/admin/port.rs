@@ -8,11 +8,13 @@
 //!    place.
 //! 2. A peer has the patience of the port to send a whole head, which is also how long a connection may idle, as long for the
 //!    body, and as long to take all of an answer that the socket did not take at once.
-//! 3. Over TLS the handshake is a part of what a peer owes, within the same patience. At most one thread of the runtime computes handshakes at
+//! 3. Over TLS the handshake is a part of what a peer owes, within the same patience and [`HANDSHAKE_BYTES_MAX`]. At most one thread of the runtime computes handshakes at
 //!    a time, so that peers who begin them again and again leave the others to the bookie's clients.
 //! 4. A head has [`HEAD_BYTES`] at most, a body [`BODY_BYTES`]. Answers are covered by the admin pool until the kernel has
 //!    them; one that finds no room there becomes a short refusal. Those of [`SMALL_ANSWER_BYTES`], health among them, are
 //!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
+//! 5. A request has one length, in `Content-Length`. One with `Transfer-Encoding` is refused and ends its connection: a proxy in front
+//!    that believes another length than this port would pass a request on as a part of a body, unexamined.
 
 use super::access::{Access, Asking};
 use crate::auth::certificate_roles;
@@ -21,10 +23,11 @@ use crate::log_limit::LogLimit;
 use crate::memory::ADMIN_PLACES as PLACES;
 use crate::reload::Watch;
 use crate::tls::Tls;
+use crate::tls::limits::HANDSHAKE_BYTES_MAX;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{ConnectInfo, Request};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_io::has_no_descriptor;
@@ -201,6 +204,7 @@ async fn handshake(
     tls: &Tls,
     socket: PatientSocket,
 ) -> io::Result<TlsStream<PatientSocket>> {
+    let socket = PatientSocket { handshake_left: Some(HANDSHAKE_BYTES_MAX), ..socket };
     let mut handshake = TlsAcceptor::from(tls.current()).accept(socket);
     loop {
         let step = {
@@ -208,7 +212,12 @@ async fn handshake(
             poll_fn(|context| Poll::Ready(Pin::new(&mut handshake).poll(context))).await
         };
         match step {
-            Poll::Ready(finished) => return finished,
+            Poll::Ready(finished) => {
+                return finished.map(|mut stream| {
+                    stream.get_mut().0.handshake_left = None;
+                    stream
+                });
+            }
             Poll::Pending => woken().await,
         }
     }
@@ -257,6 +266,11 @@ async fn answer(
     load: Arc<Load>,
 ) -> Result<Response, Infallible> {
     let (mut parts, body) = request.into_parts();
+    // Invariant 5.
+    if parts.headers.contains_key(header::TRANSFER_ENCODING) {
+        let why = "give the body with a Content-Length, and without Transfer-Encoding\n";
+        return Ok((StatusCode::LENGTH_REQUIRED, [(header::CONNECTION, "close")], why).into_response());
+    }
     let body = match tokio::time::timeout(common.patience, to_bytes(Body::new(body), BODY_BYTES)).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
@@ -331,11 +345,13 @@ struct PatientSocket {
     patience: Duration,
     /// From when the peer did not take something until it has taken all.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// Bytes that may be read until the handshake is over: the library would keep those of a message that is announced.
+    handshake_left: Option<usize>,
 }
 
 impl PatientSocket {
     fn new(socket: TcpStream, patience: Duration) -> PatientSocket {
-        PatientSocket { socket, patience, deadline: None }
+        PatientSocket { socket, patience, deadline: None, handshake_left: None }
     }
 
     /// What comes of an attempt to write.
@@ -359,7 +375,18 @@ impl AsyncRead for PatientSocket {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(context, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(context, into);
+        if let Some(left) = &mut self.handshake_left {
+            let Some(rest) = left.checked_sub(into.filled().len() - before) else {
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the handshake is too long",
+                )));
+            };
+            *left = rest;
+        }
+        read
     }
 }
 

@@ -139,6 +139,29 @@ async fn peers_that_do_not_finish_their_handshake_lose_their_places() {
     port.end().await;
 }
 
+/// Port invariant 3: a first message that is announced and goes on and on is not kept.
+#[tokio::test]
+async fn a_handshake_without_end_is_ended_before_it_takes_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    // Only the bytes can be why it ends.
+    let port = Port::start(config(dir.path(), &authority, true, true), Duration::from_secs(24 * 3600)).await;
+    let mut socket = TcpStream::connect(port.address).await.unwrap();
+    // 60,000 bytes are announced, and 40,000 come.
+    let mut message = vec![1, 0, 0xea, 0x60];
+    message.resize(40_000, 0);
+    for piece in message.chunks(1000) {
+        let record = [&[22, 3, 1], &(piece.len() as u16).to_be_bytes()[..], piece].concat();
+        if socket.write_all(&record).await.is_err() {
+            break;
+        }
+    }
+    let ended = async { while socket.read(&mut [0; 100]).await.is_ok_and(|count| count > 0) {} };
+    tokio::time::timeout(PATIENCE, ended).await.expect("it is closed");
+    assert_eq!(port.ask(&authority.client(None, &[]), "GET").await.unwrap(), 200);
+    port.end().await;
+}
+
 #[tokio::test]
 async fn a_renewed_certificate_is_presented_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();

@@ -114,7 +114,7 @@ impl Bookie {
         match tokio::time::timeout(ANNOUNCE_MAX, announced).await {
             Ok(true) => tracing::info!("registered as read-only"),
             Ok(false) | Err(_) => {
-                tracing::warn!("cannot be registered as read-only now: stopping all the same")
+                tracing::warn!("cannot register as read-only, stopping anyway")
             }
         }
     }

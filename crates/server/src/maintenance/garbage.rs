@@ -299,7 +299,7 @@ impl GarbageCollector {
             }
         }
         if count > 0 {
-            tracing::warn!(ledgers = count, "in limbo: what may be missing of them is answered as unknown");
+            tracing::warn!(ledgers = count, "in limbo: entries that may be missing are answered as unknown");
         }
         *self.desk.limbo.lock() = stay;
         self.desk.limbo_count.store(count, Ordering::Relaxed);
@@ -556,7 +556,7 @@ impl GarbageCollector {
                 if self.engine.remove_unchanged(ledger, changes, waiter) {
                     answers.push(((ledger, changes), was_here, answer));
                 } else {
-                    tracing::info!(%ledger, "written to while it was looked at: left for the next round");
+                    tracing::info!(%ledger, "written to while it was examined: left for the next round");
                 }
             }
             for (ledger, was_here, answer) in answers {

@@ -4,7 +4,7 @@
 //! # Data flow
 //! ```text
 //! files ─► load ─► ServerConfig ─► Tls::begin, once for each connection that asks for TLS
-//!   └──── watch: reads them again at intervals; files that cannot be loaded raise an alarm and change nothing else
+//!   └──── watch: reads them again at intervals; files that cannot be loaded only raise an alarm
 //! ```
 //!
 //! # Invariants

@@ -1,6 +1,7 @@
 //! The admin port among peers that mean it no good: it stays small, it answers, and the bookie does not notice.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "a file beside those of the bookie")]
 
 use crate::common::PATIENCE;
 use crate::common::whole::{Running, cluster, config, start};
@@ -120,6 +121,121 @@ async fn large_bodies_are_refused() {
     assert!(said.contains("413"), "{said}");
     let (status, _) = place.running.http("PUT", "/api/v1/bookie/gc", "{\"forceMajor\":true}").await;
     assert!(status.contains("200"), "{status}");
+    place.running.stop().await;
+}
+
+/// All that the port says to these bytes before it closes the connection.
+async fn said_to(running: &Running, request: &[u8]) -> String {
+    let mut socket = connect(running).await;
+    let _ = socket.write_all(request).await;
+    rest(&mut socket).await
+}
+
+fn is_refused(said: &str) -> bool {
+    said.starts_with("HTTP/1.1 4") || said.starts_with("HTTP/1.1 503")
+}
+
+/// Without a body, and the last one of its connection.
+const ENDS: &str = "Content-Length: 0\r\nConnection: close\r\n";
+
+/// S12: a path is compared with the routes and leads to no file, however it is written; queries are data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_lead_to_routes_alone() {
+    let place = start_with(LONG).await;
+    let dir = place._dir.path();
+    std::fs::write(dir.join("secret"), "marker-4711").unwrap();
+    let absolute = dir.join("secret").display().to_string();
+    let up = "../".repeat(20);
+    let paths = [
+        absolute.clone(),
+        format!("/{absolute}"),
+        format!("/{up}{absolute}"),
+        format!("/api/v1/bookie/{up}{absolute}"),
+        format!("/api/v1/tier/{up}{absolute}"),
+        format!("/api/v1/tier/{}", absolute.replace('/', "%2f")),
+        format!("/api/v1/tier/{}{}", "..%2F".repeat(20), absolute.replace('/', "%2F")),
+        format!("/{}{absolute}", "%2e%2e/".repeat(20)),
+        format!("/{}{absolute}", "%252e%252e/".repeat(20)),
+        format!("/..\\..\\..{absolute}"),
+        format!("{absolute}%00"),
+        "/metrics%00.txt".to_owned(),
+        "/metrics/".to_owned(),
+        "/metrics/../heartbeat".to_owned(),
+        "/%6detrics".to_owned(),
+        "//metrics".to_owned(),
+        format!("http://localhost{absolute}"),
+        format!("file://{absolute}"),
+        "*".to_owned(),
+        "metrics".to_owned(),
+        String::new(),
+        "/api/v1/bookie/tier/ledger?id=../../1".to_owned(),
+        format!("/api/v1/bookie/tier/ledger?id={}", "9".repeat(5000)),
+        format!("/api/v1/bookie/flow?connections={}", "9".repeat(5000)),
+        format!("/heartbeat?{}", "a".repeat(100_000)),
+        format!("/{}", "a/".repeat(50_000)),
+    ];
+    for path in paths {
+        for method in ["GET", "PUT", "DELETE"] {
+            let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{ENDS}\r\n");
+            let said = said_to(&place.running, request.as_bytes()).await;
+            // A head above the bound may be cut off by a reset.
+            let is_long = request.len() > 16 * 1024;
+            let short: String = path.chars().take(100).collect();
+            assert!(is_refused(&said) || is_long && said.is_empty(), "{method} {short}: {said}");
+            assert!(!said.contains("marker"), "{method} {short}: {said}");
+        }
+    }
+    // Bytes that no request line and no header has.
+    for request in [
+        &b"GET /metrics\0 HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+        b"GET /metrics\x01 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-A: a\0b\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost : x\r\n\r\n",
+        b"GET /metrics HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"GET /met\rrics HTTP/1.1\r\nHost: x\r\n\r\n",
+    ] {
+        let said = said_to(&place.running, request).await;
+        assert!(said.starts_with("HTTP/1.1 400"), "{}: {said}", request.escape_ascii());
+    }
+    assert!(place.running.get("/heartbeat").await.contains("OK"));
+    place.running.stop().await;
+}
+
+/// S12: a request whose end a proxy could see elsewhere is refused once, and the connection ends: no part of a body becomes a request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_is_hidden_in_another() {
+    let place = start_with(LONG).await;
+    let hidden = "PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+    let chunked = format!("0\r\n\r\n{hidden}");
+    let long = format!("Content-Length: {}\r\n", chunked.len());
+    for (heads, body) in [
+        (format!("Content-Length: 0\r\nContent-Length: {}\r\n", hidden.len()), hidden),
+        (format!("Content-Length: {}\r\nContent-Length: 0\r\n", hidden.len()), hidden),
+        (format!("Content-Length: 0, {}\r\n", hidden.len()), hidden),
+        ("Content-Length: +0\r\n".to_owned(), hidden),
+        ("Content-Length: -1\r\n".to_owned(), hidden),
+        ("Content-Length: 0x0\r\n".to_owned(), hidden),
+        ("Content-Length: 99999999999999999999999\r\n".to_owned(), hidden),
+        (format!("Transfer-Encoding: chunked\r\n{long}"), &chunked),
+        (format!("{long}Transfer-Encoding: chunked\r\n"), &chunked),
+        ("Transfer-Encoding: chunked\r\n".to_owned(), &chunked),
+        (format!("{long}Transfer-Encoding: identity\r\n"), &chunked),
+        (format!("{long}Transfer-Encoding: xchunked\r\n"), &chunked),
+        (format!("{long}Transfer-Encoding: chunked, identity\r\n"), &chunked),
+        (format!("{long}Transfer-Encoding : chunked\r\n"), &chunked),
+        (format!("{long}Transfer-Encoding:\x0bchunked\r\n"), &chunked),
+        (format!("{long}X: y\r\n Transfer-Encoding: chunked\r\n"), &chunked),
+    ] {
+        for method in ["PUT", "GET"] {
+            let request = format!("{method} /api/v1/bookie/state HTTP/1.1\r\nHost: x\r\n{heads}\r\n{body}");
+            let said = said_to(&place.running, request.as_bytes()).await;
+            assert!(is_refused(&said), "{method} {heads:?}: {said}");
+            assert_eq!(said.matches("HTTP/1.1").count(), 1, "{method} {heads:?}: {said}");
+            assert!(!said.contains("Triggered"), "{method} {heads:?}: {said}");
+        }
+    }
+    let (_, gc) = place.running.http("GET", "/api/v1/bookie/gc", "").await;
+    assert!(gc.contains("false"), "{gc}");
     place.running.stop().await;
 }
 

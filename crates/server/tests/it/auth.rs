@@ -24,6 +24,7 @@ use bindery_wire::{ErrorCode, v2};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 const EUA: ErrorCode = ErrorCode::Unauthorized;
@@ -70,7 +71,7 @@ fn v3_read(ledger_id: i64, entry_id: i64) -> proto::ReadRequest {
 }
 
 /// Every operation of v3 but AUTH and START_TLS, on one ledger.
-fn operations(ledger_id: i64) -> Vec<Operation> {
+pub(crate) fn operations(ledger_id: i64) -> Vec<Operation> {
     let fence = Some(proto::read_request::Flag::FenceLedger as i32);
     let piggyback = Some(proto::read_request::Flag::EntryPiggyback as i32);
     let read = v3_read(ledger_id, -1);
@@ -272,6 +273,38 @@ async fn a_stranger_has_so_many_requests_and_so_much_time() {
     let answer = client.v3(1, Operation::Auth(sasl_message(b""))).await;
     assert_eq!(answer.status, 0);
     assert_eq!(client.next().await, None);
+    bookie.stop().await;
+}
+
+/// S8: far more strangers than there are places; some are silent, some send half a request, some begin to log in. A client that has
+/// logged in is served all the while, and another one gets the place of a stranger.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_strangers_leaves_places_to_those_who_log_in() {
+    const PLACES: usize = 8;
+    const FLOOD: usize = 20 * PLACES;
+    let bookie = start(Limits { connections_max: PLACES, ..Limits::default() }).await;
+    let mut known = client_of(&bookie, "writer-reader", "writer,reader").await;
+    let begin = framed_v3(1, Operation::Auth(sasl_message(b"")));
+    let mut flood = Vec::new();
+    for entry in 0..FLOOD {
+        let mut stranger = TcpStream::connect(bookie.address).await.unwrap();
+        let said = [&begin[..0], &begin[..10], &begin[..]][entry % 3];
+        stranger.write_all(said).await.unwrap();
+        flood.push(stranger);
+        let entry = entry as i64;
+        known.send(&add_frame(1, entry, 100, v2::Flags::NONE, KEY)).await;
+        assert_eq!(known.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, entry));
+        let read = known.v2(v2::Request::Read(read_request(1, entry))).await;
+        assert_eq!(read.code(), ErrorCode::Ok);
+    }
+    // All places but one are taken by strangers now: the newcomer gets that of one of them.
+    let mut newcomer = client_of(&bookie, "reader", "reader").await;
+    assert_eq!(newcomer.v2(v2::Request::Read(read_request(1, 0))).await.code(), ErrorCode::Ok);
+    let metrics = &bookie.shared.metrics;
+    assert!(metrics.connections.get() <= PLACES as i64);
+    assert!(metrics.closed_silent.get() >= (FLOOD - PLACES) as u64, "{}", metrics.closed_silent.get());
+    assert_eq!(metrics.auth_succeeded.get(), 2);
+    drop((known, newcomer, flood));
     bookie.stop().await;
 }
 

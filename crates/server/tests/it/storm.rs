@@ -79,6 +79,7 @@ struct Tally {
     sessions: AtomicU64,
     cancelled: AtomicU64,
     strangers: AtomicU64,
+    half_handshakes: AtomicU64,
     disconnected: AtomicU64,
     deaf: AtomicU64,
     closed_by_bookie: AtomicU64,
@@ -445,10 +446,37 @@ impl Peer {
         if refused { Ok(()) } else { Err("IB6: a stranger was let in".to_owned()) }
     }
 
+    /// START_TLS, with AUTH in plain text behind it or without, and as much of a handshake as comes.
+    async fn half_a_handshake(&self, bookie: &Bookie, tls: &Arc<ClientConfig>) -> Result<(), String> {
+        count(&self.tally.half_handshakes, 1);
+        count(&self.tally.operations, 1);
+        let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        let mut hello = Vec::new();
+        let mut session = rustls::ClientConnection::new(tls.clone(), name).unwrap();
+        session.write_tls(&mut hello).unwrap();
+        hello.truncate(self.below(hello.len() as i64 + 1) as usize);
+        let auth = framed_v3(2, Operation::Auth(users::sasl_message(b"")));
+        let auth = if self.random.chance(0.5) { &auth[..] } else { &[] };
+        let mut client = Client::new(bookie).await;
+        client.send(&[&framed_v3(1, Operation::StartTls)[..], auth, &hello].concat()).await;
+        if self.random.chance(0.7) {
+            let answer = client.next().await.map(v3::decode_response);
+            if !matches!(answer, Some(Ok(proto::Response { start_tls_response: Some(_), status: 0, .. }))) {
+                return Err(format!("START_TLS was answered {answer:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// One connection from its beginning to its end.
     async fn session(&mut self, bookie: &Bookie) -> Result<(), String> {
         let is_v2 = self.random.chance(0.6);
         count(&self.tally.sessions, 1);
+        if let Some(tls) = &self.tls
+            && self.random.chance(0.05)
+        {
+            return self.half_a_handshake(bookie, tls).await;
+        }
         let is_deaf = self.random.chance(0.1);
         let mut client = match &self.tls {
             Some(tls) if self.random.chance(0.7) => match is_deaf {
@@ -655,7 +683,7 @@ async fn a_storm_over_tls_leaves_every_pool_at_zero() {
     Arc::into_inner(bookie).unwrap().stop().await;
 }
 
-/// The same where clients have to log in, among strangers.
+/// The same where clients have to log in, most of them over TLS, among strangers and handshakes that break off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_clients_that_log_in_leaves_every_pool_at_zero() {
     let operations = from_environment("BINDERY_STORM_OPERATIONS", 1_000_000) / 10;
@@ -664,13 +692,18 @@ async fn a_storm_of_clients_that_log_in_leaves_every_pool_at_zero() {
     let users = users::config(dir.path(), &users::digest_line(USER, "writer,reader", USER), true);
     let auth = Auth::open(users, bindery_server::turns::Turns::new(1), Arc::new(SystemRandom)).unwrap();
     let limits = Limits { first_request_max: PATIENCE, ..limits() };
-    let bookie = Arc::new(start_auth_with(limits, plan(), None, auth).await);
-    let tally = storm(&bookie, seed, operations, PATIENCE, None).await.unwrap();
+    let authority = Authority::new("authority");
+    let tls = tls::with(&authority, tls::Wanted::default());
+    let bookie = Arc::new(start_auth_with(limits, plan(), Some(tls), auth).await);
+    let config = authority.client(None, &[]);
+    let tally = storm(&bookie, seed, operations, PATIENCE, Some(config)).await.unwrap();
     println!("{tally:?}");
     let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     assert!(counted(&tally.operations) >= operations && counted(&tally.strangers) > 10);
     let (logins, sessions) = (bookie.shared.metrics.auth_succeeded.get(), counted(&tally.sessions));
     assert!(logins >= sessions / 2, "{logins} of {sessions} sessions");
+    assert!(bookie.shared.metrics.tls_handshakes.get() >= sessions / 3);
+    assert!(counted(&tally.half_handshakes) > 10, "{tally:?}");
     Arc::into_inner(bookie).unwrap().stop().await;
 }
 

@@ -437,7 +437,7 @@ async fn a_frame_in_records_of_a_byte_holds_nobody_up() {
 }
 
 /// A client's session with the handshake made, and what was received behind that.
-async fn shaken(socket: &mut TcpStream, config: Arc<ClientConfig>) -> (ClientConnection, Vec<u8>) {
+pub async fn shaken(socket: &mut TcpStream, config: Arc<ClientConfig>) -> (ClientConnection, Vec<u8>) {
     socket.write_all(&framed_v3(1, Operation::StartTls)).await.unwrap();
     let len = socket.read_u32().await.unwrap() as usize;
     let mut answer = vec![0; len];

@@ -4,18 +4,20 @@
 #![allow(clippy::disallowed_methods, reason = "what an operator does to files")]
 
 use crate::common::PATIENCE;
-use crate::common::certificates::{Authority, Files, Use};
-use crate::common::frames::{KEY, add_frame};
+use crate::common::certificates::{Authority, Files, Use, client_of};
+use crate::common::frames::{KEY, OwnedV2, add_frame, body, framed, read_request};
 use crate::common::whole::{Running, cluster, config, refused, start};
 use crate::common::wire::Client;
 use bindery_server::tls::TlsConfig;
 use bindery_types::BookieId;
 use bindery_wire::{ErrorCode, v2};
-use rustls::ClientConfig;
-use std::path::Path;
+use rustls::{ClientConfig, version};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 fn tls(files: &Files, is_mutual: bool) -> TlsConfig {
     TlsConfig {
@@ -105,30 +107,131 @@ async fn files_are_replaced_without_a_request_that_fails() {
     bookie.stop().await;
 }
 
-/// Ten replacements under load: no request and no connection fails.
+/// A peer that works for as long as it is told to, and what it has done.
+struct Worker {
+    rounds: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+/// Entries of a round.
+const BURST: i64 = 8;
+
+impl Worker {
+    /// Adds and reads in ledger `ledger`, in each round over a connection of its own if it `reconnects`. Panics with the first request
+    /// or connection that fails.
+    fn start(
+        address: SocketAddr,
+        config: Arc<ClientConfig>,
+        ledger: i64,
+        reconnects: bool,
+        stop: Arc<AtomicBool>,
+    ) -> Worker {
+        let rounds = Arc::new(AtomicU64::new(0));
+        let done = rounds.clone();
+        let connect = async move || {
+            let socket = TcpStream::connect(address).await.unwrap();
+            Client::tls_on(socket, config.clone()).await.unwrap()
+        };
+        let task = tokio::spawn(async move {
+            let mut client = connect().await;
+            for round in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                if reconnects {
+                    client = connect().await;
+                }
+                let entries = round * BURST..(round + 1) * BURST;
+                for entry in entries.clone() {
+                    client.send(&add_frame(ledger, entry, 300, v2::Flags::NONE, KEY)).await;
+                }
+                for entry in entries.clone() {
+                    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, ledger, entry));
+                }
+                for entry in entries {
+                    let read = client.v2(v2::Request::Read(read_request(ledger, entry))).await;
+                    let expected = body(ledger, entry, entry - 1, 300);
+                    assert!(read == OwnedV2::Read(ErrorCode::Ok, ledger, entry, expected), "entry {entry}");
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Worker { rounds, task }
+    }
+
+    /// Two whole rounds from now: one that begins after this.
+    async fn goes_on(&self) {
+        let wanted = self.rounds.load(Ordering::Relaxed) + 2;
+        until(async || self.task.is_finished() || self.rounds.load(Ordering::Relaxed) >= wanted).await;
+        assert!(!self.task.is_finished(), "it failed");
+    }
+}
+
+/// True if the bookie has a certificate that this client trusts, and serves it.
+async fn is_served(bookie: &Running, config: &Arc<ClientConfig>) -> bool {
+    let Ok(mut client) = connect(bookie, config).await else { return false };
+    client.flood(framed(v2::Request::Read(read_request(99, 0))));
+    // A client of TLS 1.3 is done before the bookie has seen its certificate.
+    client.try_next_v2().await.is_some()
+}
+
+/// TLS invariants 1 and 2 under load: certificate, key and authorities are replaced ten times, once by a key that is none, and no
+/// request and no connection fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_reloads_under_load_are_not_noticed() {
+    const BROKEN: usize = 5;
     let dir = tempfile::tempdir().unwrap();
-    let authority = Authority::new("authority");
-    let renew = |dir: &Path| Files::write(dir, &authority.issue(Use::Bookie), "");
-    let files = renew(dir.path());
+    let lasting = Authority::new("of the clients");
+    let generations: Vec<Authority> = (0..=10).map(|n| Authority::new(&format!("generation {n}"))).collect();
+    let replace = |n: usize| {
+        let believed = format!("{}{}", lasting.certificate, generations[n].certificate);
+        Files::write(dir.path(), &generations[n].issue(Use::Bookie), &believed)
+    };
+    // Trusts, and is trusted by, one generation alone: served when all files are loaded.
+    let only: Vec<_> = generations
+        .iter()
+        .map(|authority| authority.client(Some(&authority.issue(Use::Client)), &[]))
+        .collect();
+    let files = replace(0);
     let mut settings = config(&dir.path().join("data"));
-    settings.tls = Some(tls(&files, false));
+    settings.tls = Some(tls(&files, true));
     let bookie = start(settings, &cluster().await).await;
-    let as_client = authority.client(None, &[]);
-    let mut steady = connect(&bookie, &as_client).await.unwrap();
-    let mut entry = 0;
-    for round in 0..10 {
-        renew(dir.path());
-        let mut is_reloaded = false;
-        while !is_reloaded {
-            assert_eq!(add(&mut steady, entry).await, ErrorCode::Ok);
-            let mut fresh = connect(&bookie, &as_client).await.unwrap();
-            assert_eq!(add(&mut fresh, entry + 1).await, ErrorCode::Ok);
-            entry += 2;
-            is_reloaded = bookie.metric("bindery_tls_reloads").await > round;
+
+    let own = lasting.issue(Use::Client);
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<Worker> = [(1, false), (2, false), (3, true), (4, true)]
+        .into_iter()
+        .zip([&version::TLS12, &version::TLS13, &version::TLS12, &version::TLS13])
+        .map(|((ledger, reconnects), version)| {
+            let trusting = client_of(&generations, Some(&own), &[version]);
+            Worker::start(bookie.address, trusting, ledger, reconnects, stop.clone())
+        })
+        .collect();
+    for n in 1..generations.len() {
+        if n == BROKEN {
+            std::fs::write(&files.key, "hello").unwrap();
+            until(async || bookie.metric("bindery_tls_reload_failed").await == 1).await;
+            let alarms = bookie.json("/api/v1/bookie/state").await["alarms"].to_string();
+            assert!(alarms.contains("cannot be reloaded"), "{alarms}");
+            for worker in &workers {
+                worker.goes_on().await;
+            }
+            assert!(is_served(&bookie, &only[n - 1]).await, "those loaded before stay in use");
+        }
+        replace(n);
+        until(async || is_served(&bookie, &only[n]).await).await;
+        for worker in &workers {
+            worker.goes_on().await;
         }
     }
-    drop(steady);
+    for (n, config) in only.iter().enumerate() {
+        assert_eq!(is_served(&bookie, config).await, n + 1 == only.len(), "generation {n}");
+    }
+    assert_eq!(bookie.metric("bindery_tls_reload_failed").await, 0);
+    assert_eq!(bookie.json("/api/v1/bookie/state").await["alarms"], serde_json::json!([]));
+    stop.store(true, Ordering::Relaxed);
+    for worker in workers {
+        worker.task.await.unwrap();
+    }
     bookie.stop().await;
 }

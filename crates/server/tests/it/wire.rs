@@ -4,11 +4,14 @@
 
 use crate::common::PATIENCE;
 use crate::common::frames::{
-    KEY, OTHER_KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed_v3, read_request,
+    BAD_FRAMES, KEY, OTHER_KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed_v3,
+    read_request,
 };
 use crate::common::wire::{Client, start, start_with};
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
+use bindery_types::MasterKey;
+use bindery_wire::entry::ExplicitLac;
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, v2};
 use bytes::{Bytes, BytesMut};
@@ -75,6 +78,60 @@ async fn refusals_carry_the_ids_and_codes_of_the_reference() {
     let request = v2::Auth { version: 2, flags: v2::Flags::NONE, message: &auth[4..] };
     let answer = client.v2(v2::Request::Auth(request)).await;
     assert_eq!(answer, OwnedV2::Auth("AuthDisabledPlugin".to_owned()));
+    bookie.stop().await;
+}
+
+/// S4: keys that are wrong, of another length or none, on all that needs one. The ledger stays what it was, and none is made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_another_form_opens_nothing() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    assert_eq!(client.v3(1, v3_add(1, 0, -1)).await.status, 0);
+    let fence = Some(proto::read_request::Flag::FenceLedger as i32);
+    let longer = [KEY.as_bytes(), &[7][..]].concat();
+    let short = &KEY.as_bytes()[..19];
+    let zeros = [0; 20];
+    let forms: [(&[u8], bool); 5] =
+        [(OTHER_KEY.as_bytes(), false), (&zeros, false), (short, true), (&longer, true), (&[], true)];
+    for (key, makes_none) in forms {
+        let key = Bytes::copy_from_slice(key);
+        let mut lac = BytesMut::new();
+        ExplicitLac { ledger_id: 1, last_add_confirmed: 0 }.put(&mut lac);
+        let Operation::Add(add) = v3_add(1, 1, 0) else { unreachable!() };
+        let mut refused = vec![
+            Operation::Add(proto::AddRequest { master_key: key.clone(), ..add.clone() }),
+            Operation::Read(proto::ReadRequest {
+                flag: fence,
+                master_key: Some(key.clone()),
+                ..v3_read(1, -1)
+            }),
+            Operation::WriteLac(proto::WriteLacRequest {
+                ledger_id: 1,
+                lac: 0,
+                master_key: key.clone(),
+                body: lac.freeze(),
+            }),
+        ];
+        if makes_none {
+            let body = body(50, 0, -1, 50).into();
+            let on_another = proto::AddRequest { ledger_id: 50, entry_id: 0, body, ..add };
+            refused.push(Operation::Add(proto::AddRequest { master_key: key, ..on_another }));
+        }
+        for operation in refused {
+            let kind = operation.kind();
+            assert_eq!(client.v3(2, operation).await.status, ErrorCode::Unauthorized.v3(), "{kind:?}");
+        }
+    }
+    let none = Operation::Read(proto::ReadRequest { flag: fence, master_key: None, ..v3_read(1, -1) });
+    assert_eq!(client.v3(3, none).await.status, ErrorCode::Unauthorized.v3());
+    assert_eq!(client.v3(4, Operation::Read(v3_read(50, 0))).await.status, ErrorCode::NoLedger.v3());
+    assert_eq!(client.v3(5, v3_add(1, 1, 0)).await.status, 0, "not fenced, and the key is what it was");
+    // Zeros stand for no key yet: they give way to the first real one, once.
+    let (zeros, ok, no) = (MasterKey::new(zeros), ErrorCode::Ok, ErrorCode::Unauthorized);
+    for (entry, (key, code)) in (0..).zip([(zeros, ok), (KEY, ok), (zeros, no), (OTHER_KEY, no), (KEY, ok)]) {
+        client.send(&add_frame(2, entry, 10, v2::Flags::NONE, key)).await;
+        assert_eq!(client.next_v2().await, OwnedV2::Add(code, 2, entry));
+    }
     bookie.stop().await;
 }
 
@@ -264,25 +321,66 @@ async fn long_polls_that_time_out_together_are_all_answered() {
     bookie.stop().await;
 }
 
+/// S11: polls above what a connection may have parked are refused at once, and those parked stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_parks_no_more_long_polls_than_it_may() {
+    const PARKED: u64 = 10;
+    const ASKED: u64 = 1000;
+    let limits = Limits { long_polls_per_connection_max: PARKED as usize, ..Limits::default() };
+    let bookie = start(limits).await;
+    let (mut client, mut writer) = (Client::new(&bookie).await, Client::new(&bookie).await);
+    client.v3(0, v3_add(4, 0, -1)).await;
+    let poll = || proto::ReadRequest { previous_lac: Some(-1), time_out: Some(600_000), ..v3_read(4, -1) };
+    let mut sent = BytesMut::new();
+    for txn in 1..=ASKED {
+        sent.extend_from_slice(&framed_v3(txn, Operation::Read(poll())));
+    }
+    client.send(&sent).await;
+    for _ in PARKED..ASKED {
+        assert_eq!(client.next_v3().await.status, ErrorCode::TooManyRequests.v3());
+    }
+    let metrics = &bookie.shared.metrics;
+    assert_eq!(metrics.long_polls_refused.get(), ASKED - PARKED);
+    assert_eq!(metrics.long_polls_parked.get(), PARKED as i64);
+    writer.v3(1, v3_add(4, 1, 0)).await;
+    for _ in 0..PARKED {
+        assert_eq!(client.next_v3().await.status, 0);
+    }
+    bookie.stop().await;
+}
+
+/// S9: frames of a million fields that mean nothing, and of as much logging context as fits. They are skipped, and others are served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_million_tiny_fields_cost_their_bytes() {
+    let bookie = start(Limits::default()).await;
+    let (mut client, mut healthy) = (Client::new(&bookie).await, Client::new(&bookie).await);
+    let unknown = [0xf8, 0x3f, 0].repeat(1_000_000);
+    let context = [0xc2, 0x0c, 4, 0x0a, 0, 0x12, 0].repeat(600_000);
+    for (txn, fields) in (1..).zip([unknown, context]) {
+        let read = framed_v3(txn, Operation::Read(v3_read(77, 0)));
+        let size_bytes = (read.len() - 4 + fields.len()) as u32;
+        client.flood([&size_bytes.to_be_bytes()[..], &read[4..], &fields].concat()[..].into());
+        for entry in 0..20 {
+            healthy.send(&add_frame(txn as i64, entry, 10, v2::Flags::NONE, KEY)).await;
+            assert_eq!(healthy.next_v2().await.code(), ErrorCode::Ok);
+        }
+        let answer = client.next_v3().await;
+        assert_eq!((answer.header.txn_id, answer.status), (txn, ErrorCode::NoLedger.v3()));
+    }
+    drop((client, healthy));
+    bookie.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_client_sends_closes_that_connection_only() {
     let bookie = start(Limits::default()).await;
     let mut healthy = Client::new(&bookie).await;
-    let bad: [&[u8]; 7] = [
-        &[0x7f, 0xff, 0xff, 0xff, 2, 1],
-        &[0xff, 0xff, 0xff, 0xff],
-        &[0, 0, 0, 0],
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        &[0, 0, 0, 4, 2, 5, 0, 0],
-        &[0, 0, 0, 6, 2, 2, 0, 0, 1, 2],
-        &[0, 0, 0, 3, 0x0a, 0xff, 0xff],
-    ];
-    for bytes in bad {
+    for bytes in BAD_FRAMES {
         let mut client = Client::new(&bookie).await;
         client.send(bytes).await;
         assert_eq!(client.next().await, None, "{bytes:?}");
     }
-    assert_eq!(bookie.shared.metrics.closed_bad_frame.get(), bad.len() as u64);
+    assert_eq!(bookie.shared.metrics.closed_bad_frame.get(), BAD_FRAMES.len() as u64);
     healthy.send(&add_frame(1, 0, 10, v2::Flags::NONE, KEY)).await;
     assert_eq!(healthy.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 0));
     // A large frame that is announced and never comes holds only its permit, and goes with its peer. The permit of a

@@ -5,7 +5,7 @@ use bindery_engine::{
     Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Refusal, SpaceConfig,
     WantedCollection,
 };
-use bindery_io::{Disk, ManualClock, SeededRandom};
+use bindery_io::{Clock, Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
 use bindery_storage::{EntryLog, Extent, Generation};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -182,6 +182,67 @@ impl Bookie {
         let left = self.disk.crash(&SeededRandom::new(3));
         start(Arc::new(left), self.config)
     }
+}
+
+/// Time passes with each look at it.
+struct Ticking(ManualClock);
+
+impl Clock for Ticking {
+    fn monotonic_ns(&self) -> u64 {
+        self.0.advance(Duration::from_micros(20));
+        self.0.monotonic_ns()
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.0.wall_ms()
+    }
+}
+
+/// Under a load that never lets the flush thread rest, logs are merged between the writes of a flush, where merges are far behind;
+/// neither what is merged nor what the flush brings is lost, nor in a power cut afterwards.
+#[test]
+fn merges_that_are_behind_go_on_between_the_writes_of_a_flush() {
+    let disk = Arc::new(SimDisk::new(SimDiskConfig::default(), &SeededRandom::new(7)));
+    disk.create_dir_all(Path::new("/data")).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    let config = EngineConfig {
+        write_pool_bytes: 16 << 20,
+        journal_file_bytes: 4 << 20,
+        group_bytes_max: 4 << 20,
+        ..config(merging())
+    };
+    let random = Arc::new(SeededRandom::new(1));
+    let clock = Arc::new(Ticking(ManualClock::new(1_700_000_000_000)));
+    let machine = Machine::open(config.clone(), disk.clone(), clock, random).unwrap();
+    let mut bookie = Bookie { disk, machine, clock: Arc::new(ManualClock::new(0)), config };
+    let merges = |bookie: &Bookie| bookie.machine.engine.space_status().merges;
+    for e in 0..40 {
+        (0..10).for_each(|id| bookie.add(id, e, 100));
+        bookie.flush();
+    }
+    // As the flush thread does behind a flush: one step.
+    bookie.machine.flushing.tend().unwrap();
+    assert_eq!(merges(&bookie), 0, "a step for each flush is not enough");
+    // Three writes each.
+    let (size, large) = (15 << 10, 200);
+    let mut flushes = 0;
+    while bookie.files().len() > 12 {
+        (0..large).for_each(|e| bookie.add(20 + flushes, e, size));
+        bookie.flush();
+        flushes += 1;
+        assert!(flushes < 20, "{} logs, {} merges", bookie.files().len(), merges(&bookie));
+    }
+    assert!(merges(&bookie) >= 7, "{} merges", merges(&bookie));
+    let check = |bookie: &Bookie, when: &str| {
+        for (id, e) in (0..10).flat_map(|id| (0..40).map(move |e| (id, e))) {
+            assert_eq!(bookie.read(id, e), Ok(body(id, e, 100)), "{when}");
+        }
+        for (id, e) in (20..20 + flushes).flat_map(|id| (0..large).map(move |e| (id, e))) {
+            assert_eq!(bookie.read(id, e), Ok(body(id, e, size)), "{when}");
+        }
+    };
+    check(&bookie, "before");
+    check(&bookie.power_cut(), "after a power cut");
 }
 
 /// Four logs that each have a piece of ledgers 0 to 2, and a copy of 5:0 that the next one overtakes.

@@ -3,13 +3,13 @@
 //!
 //! # Layout
 //! ```text
-//! block   ledger and first entry of its first extent | where its bytes begin | CRC32C of its extents
-//! bytes   for each extent, as variable-length numbers:
-//!         ledger - ledger before (0 for the first of a block)
-//!         first - last of the run before, in the same ledger; first, in another one; nothing for the first of a block
-//!         last - first
-//!         bytes of bodies and index records
+//! block   ledger and first entry of its first extent | where its bytes begin | CRC32C of its extents | a width for each column
+//! bytes   the least `first` and the least number of bytes of the block's runs, 8 bytes each, then four columns with a number
+//!         for each run, each of its width, 0 to 8 bytes, least significant byte first:
+//!         ledger - ledger of the block, first - least first, last - first, bytes of bodies and index records - least of them
 //! ```
+//! With columns of one width, any run of a block is found without going through those before it: a read asks the index of each log,
+//! and a merge asks those of all other logs about each run.
 //!
 //! # Invariants
 //! 1. Questions about the reach of runs are answered exactly, without the disk: that no run of a log reaches an entry is
@@ -18,13 +18,12 @@
 //!    used only if it is the same (IB8).
 //!
 //! # Limits
-//! 24 bytes for each [`FOOTER_BLOCK_EXTENTS`] runs, and for each run 5 to 8 bytes where ledger ids are near each other, 29
-//! at most. A look-up bisects the blocks and goes through the runs of one; one of many ledgers does so in a single pass.
+//! 48 bytes for each [`FOOTER_BLOCK_EXTENTS`] runs, and for each run 3 to 6 bytes where ledger ids are near each other, 32
+//! at most. A look-up bisects the blocks, then the runs of one; one of many ledgers does so in a single pass.
 
 use super::FOOTER_BLOCK_EXTENTS;
 use crate::Extent;
 use crate::codec::Crc32c;
-use crate::varint::{behind, put, take};
 use bindery_types::{EntryId, LedgerId};
 use std::sync::atomic::AtomicBool;
 
@@ -50,12 +49,20 @@ impl IndexedRun {
     }
 }
 
+/// Ledger, first entry, span, bytes: see the layout.
+const COLUMNS: usize = 4;
+/// The least `first` and the least number of bytes, in front of the columns.
+const HEAD_BYTES: usize = 2 * size_of::<u64>();
+/// Behind the last column, so that eight bytes can be read wherever a number begins.
+const PADDING: [u8; 8] = [0; 8];
+
 #[derive(Debug)]
 struct Block {
     ledger: LedgerId,
     first: EntryId,
     begin: u64,
     checksum: u32,
+    widths: [u8; COLUMNS],
 }
 
 /// Finds the runs of a log that are not in memory.
@@ -75,9 +82,11 @@ pub(crate) struct PagedIndex {
 pub(crate) struct PagedIndexBuilder {
     blocks: Vec<Block>,
     bytes: Vec<u8>,
+    /// The runs of the block under way.
+    block: Vec<IndexedRun>,
     extents: usize,
     run_bytes: u64,
-    before: Option<(LedgerId, EntryId)>,
+    last_ledger: Option<LedgerId>,
     checksum: Crc32c,
     encoded: Vec<u8>,
 }
@@ -85,43 +94,65 @@ pub(crate) struct PagedIndexBuilder {
 impl PagedIndexBuilder {
     /// Adds the next run, ascending by (ledger, first).
     pub(crate) fn push(&mut self, extent: &Extent) {
-        if self.extents.is_multiple_of(FOOTER_BLOCK_EXTENTS) {
-            self.close_block();
-            let begin = self.bytes.len() as u64;
-            self.blocks.push(Block { ledger: extent.ledger, first: extent.first, begin, checksum: 0 });
-            put(&mut self.bytes, 0);
-        } else {
-            let (ledger, last) = self.before.expect("a block has a first run");
-            let step = extent.ledger.get().abs_diff(ledger.get());
-            let from = if step == 0 { last.get() } else { 0 };
-            put(&mut self.bytes, step);
-            put(&mut self.bytes, extent.first.get().abs_diff(from));
-        }
-        put(&mut self.bytes, extent.last.get().abs_diff(extent.first.get()));
-        put(&mut self.bytes, extent.bytes());
+        self.block.push(IndexedRun {
+            number: self.extents,
+            ledger: extent.ledger,
+            first: extent.first,
+            last: extent.last,
+            bytes: extent.bytes(),
+        });
         self.encoded.clear();
         extent.encode(&mut self.encoded);
         self.checksum.update(&self.encoded);
-        self.before = Some((extent.ledger, extent.last));
         self.extents += 1;
         self.run_bytes += extent.bytes();
+        if self.block.len() == FOOTER_BLOCK_EXTENTS {
+            self.close_block();
+        }
     }
 
     /// Bytes in memory.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.blocks.capacity() * size_of::<Block>() + self.bytes.capacity()) as u64
+        let block = self.block.capacity() * size_of::<IndexedRun>();
+        (self.blocks.capacity() * size_of::<Block>() + self.bytes.capacity() + block) as u64
     }
 
     fn close_block(&mut self) {
-        if let Some(block) = self.blocks.last_mut() {
-            block.checksum = std::mem::take(&mut self.checksum).value();
+        let Some(&IndexedRun { ledger, first, .. }) = self.block.first() else { return };
+        let least_first = self.block.iter().map(|run| run.first.get()).min().unwrap_or_default();
+        let least_bytes = self.block.iter().map(|run| run.bytes).min().unwrap_or_default();
+        let columns = |run: &IndexedRun| -> [u64; COLUMNS] {
+            [
+                run.ledger.get().abs_diff(ledger.get()),
+                run.first.get().abs_diff(least_first),
+                run.last.get().abs_diff(run.first.get()),
+                run.bytes - least_bytes,
+            ]
+        };
+        let mut widest = [0; COLUMNS];
+        for run in &self.block {
+            widest.iter_mut().zip(columns(run)).for_each(|(widest, number)| *widest |= number);
         }
+        let widths = widest.map(|number| (u64::BITS - number.leading_zeros()).div_ceil(8) as u8);
+        let begin = self.bytes.len() as u64;
+        let checksum = std::mem::take(&mut self.checksum).value();
+        self.blocks.push(Block { ledger, first, begin, checksum, widths });
+        self.bytes.extend_from_slice(&least_first.to_le_bytes());
+        self.bytes.extend_from_slice(&least_bytes.to_le_bytes());
+        for (column, width) in widths.into_iter().enumerate() {
+            for run in &self.block {
+                self.bytes.extend_from_slice(&columns(run)[column].to_le_bytes()[..usize::from(width)]);
+            }
+        }
+        self.last_ledger = self.block.last().map(|run| run.ledger);
+        self.block.clear();
     }
 
     /// `None` for a log without runs.
     pub(crate) fn finish(mut self) -> Option<PagedIndex> {
-        let (last_ledger, _) = self.before?;
         self.close_block();
+        let last_ledger = self.last_ledger?;
+        self.bytes.extend_from_slice(&PADDING);
         Some(PagedIndex {
             blocks: self.blocks.into(),
             bytes: self.bytes.into(),
@@ -133,43 +164,104 @@ impl PagedIndexBuilder {
     }
 }
 
-/// The runs of one block and those behind it.
+/// The columns of one block.
+#[derive(Clone, Copy)]
+struct Columns<'a> {
+    /// From the head on, with the padding at the end.
+    bytes: &'a [u8],
+    ledger: u64,
+    least_first: u64,
+    least_bytes: u64,
+    widths: [usize; COLUMNS],
+    /// Where each column begins.
+    begins: [usize; COLUMNS],
+    /// The number of its first run, and how many it has.
+    number: usize,
+    len: usize,
+}
+
+impl Columns<'_> {
+    fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
+        let eight = bytes[at..].first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight));
+        if width == 8 { eight } else { eight & ((1 << (8 * width)) - 1) }
+    }
+
+    fn get(&self, column: usize, place: usize) -> u64 {
+        let width = self.widths[column];
+        Columns::number(self.bytes, self.begins[column] + place * width, width)
+    }
+
+    fn ledger(&self, place: usize) -> u64 {
+        self.ledger + self.get(0, place)
+    }
+
+    fn first(&self, place: usize) -> u64 {
+        self.least_first + self.get(1, place)
+    }
+
+    fn last(&self, place: usize) -> u64 {
+        self.first(place) + self.get(2, place)
+    }
+
+    fn run(&self, place: usize) -> Option<IndexedRun> {
+        let id = |id: u64| i64::try_from(id).ok();
+        Some(IndexedRun {
+            number: self.number + place,
+            ledger: LedgerId::new(id(self.ledger(place))?)?,
+            first: EntryId::new(id(self.first(place))?)?,
+            last: EntryId::new(id(self.last(place))?)?,
+            bytes: self.least_bytes + self.get(3, place),
+        })
+    }
+
+    /// The first run whose (ledger, last) is not below this; its length when there is none.
+    fn first_reaching(&self, ledger: LedgerId, entry: EntryId) -> usize {
+        let (ledger, entry) = (ledger.get().unsigned_abs(), entry.get().unsigned_abs());
+        let (mut low, mut high) = (0, self.len);
+        while low < high {
+            let middle = low.midpoint(high);
+            let its_ledger = self.ledger(middle);
+            if its_ledger < ledger || (its_ledger == ledger && self.last(middle) < entry) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+}
+
+/// The runs of one block from one place on, and those behind it.
 struct Runs<'a> {
     index: &'a PagedIndex,
     /// The block that is next.
     block: usize,
-    number: usize,
-    bytes: &'a [u8],
-    ledger: i64,
-    last: i64,
-    is_first: bool,
+    columns: Option<Columns<'a>>,
+    place: usize,
+}
+
+impl Runs<'_> {
+    /// Goes to the next block; false when there is none.
+    fn next_block(&mut self) -> bool {
+        self.columns = self.index.columns(self.block);
+        self.place = 0;
+        self.block += usize::from(self.columns.is_some());
+        self.columns.is_some()
+    }
 }
 
 impl Iterator for Runs<'_> {
     type Item = IndexedRun;
 
     fn next(&mut self) -> Option<IndexedRun> {
-        while self.bytes.is_empty() {
-            let block = self.index.blocks.get(self.block)?;
-            self.bytes = self.index.block_bytes(self.block);
-            self.number = self.block * FOOTER_BLOCK_EXTENTS;
-            (self.ledger, self.last, self.is_first) = (block.ledger.get(), block.first.get(), true);
-            self.block += 1;
+        while self.columns.as_ref().is_none_or(|columns| self.place == columns.len) {
+            if !self.next_block() {
+                return None;
+            }
         }
-        let step = take(&mut self.bytes);
-        let first = if std::mem::take(&mut self.is_first) {
-            self.last
-        } else {
-            let from = if step == 0 { self.last } else { 0 };
-            self.ledger = behind(self.ledger, step);
-            behind(from, take(&mut self.bytes))
-        };
-        self.last = behind(first, take(&mut self.bytes));
-        let bytes = take(&mut self.bytes);
-        let number = self.number;
-        self.number += 1;
-        let ids = (LedgerId::new(self.ledger)?, EntryId::new(first)?, EntryId::new(self.last)?);
-        Some(IndexedRun { number, ledger: ids.0, first: ids.1, last: ids.2, bytes })
+        let run = self.columns.as_ref()?.run(self.place);
+        self.place += 1;
+        run
     }
 }
 
@@ -181,19 +273,43 @@ impl PagedIndex {
         builder.finish()
     }
 
-    fn block_bytes(&self, block: usize) -> &[u8] {
-        let end = self.blocks.get(block + 1).map_or(self.bytes.len(), |next| next.begin as usize);
-        &self.bytes[self.blocks[block].begin as usize..end]
+    fn columns(&self, block: usize) -> Option<Columns<'_>> {
+        let Block { ledger, begin, widths, .. } = self.blocks.get(block)?;
+        let number = block * FOOTER_BLOCK_EXTENTS;
+        let len = (self.extents - number).min(FOOTER_BLOCK_EXTENTS);
+        let bytes = &self.bytes[*begin as usize..];
+        let widths = widths.map(usize::from);
+        let mut next = HEAD_BYTES;
+        let begins = widths.map(|width| {
+            next += width * len;
+            next - width * len
+        });
+        Some(Columns {
+            bytes,
+            ledger: ledger.get().unsigned_abs(),
+            least_first: Columns::number(bytes, 0, 8),
+            least_bytes: Columns::number(bytes, 8, 8),
+            widths,
+            begins,
+            number,
+            len,
+        })
     }
 
-    /// The runs from the one that may hold (ledger, entry) on, or from a little before it.
+    /// The runs of this ledger that reach this entry, and all behind them.
     fn runs_near(&self, ledger: LedgerId, entry: EntryId) -> Runs<'_> {
         let behind = self.blocks.partition_point(|block| (block.ledger, block.first) <= (ledger, entry));
-        self.runs_from_block(behind.saturating_sub(1))
+        let mut runs = self.runs_from_block(behind.saturating_sub(1));
+        if runs.next_block()
+            && let Some(columns) = &runs.columns
+        {
+            runs.place = columns.first_reaching(ledger, entry);
+        }
+        runs
     }
 
     fn runs_from_block(&self, block: usize) -> Runs<'_> {
-        Runs { index: self, block, number: 0, bytes: &[], ledger: 0, last: 0, is_first: false }
+        Runs { index: self, block, columns: None, place: 0 }
     }
 
     /// The run that reaches the entry; at most one does.
@@ -210,8 +326,7 @@ impl PagedIndex {
     ) -> impl Iterator<Item = IndexedRun> {
         let is_within = ledger >= self.blocks[0].ledger && ledger <= self.last_ledger;
         let runs = is_within.then(|| self.runs_near(ledger, first)).into_iter().flatten();
-        runs.skip_while(move |run| (run.ledger, run.last) < (ledger, first))
-            .take_while(move |run| run.ledger == ledger && run.first <= last)
+        runs.take_while(move |run| run.ledger == ledger && run.first <= last)
     }
 
     /// Gives the runs of some ledgers, which ascend strictly, each with the place of its ledger among them; of one ledger for as

@@ -1,13 +1,13 @@
-//! What a disk keeps through a power cut, in memory: the model of the simulated disk (`crates/sim/src/disk`), written again
+//! The bytes and names that a disk keeps through a power cut, in memory: the model of the simulated disk (`crates/sim/src/disk`), written again
 //! so that neither can hide a mistake of the other.
 //!
 //! # Invariants
-//! 1. A byte is durable after a sync of its file, or when its own write was synchronous; a length likewise; nothing else
-//!    makes it so.
-//! 2. A change of a name is durable after a sync of the directory of its (new) name, and by nothing else.
+//! 1. A byte is durable after a sync of its file, or when its own write was synchronous; a length likewise; not
+//!    otherwise.
+//! 2. A change of a name is durable only after a sync of the directory of its (new) name.
 //! 3. At a cut each unsynced sector (512 bytes) becomes the durable one or one of its newest four versions, each unsynced
 //!    change of a name and of a length is kept or lost, all by the seed.
-//! 4. What nobody can reach after a cut is gone.
+//! 4. Inodes that no name reaches after a cut are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -152,7 +152,7 @@ impl File {
 /// What a cut did: sectors, lengths and names that were not synced.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// Not synced, and there all the same.
+    /// Not synced, and kept.
     pub kept: u64,
     /// Not synced, and gone.
     pub lost: u64,
@@ -191,7 +191,7 @@ impl Change {
     }
 }
 
-/// What a file or directory is.
+/// Kind and size of a file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
     /// A directory, or a file.
@@ -244,7 +244,7 @@ impl Disk {
         self.dir(dir)?.get(name).copied().ok_or(libc::ENOENT)
     }
 
-    /// What an inode is.
+    /// Attributes of an inode.
     pub fn attributes(&self, inode: Inode) -> Result<Attributes, i32> {
         match self.nodes.get(&inode).ok_or(libc::ENOENT)? {
             (Node::File(file), mode) => {

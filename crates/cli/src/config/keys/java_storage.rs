@@ -97,7 +97,7 @@ pub(super) const RUNTIME: &[Key] = &[
         "prometheusStatsHttpEnable",
         "true",
         "The port for metrics",
-        "prometheusStatsHttpPort opens that port, nothing else does",
+        "only prometheusStatsHttpPort opens that port",
     ),
     nothing(
         "prometheusStatsLatencyRolloverSeconds",

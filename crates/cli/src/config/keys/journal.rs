@@ -12,7 +12,8 @@ fn list(dirs: &[PathBuf]) -> String {
     dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(",")
 }
 
-const GROUPS: &str = "a group of adds is written as soon as the one before is durable, so nothing waits for a timer or a threshold";
+const GROUPS: &str =
+    "a group of adds is written as soon as the one before is durable, without a timer or a threshold";
 const LAYOUT: &str = "journal files have a layout of their own: aligned direct writes to files that are zero-filled and used again";
 const POOL: &str = "entries wait in the write pool, a part of --memory-limit";
 

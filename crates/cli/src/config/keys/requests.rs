@@ -169,7 +169,7 @@ pub(super) const KEYS: &[Key] = &[
         "maxPendingAddRequestsPerThread",
         "10000",
         "Adds that wait for a thread",
-        "adds do not wait for threads: what finds no room stays in its socket's buffer, which the inbound pool bounds",
+        "adds do not wait for threads: those without room stay in the socket's buffer, which the inbound pool bounds",
     ),
     nothing(
         "readWorkerThreadsThrottlingEnabled",

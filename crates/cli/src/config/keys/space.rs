@@ -135,13 +135,13 @@ pub(super) const KEYS: &[Key] = &[
         "gcEntryLogMetadataCacheEnabled",
         "false",
         "Keep what is known of entry logs in RocksDB",
-        "what is known of entry logs is in the state table of their directory",
+        "the state table of each directory has it",
     ),
     nothing(
         "gcEntryLogMetadataCachePath",
         "",
         "Directory of that database",
-        "what is known of entry logs is in the state table of their directory",
+        "the state table of each directory has it",
     ),
     nothing(
         "localConsistencyCheckOnStartup",
@@ -163,7 +163,7 @@ pub(super) const KEYS: &[Key] = &[
         "persistBookieStatusEnabled",
         "false",
         "Be read-only again after a restart",
-        "whether writes are taken is found out anew at each start, from the state of the disks; forceReadOnlyBookie holds",
+        "each start decides by the state of the disks whether to take writes; forceReadOnlyBookie holds",
     )
     .asks(super::is_true),
 ];

@@ -5,7 +5,7 @@
 //! append -> id, length -> digest over the LAC of the moment -> AddWindow -> sends
 //! answer -> AddWindow: acks by position ------> advance -> acknowledged, in order -> LAC
 //!        -> Unforced: which connection (deferred sync) -> force of the ensemble ---> LAC
-//! every replica answered, or is not waited for -> release -> bodies, permit
+//! every replica answered or was given up -----> release -> bodies, permit
 //!        a member has not acknowledged it -----------> Gaps, Kept: filled, or let go of
 //! LAC that no entry carries -> announce
 //! ```

@@ -156,7 +156,15 @@ impl Changes {
         }
         self.changes_in_a_row += 1;
         if self.changes_in_a_row > CHANGES_IN_A_ROW_MAX {
-            return Err(WhyStopped::TooManyChanges { changes: CHANGES_IN_A_ROW_MAX, failed });
+            let may_pass =
+                adds.window.replacing().into_iter().flat_map(BTreeMap::values).all(BookieError::may_pass);
+            if !(self.may_wait && may_pass) {
+                return Err(WhyStopped::TooManyChanges { changes: CHANGES_IN_A_ROW_MAX, failed });
+            }
+            // The replacements fail as the members do: from here on one change for each pause, while the driver has patience.
+            self.changes_in_a_row = CHANGES_IN_A_ROW_MAX;
+            self.phase = Phase::Waiting;
+            return Ok(());
         }
         self.phase = Phase::Placing;
         Ok(())
@@ -398,7 +406,7 @@ impl Changes {
             self.members.on_marked(false);
             self.go_on(after, adds, out)
         } else {
-            tracing::warn!(ledger_id = %self.ledger, %error, "no replacement can be looked for");
+            tracing::warn!(ledger_id = %self.ledger, %error, "cannot look for a replacement");
             self.placed_for_failed(&[], 0, &[], adds)
         }
     }

@@ -26,8 +26,8 @@
 //! 4. A segment begins at the LAC + 1, which does not move while a change is under way.
 //! 5. A member that failed or is slow and has no replacement is held: it gets nothing, the ledger goes on with its ack
 //!    quorum, and the writer looks for a replacement again and again. Below an ack quorum the writer stops instead. As
-//!    long as its driver has patience, it first retries the members that failed, with pauses; nothing is confirmed
-//!    meanwhile.
+//!    long as its driver has patience, it first retries the members that failed, with pauses, also where one
+//!    replacement after the other fails; nothing is confirmed meanwhile.
 //! 6. Before entries that a slow bookie has not acknowledged are let go of, the ledger is marked as under-replicated
 //!    there; where the mark cannot be made they are held back, within the budget, until the bookie answers or fails.
 //!    For entries that a *failed* bookie has not acknowledged the writer does not wait: they are confirmed by an ack quorum or
@@ -53,7 +53,8 @@
 //!     a writer that stops by itself get one attempt to mark them. With deferred sync no copies are kept.
 //! 12. Entries in the queue to a bookie count until they are answered or withdrawn.
 //!
-//! # Limits     ensemble changes without an entry confirmed in between: [`CHANGES_IN_A_ROW_MAX`]
+//! # Limits     ensemble changes without an entry confirmed in between: [`CHANGES_IN_A_ROW_MAX`], and one more for each
+//!              pause while the driver has patience (invariant 5)
 
 mod adds;
 mod change;

@@ -12,7 +12,7 @@ async fn beside<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> 
     // A thread of its own, as a program without a runtime has.
     let thread = std::thread::spawn(move || drop(sender.send(run())));
     let done = done.await;
-    thread.join().expect("what it found is said above");
+    thread.join().expect("a panic is reported above");
     done.unwrap()
 }
 

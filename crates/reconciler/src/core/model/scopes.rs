@@ -287,7 +287,7 @@ fn what_stays_undone_is_found_at_the_end() {
         std::panic::set_hook(Box::new(|_| {}));
         let explored = explore(&scope, Canaries::none(), STATES);
         std::panic::set_hook(hook);
-        let (what, _) = explored.violation.expect("what stays undone is found");
+        let (what, _) = explored.violation.expect("the planted bug is found");
         assert!(what.contains(rule), "scope {}: {what}", scope.name);
     }
 }

@@ -90,24 +90,35 @@ impl Authority {
         own: Option<&Issued>,
         versions: &[&'static SupportedProtocolVersion],
     ) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();
-        let versions = if versions.is_empty() { rustls::ALL_VERSIONS } else { versions };
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots);
-        let config = match own {
-            None => builder.with_no_client_auth(),
-            Some(own) => builder
-                .with_client_auth_cert(
-                    vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()],
-                    PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
-                )
-                .unwrap(),
-        };
-        Arc::new(config)
+        client_of([self], own, versions)
     }
+}
+
+/// As [`Authority::client`], of a client that trusts all of these.
+pub fn client_of<'a>(
+    authorities: impl IntoIterator<Item = &'a Authority>,
+    own: Option<&Issued>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(CertificateDer::from_pem_slice(authority.certificate.as_bytes()).unwrap()).unwrap();
+    }
+    let versions = if versions.is_empty() { rustls::ALL_VERSIONS } else { versions };
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => builder
+            .with_client_auth_cert(
+                vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()],
+                PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
+            )
+            .unwrap(),
+    };
+    Arc::new(config)
 }
 
 /// The other side, with this certificate, whoever the client is.

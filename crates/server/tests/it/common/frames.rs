@@ -18,6 +18,17 @@ fn entry(ledger: i64, entry: i64, lac: i64, payload: impl ExactSizeIterator<Item
     body
 }
 
+/// Beginnings of connections that no client makes: each ends its own.
+pub const BAD_FRAMES: [&[u8]; 7] = [
+    &[0x7f, 0xff, 0xff, 0xff, 2, 1],
+    &[0xff, 0xff, 0xff, 0xff],
+    &[0, 0, 0, 0],
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    &[0, 0, 0, 4, 2, 5, 0, 0],
+    &[0, 0, 0, 6, 2, 2, 0, 0, 1, 2],
+    &[0, 0, 0, 3, 0x0a, 0xff, 0xff],
+];
+
 /// An entry of `size` bytes behind its head, different for each entry id.
 pub fn body(ledger: i64, entry_id: i64, lac: i64, size: usize) -> Vec<u8> {
     entry(ledger, entry_id, lac, (0..size).map(|i| (i as i64 * 31 + entry_id) as u8))

@@ -216,7 +216,7 @@ impl Sim {
             let opened = self.open()?;
             if let (Some(before), None) = (before, &opened) {
                 // A journal that is configured again is read again, empty groups at its end included. A flush that
-                // waited for space in one of the two starts is done in the other. Files that a process had unlinked
+                // waited for space in one of the two starts completes in the other. Files that a process had unlinked
                 // before it was killed come back with a power cut, and the start after that removes them.
                 let found = self.facts()?;
                 let is_same_layout = self.profile.engine.journal_dirs.len() == journals;
