@@ -1,5 +1,5 @@
 //! Strangers by chance (Z4): connections of START_TLS, AUTH, requests, records of TLS and garbage in any order, cut anywhere. None of
-//! them proves its identity, so none of their requests may be served, whatever came before it (IB6), and all memory that they held is
+//! them proves its identity, so none of their requests may be served, in whatever order they come (IB6), and all memory that they held is
 //! given back (IB20). A client that has logged in is served beside them.
 //!
 //! The scripts come from a seed. `BINDERY_SCRIPTS` and `BINDERY_SCRIPTS_SEED` ask for more, or others.
