@@ -20,8 +20,9 @@ use bindery_tiering::catalogue::CatalogueError;
 use bindery_tiering::object::Compression;
 use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
 use bindery_types::LedgerId;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Settings of a tierer of this process.
@@ -192,6 +193,8 @@ fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {
 const BESIDE_BOOKIES_PATIENCE: Duration = Duration::from_secs(5);
 /// How long such a process waits for all of the tierer.
 const STOP_MAX: Duration = Duration::from_secs(15);
+/// How long a request waits for a tierer that is starting; commands wait longer for an answer.
+const START_WAIT_MAX: Duration = Duration::from_secs(3);
 /// Between two attempts of a process that also has other work.
 const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
@@ -289,17 +292,27 @@ enum Standing {
 /// The state that an admin port shows.
 #[derive(Default)]
 struct TierAdmin {
-    standing: Mutex<Standing>,
+    standing: watch::Sender<Standing>,
 }
 
 impl TierAdmin {
     fn set(&self, standing: Standing) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+        self.standing.send_replace(standing);
+    }
+
+    /// The tierer, or why there is none. Waits a little for one that is starting: bookies serve before it does, and a command that
+    /// follows the start of a server should not have to be repeated.
+    async fn started(&self) -> Result<TiererHandle, String> {
+        let mut standing = self.standing.subscribe();
+        let started = standing.wait_for(|standing| !matches!(standing, Standing::Starts));
+        // The sender is our own; after the time it is said that it is starting.
+        let _ = tokio::time::timeout(START_WAIT_MAX, started).await;
+        self.handle()
     }
 
     /// The tierer, or why there is none.
     fn handle(&self) -> Result<TiererHandle, String> {
-        match &*self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.standing.borrow() {
             Standing::Starts => Err("it is starting".to_owned()),
             Standing::Failed(why) => Err(why.clone()),
             Standing::Runs(handle) => Ok(handle.clone()),
@@ -308,7 +321,7 @@ impl TierAdmin {
 
     async fn respond(&self, request: ExtensionRequest<'_>) -> ExtensionAnswer {
         let refused = |status, why: &str| ExtensionAnswer::Refused(status, why.to_owned());
-        let handle = match self.handle() {
+        let handle = match self.started().await {
             Ok(handle) => handle,
             Err(why) => return ExtensionAnswer::Refused(503, why),
         };
@@ -371,6 +384,23 @@ impl MetricSink for Sink<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_request_waits_a_little_for_a_tierer_that_starts() {
+        let admin = Arc::new(TierAdmin::default());
+        let status = |admin: Arc<TierAdmin>| async move {
+            let peer = ([127, 0, 0, 1], 1).into();
+            match admin.respond(ExtensionRequest { method: "GET", name: "status", query: "", peer }).await {
+                ExtensionAnswer::Refused(code, why) => (code, why),
+                _ => panic!("there is no tierer"),
+            }
+        };
+        let (answer, ()) = tokio::join!(status(admin.clone()), async {
+            tokio::task::yield_now().await;
+            admin.set(Standing::Failed("no bucket".to_owned()));
+        });
+        assert_eq!(answer, (503, "no bucket".to_owned()), "not that it is starting");
+    }
 
     #[test]
     fn every_fault_names_its_option() {
