@@ -94,7 +94,7 @@ impl<'f> Frames<'_, 'f> {
                 told = grants.recv() => told.expect("this task has a sender"),
                 () = tokio::time::sleep_until(deadline) => break Ok(()),
                 () = tokio::time::sleep_until(look_at), if source.is_some() => {
-                    looking = self.begin_look_ahead(source.take().expect("it is there"), self.rest, at_hand);
+                    looking = self.begin_look_ahead(source.take().expect("it is there"), self.frames.rest(), at_hand);
                     if let Some(looking) = &mut looking {
                         self.let_pass(looking, |ledger| self.is_late(&late, ledger));
                     }
