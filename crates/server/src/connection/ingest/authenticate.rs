@@ -182,8 +182,8 @@ impl Active<'_> {
         self.stranger.frames == 0
     }
 
-    /// Handles the whole frame at the front of the buffer, of a peer that has not said who it is. What is behind it may have
-    /// moved to memory of just that length (invariant 4).
+    /// Handles the whole frame at the front of the buffer, of a peer that has not said who it is. The bytes behind it may
+    /// have moved to memory of just their length (invariant 4).
     pub(super) async fn authenticate_with_first(&mut self) -> Result<(), CloseReason> {
         let Some(payload) = self.buffer.frames().next_frame()? else { return Ok(()) };
         let (judged, len) = (judge(payload), LENGTH_PREFIX_SIZE_BYTES + payload.len());

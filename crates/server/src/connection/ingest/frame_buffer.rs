@@ -298,7 +298,7 @@ mod tests {
         out
     }
 
-    /// What the reader does between two reads, in bytes and frames.
+    /// A read, and what follows until the next one, in bytes and frames.
     #[derive(Debug, Clone, Copy)]
     struct Step {
         /// Read at most.

@@ -9,7 +9,7 @@ use crate::connection::activity::Received;
 use crate::connection::ingest::operations::Next;
 use crate::connection::request::{Reply, V3_ANSWER_BYTES};
 use crate::connection::slice_turns::SliceTurn;
-use crate::metadata_check::NotHeld;
+use crate::metadata_check::NotParked;
 use crate::shared::Shared;
 use bindery_engine::{Add, AdmissionGrant};
 use bindery_types::LedgerId;
@@ -318,7 +318,7 @@ impl<'a, 'f> Frames<'a, 'f> {
                 break;
             }
             if given < adds.len() {
-                self.park(shard, &adds[given..=given]);
+                self.park(shard, &adds[given]);
                 given += 1;
             }
         }
@@ -331,16 +331,30 @@ impl<'a, 'f> Frames<'a, 'f> {
     fn hand_over_run(&self, shard: usize, adds: &[Add<'f>], grant: Option<AdmissionGrant>) -> usize {
         let mut asks = Vec::new();
         let given = self.shared.engine.add_or_ask(shard, adds, grant, &mut asks);
-        asks.into_iter().for_each(|at| self.park(shard, &adds[at..=at]));
+        asks.into_iter().for_each(|at| self.park(shard, &adds[at]));
         given
     }
 
     /// Parks one add until metadata is checked, or refuses it.
-    fn park(&self, shard: usize, add: &[Add<'f>]) {
-        match self.shared.parked_adds.hold(self.shared, &add[0]) {
+    fn park(&self, shard: usize, add: &Add<'_>) {
+        let (engine, memory) = (&self.shared.engine, &self.shared.pools.inbound_large);
+        let parked = self.shared.parked_adds.park(engine, memory, add);
+        self.when_not_parked(shard, add, parked);
+    }
+
+    /// Refuses an add that found no room, behind a parked one of its key.
+    pub(super) fn park_refusal(&self, shard: usize, add: &Add<'_>) {
+        let parked = self.shared.parked_adds.park_refusal(add);
+        self.when_not_parked(shard, add, parked);
+    }
+
+    fn when_not_parked(&self, shard: usize, add: &Add<'_>, parked: Result<(), NotParked>) {
+        match parked {
             Ok(()) => {}
-            Err(NotHeld::Refused(refusal)) => self.shared.engine.refuse(shard, add, refusal),
-            Err(NotHeld::TooMany) => {
+            Err(NotParked::Refused(refusal)) => {
+                self.shared.engine.refuse(shard, std::slice::from_ref(add), refusal);
+            }
+            Err(NotParked::TooMany) => {
                 self.count_owed(-1);
                 self.connection.close();
             }

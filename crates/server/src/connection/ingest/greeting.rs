@@ -7,7 +7,7 @@ use super::{Active, CloseReason};
 pub(super) enum Greeting {
     /// All of them are handled.
     Over,
-    /// They are to be looked at again: a frame of them was handled, or more came.
+    /// Look again: a frame of them was handled, or more came.
     Again,
     /// A request, or a part of one.
     Request,

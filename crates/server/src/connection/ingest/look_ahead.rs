@@ -7,8 +7,9 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Adds of a ledger keep their order, those that wait for room and those that are kept here; FORCE and WRITE_LAC do not
-//!    overtake them (IB23, protocol reference, section 1.7). Kept frames keep their order.
+//! 1. [`LateAdds`] says what may pass: adds of a ledger keep their order, those that wait for room and those that are kept
+//!    here; FORCE and WRITE_LAC do not overtake them, nor are they overtaken by what depends on their ledger (IB23, protocol
+//!    reference, section 1.7). Kept frames keep their order.
 //! 2. A request that passes never waits: it has a promise for its answer, and room in the queue of reads. Without these
 //!    looking ahead stops, so a peer that does not read its answers is not read either.
 //! 3. Memory comes from a pool of its own, without waiting; without memory there is no looking ahead. A malformed frame is
@@ -21,14 +22,13 @@
 use super::CloseReason;
 use super::frame_buffer::FrameBuffer;
 use super::frames::Frames;
+use super::late_adds::LateAdds;
 use crate::connection::activity::Activity;
-use crate::connection::ingest::operations::Next;
+use crate::connection::ingest::operations::{Next, WriteLac};
 use crate::connection::request::{Reply, V3_ANSWER_BYTES};
 use crate::connection::transport::Inlet;
 use bindery_engine::Add;
-use bindery_types::LedgerId;
 use bindery_wire::Protocol;
-use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -68,8 +68,6 @@ pub(super) struct LookAhead<'o> {
     ahead: &'o mut FrameBuffer,
     /// Bytes that were examined, and stay.
     seen: usize,
-    /// Ledgers of adds that stay here, or that are at hand behind those that wait.
-    held: HashSet<LedgerId>,
     is_over: bool,
 }
 
@@ -89,13 +87,11 @@ impl LookAhead<'_> {
 }
 
 impl<'f> Frames<'_, 'f> {
-    /// Begins to look past the adds that wait, first at `rest`; `at_hand` is the ledger of what was decoded behind them.
-    /// `None` while there is no memory for it.
+    /// Begins to look past the adds that wait, first at `rest`. `None` while there is no memory for it.
     pub(super) fn begin_look_ahead<'o>(
         &self,
         source: &'o mut AheadSource<'_>,
         rest: &[u8],
-        at_hand: Option<LedgerId>,
     ) -> Option<LookAhead<'o>> {
         let AheadSource { socket, ahead } = source;
         if ahead.0.is_none() {
@@ -110,11 +106,11 @@ impl<'f> Frames<'_, 'f> {
             ahead.0 = Some(buffer);
         }
         let ahead = ahead.0.as_mut()?;
-        Some(LookAhead { socket, ahead, seen: 0, held: at_hand.into_iter().collect(), is_over: false })
+        Some(LookAhead { socket, ahead, seen: 0, is_over: false })
     }
 
-    /// Handles what may pass; `waits` says whether adds of a ledger are among those that wait for room.
-    pub(super) fn let_pass(&self, looking: &mut LookAhead<'_>, waits: impl Fn(LedgerId) -> bool) {
+    /// Handles what may pass the adds that wait for room.
+    pub(super) fn let_pass(&self, looking: &mut LookAhead<'_>, late: &mut LateAdds<'_>) {
         let mut passing = Frames::new(self.shared, self.connection, 0, looking.socket.arrived_ns());
         let mut stays: Vec<Range<usize>> = Vec::new();
         let mut frames = looking.ahead.frames();
@@ -140,7 +136,7 @@ impl<'f> Frames<'_, 'f> {
                 is_over = true;
                 break;
             }
-            let has_passed = passing.pass(payload, &mut looking.held, &waits);
+            let has_passed = passing.pass(payload, late);
             let Ok(has_passed) = has_passed else {
                 is_over = true;
                 break;
@@ -158,37 +154,37 @@ impl<'f> Frames<'_, 'f> {
     }
 
     /// True when the request was handled, false when it must stay.
-    fn pass(
-        &mut self,
-        payload: &'f [u8],
-        held: &mut HashSet<LedgerId>,
-        waits: impl Fn(LedgerId) -> bool,
-    ) -> Result<bool, CloseReason> {
+    fn pass(&mut self, payload: &'f [u8], late: &mut LateAdds<'_>) -> Result<bool, CloseReason> {
         let protocol = Protocol::of(payload);
-        let next = self.decode(payload)?;
-        let is_behind = |ledger: LedgerId| held.contains(&ledger) || waits(ledger);
-        let has_passed = match next {
+        let engine = &self.shared.engine;
+        let has_passed = match self.decode(payload)? {
             Next::Done => true,
             Next::Add(add) => {
-                let has_passed = add.is_recovery && !is_behind(add.ledger) && self.add_at_once(add);
+                let is_blocked = late.blocks(engine.shard_of(add.ledger), add.ledger);
+                let has_passed = add.is_recovery && !is_blocked && self.add_at_once(add);
                 if !has_passed {
-                    held.insert(add.ledger);
+                    late.keep(add.ledger);
                     // Until it is decoded again.
                     self.unpromise(Reply::of_origin(&add.origin).0.add_answer_bytes());
                 }
                 has_passed
             }
-            Next::WriteLac(txn, write) if !is_behind(write.ledger) => {
+            Next::WriteLac(_, WriteLac { ledger, .. }) | Next::Force(_, ledger)
+                if late.blocks(engine.shard_of(ledger), ledger) =>
+            {
+                late.keep(ledger);
+                false
+            }
+            Next::WriteLac(txn, write) => {
                 self.promise(V3_ANSWER_BYTES);
                 self.write_lac(txn, write);
                 true
             }
-            Next::Force(txn, ledger) if !is_behind(ledger) => {
+            Next::Force(txn, ledger) => {
                 self.promise(V3_ANSWER_BYTES);
                 self.force(txn, ledger);
                 true
             }
-            Next::WriteLac(..) | Next::Force(..) => false,
         };
         if has_passed {
             protocol.into_iter().for_each(|protocol| self.received.saw(protocol));
