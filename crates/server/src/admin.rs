@@ -659,7 +659,7 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_parked_adds", &[], shared.parked_adds.adds.get());
     out.counter("bindery_metadata_check_reads", &[], shared.parked_adds.reads.get());
     out.counter("bindery_metadata_check_failed", &[], shared.parked_adds.silent.get());
-    out.gauge("bindery_parked_adds_waiting", &[], gauge(shared.parked_adds.held() as u64));
+    out.gauge("bindery_parked_adds_waiting", &[], gauge(shared.parked_adds.parked() as u64));
     out.counter("bindery_flushes", &[], stats.flushes);
     out.counter("bindery_flushed_entries", &[], stats.flushed_entries);
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);

@@ -19,7 +19,7 @@
 //!    one task at a time.
 //!
 //! # Limits
-//! Parked adds: [`HELD_MAX`]; their bytes have a permit of the pool for large frames, without which an add is refused. As
+//! Parked adds: [`PARKED_MAX`]; their bytes have a permit of the pool for large frames, without which an add is refused. As
 //! many again, without their bytes, that must be refused behind one of their key. Reads under way: [`READS_MAX`].
 
 use crate::io_pool::IoPools;
@@ -31,7 +31,7 @@ use bindery_flow::{ByteBudget, Permit};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, MasterKey};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,8 +40,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Adds held at once; more are answered with too-many-requests.
-pub const HELD_MAX: usize = 4096;
+/// Adds parked at once; more are answered with too-many-requests.
+pub const PARKED_MAX: usize = 4096;
 /// Metadata reads under way.
 pub const READS_MAX: usize = 16;
 /// How long a verdict that refuses counts for other adds.
@@ -50,7 +50,7 @@ pub const VERDICT_TTL: Duration = Duration::from_secs(1);
 const KEPT_MAX: usize = 1024;
 
 /// An add with its own copy of the body.
-struct Held {
+struct Parked {
     /// It found no room and is refused when it comes to the front; without a body.
     is_refused: bool,
     origin: Origin,
@@ -63,7 +63,7 @@ struct Held {
     _permit: Option<Permit>,
 }
 
-impl Held {
+impl Parked {
     fn add(&self, ledger: LedgerId) -> Add<'_> {
         Add {
             origin: self.origin,
@@ -82,8 +82,8 @@ impl Held {
 struct Waiting {
     /// When the first of them came, or was left behind by the read before.
     since: Option<Instant>,
-    adds: Vec<Held>,
-    /// Keys held, or on their way to be placed: how many of each.
+    adds: Vec<Parked>,
+    /// Keys parked, or on their way to be placed: how many of each.
     keys: BTreeMap<EntryId, usize>,
 }
 
@@ -96,14 +96,14 @@ struct State {
 }
 
 impl State {
-    fn is_held(&self, add: &Add<'_>) -> bool {
+    fn is_behind(&self, add: &Add<'_>) -> bool {
         self.waiting.get(&add.ledger).is_some_and(|waiting| waiting.keys.contains_key(&add.entry))
     }
 }
 
 /// An add that cannot wait here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotHeld {
+pub enum NotParked {
     /// It is refused.
     Refused(Refusal),
     /// Nor be refused: that would pass one of its key, and too many of those wait already. No client gets here.
@@ -114,8 +114,8 @@ pub enum NotHeld {
 #[derive(Default)]
 pub struct ParkedAdds {
     state: Mutex<State>,
-    /// Adds held, or on their way to be placed; changed under the lock of the state.
-    held: AtomicUsize,
+    /// Adds parked, or on their way to be placed; changed under the lock of the state.
+    parked: AtomicUsize,
     wake: Notify,
     /// Adds that waited.
     pub adds: Counter,
@@ -129,11 +129,11 @@ impl ParkedAdds {
     /// How many of `adds`, from the first, have no older add of their key parked here.
     pub fn free_run(&self, adds: &[Add<'_>]) -> usize {
         // A parked add of the same connection came before, by the same task.
-        if self.held() == 0 {
+        if self.parked() == 0 {
             return adds.len();
         }
         let state = self.state.lock();
-        let is_behind = |add: &Add<'_>| state.is_held(add);
+        let is_behind = |add: &Add<'_>| state.is_behind(add);
         adds.iter().position(is_behind).unwrap_or(adds.len())
     }
 
@@ -141,29 +141,54 @@ impl ParkedAdds {
     ///
     /// # Errors
     /// There is no room: refuse it with this, or close its connection.
-    pub fn park(&self, engine: &Engine, memory: &ByteBudget, add: &Add<'_>) -> Result<(), NotHeld> {
+    pub fn park(&self, engine: &Engine, memory: &ByteBudget, add: &Add<'_>) -> Result<(), NotParked> {
         let permit = memory.try_acquire(add.body.len() as u64);
         let now = Instant::now();
-        let mut state = self.state.lock();
-        let is_behind = state.is_held(add);
+        let state = self.state.lock();
+        let is_behind = state.is_behind(add);
         // A verdict that refuses writers may be all that a recovery needs, and then it must be fresh.
         if let Some((verdict, read)) = state.kept.get(&add.ledger)
             && !is_behind
             && now.duration_since(*read) < VERDICT_TTL
             && (!add.is_recovery || *verdict == MetadataVerdict::Absent)
         {
-            engine.on_verdict(add.ledger, add.key, add.is_recovery, *verdict).map_err(NotHeld::Refused)?;
+            engine.on_verdict(add.ledger, add.key, add.is_recovery, *verdict).map_err(NotParked::Refused)?;
         }
-        let held = self.held();
-        let is_refused = permit.is_none() || held >= HELD_MAX;
-        match (is_refused, is_behind) {
-            (true, false) => return Err(NotHeld::Refused(Refusal::TooManyRequests)),
-            (true, true) if held >= 2 * HELD_MAX => return Err(NotHeld::TooMany),
-            _ => {}
+        let permit = permit.filter(|_| self.parked() < PARKED_MAX);
+        if permit.is_none() && !is_behind {
+            return Err(NotParked::Refused(Refusal::TooManyRequests));
         }
-        self.held.store(held + 1, Ordering::Release);
+        self.insert(state, add, permit, now)
+    }
+
+    /// Parks the refusal of an add that found no room, behind an older one of its key.
+    ///
+    /// # Errors
+    /// None of its key is parked here any more: refuse it with this, through its shard; or close its connection.
+    pub fn park_refusal(&self, add: &Add<'_>) -> Result<(), NotParked> {
+        let state = self.state.lock();
+        if !state.is_behind(add) {
+            return Err(NotParked::Refused(Refusal::TooManyRequests));
+        }
+        self.insert(state, add, None, Instant::now())
+    }
+
+    /// Adds a copy to the end of the line of its ledger; without a permit it has no body, and is refused there.
+    fn insert(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        add: &Add<'_>,
+        permit: Option<Permit>,
+        now: Instant,
+    ) -> Result<(), NotParked> {
+        let parked = self.parked();
+        let is_refused = permit.is_none();
+        if is_refused && parked >= 2 * PARKED_MAX {
+            return Err(NotParked::TooMany);
+        }
+        self.parked.store(parked + 1, Ordering::Release);
         self.adds.add(1);
-        let held = Held {
+        let parked = Parked {
             is_refused,
             origin: add.origin,
             entry: add.entry,
@@ -172,13 +197,13 @@ impl ParkedAdds {
             body: if is_refused { Vec::new() } else { add.body.to_vec() },
             is_recovery: add.is_recovery,
             is_high_priority: add.is_high_priority,
-            _permit: permit.filter(|_| !is_refused),
+            _permit: permit,
         };
         let is_first = !state.waiting.contains_key(&add.ledger);
         let waiting = state.waiting.entry(add.ledger).or_default();
         waiting.since.get_or_insert(now);
         *waiting.keys.entry(add.entry).or_default() += 1;
-        waiting.adds.push(held);
+        waiting.adds.push(parked);
         if is_first {
             state.queue.push_back(add.ledger);
             drop(state);
@@ -187,9 +212,9 @@ impl ParkedAdds {
         Ok(())
     }
 
-    /// Adds held now, those on their way to be placed included.
-    pub fn held(&self) -> usize {
-        self.held.load(Ordering::Acquire)
+    /// Adds parked now, those on their way to be placed included.
+    pub fn parked(&self) -> usize {
+        self.parked.load(Ordering::Acquire)
     }
 
     /// The next ledger whose metadata is to be read, and since when its first add waits.
@@ -202,7 +227,7 @@ impl ParkedAdds {
 
     /// Takes out the adds that came before the read of `ledger` began; later ones wait for another read, which begins
     /// when these are placed ([`ParkedAdds::placed`]).
-    fn settle(&self, ledger: LedgerId, begun: Begun, verdict: MetadataVerdict) -> Vec<Held> {
+    fn settle(&self, ledger: LedgerId, begun: Begun, verdict: MetadataVerdict) -> Vec<Parked> {
         let mut state = self.state.lock();
         if !matches!(verdict, MetadataVerdict::OpenHere | MetadataVerdict::Silent) {
             if state.kept.len() >= KEPT_MAX {
@@ -211,20 +236,20 @@ impl ParkedAdds {
             state.kept.insert(ledger, (verdict, begun.at));
         }
         let Some(waiting) = state.waiting.get_mut(&ledger) else { return Vec::new() };
-        let adds: Vec<Held> = waiting.adds.drain(..begun.adds.min(waiting.adds.len())).collect();
+        let adds: Vec<Parked> = waiting.adds.drain(..begun.adds.min(waiting.adds.len())).collect();
         waiting.since = (!waiting.adds.is_empty()).then(Instant::now);
         adds
     }
 
     /// These are in the hands of their shard: later ones of their keys may follow.
-    fn placed(&self, ledger: LedgerId, adds: &[Held]) {
+    fn placed(&self, ledger: LedgerId, adds: &[Parked]) {
         let mut state = self.state.lock();
         let Some(waiting) = state.waiting.get_mut(&ledger) else { return };
-        for held in adds {
-            if let Some(count) = waiting.keys.get_mut(&held.entry) {
+        for parked in adds {
+            if let Some(count) = waiting.keys.get_mut(&parked.entry) {
                 *count -= 1;
                 if *count == 0 {
-                    waiting.keys.remove(&held.entry);
+                    waiting.keys.remove(&parked.entry);
                 }
             }
         }
@@ -234,7 +259,7 @@ impl ParkedAdds {
         } else {
             state.queue.push_back(ledger);
         }
-        self.held.fetch_sub(adds.len(), Ordering::Release);
+        self.parked.fetch_sub(adds.len(), Ordering::Release);
         drop(state);
         if !is_empty {
             self.wake.notify_one();
@@ -355,49 +380,49 @@ struct Placing {
 }
 
 /// Places adds in their order, or refuses them.
-async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Held>, verdict: MetadataVerdict) {
+async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: MetadataVerdict) {
     let deadline = Instant::now() + placing.admission_deadline;
-    for held in &adds {
-        let outcome = match placing.engine.on_verdict(ledger, held.key, held.is_recovery, verdict) {
-            _ if held.is_refused => Err(Refusal::TooManyRequests),
-            Ok(()) if is_stored(&placing, ledger, held, deadline).await => Ok(()),
-            Ok(()) => offer(&placing.engine, ledger, held, deadline).await,
+    for parked in &adds {
+        let outcome = match placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, verdict) {
+            _ if parked.is_refused => Err(Refusal::TooManyRequests),
+            Ok(()) if is_stored(&placing, ledger, parked, deadline).await => Ok(()),
+            Ok(()) => offer(&placing.engine, ledger, parked, deadline).await,
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = outcome {
-            placing.engine.refuse(placing.engine.shard_of(ledger), &[held.add(ledger)], refusal);
+            placing.engine.refuse(placing.engine.shard_of(ledger), &[parked.add(ledger)], refusal);
         }
     }
     placing.parked.placed(ledger, &adds);
 }
 
 /// True when the add was acknowledged, because a copy on disk is the same. One that cannot be read in time is none.
-async fn is_stored(placing: &Placing, ledger: LedgerId, held: &Held, deadline: Instant) -> bool {
-    let add = held.add(ledger);
+async fn is_stored(placing: &Placing, ledger: LedgerId, parked: &Parked, deadline: Instant) -> bool {
+    let add = parked.add(ledger);
     let Some(copy) = placing.engine.copy_on_disk(&add) else { return false };
     let loaded = async {
         let place = placing.io.of_directory(copy.directory());
-        let slot = placing.io.slot(place, ReadClass::Priority, held.body.len() as u64).await;
+        let slot = placing.io.slot(place, ReadClass::Priority, parked.body.len() as u64).await;
         let (told, loaded) = oneshot::channel();
         // After the deadline the receiver is gone.
         placing.io.run(slot, None::<fn()>, move || drop(told.send(copy.load())));
         loaded.await
     };
     let stored = tokio::time::timeout_at(deadline, loaded).await;
-    matches!(stored, Ok(Ok(Ok(stored))) if stored == held.body) && placing.engine.confirm(&add)
+    matches!(stored, Ok(Ok(Ok(stored))) if stored == parked.body) && placing.engine.confirm(&add)
 }
 
 /// Offers an add until there is room for it; then its answer comes as any other's.
 async fn offer(
     engine: &Arc<Engine>,
     ledger: LedgerId,
-    held: &Held,
+    parked: &Parked,
     deadline: Instant,
 ) -> Result<(), Refusal> {
     let shard = engine.shard_of(ledger);
     let mut grant: Option<AdmissionGrant> = None;
     loop {
-        let adds = [held.add(ledger)];
+        let adds = [parked.add(ledger)];
         let taken = match grant.take() {
             Some(grant) => engine.add_batch_with(shard, &adds, grant),
             None => engine.add_batch(shard, &adds),

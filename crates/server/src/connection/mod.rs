@@ -45,6 +45,7 @@ use crate::tier::Arrival;
 use activity::Activity;
 use bindery_engine::Refusal;
 use bindery_wire::ErrorCode;
+use bindery_wire::frame::FrameTooLarge;
 use output::outbox::{Flush, Outbox};
 use output::peer_time::PeerTime;
 use parking_lot::Mutex;
@@ -144,6 +145,12 @@ pub enum CloseReason {
     /// This side closed it: shutdown, or the other task ended first.
     #[error("closed by this bookie")]
     Ours,
+}
+
+impl From<FrameTooLarge> for CloseReason {
+    fn from(error: FrameTooLarge) -> CloseReason {
+        CloseReason::BadFrame(error.to_string())
+    }
 }
 
 impl Connection {

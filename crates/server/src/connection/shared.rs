@@ -6,13 +6,13 @@ use crate::io_pool::IoPools;
 use crate::limits::Limits;
 use crate::log_limit::LogLimit;
 use crate::memory::Pools;
-use crate::metadata_check::{NotHeld, ParkedAdds};
+use crate::metadata_check::ParkedAdds;
 use crate::metrics::Metrics;
 use crate::pressure::Pressure;
 use crate::tier::Tier;
 use crate::tls::Tls;
 use crate::volumes::Volumes;
-use bindery_engine::{Add, Engine};
+use bindery_engine::Engine;
 use bindery_io::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -68,16 +68,6 @@ impl Shared {
     /// The connection of this number, unless it is closed.
     pub fn connection(&self, id: u64) -> Option<Arc<Connection>> {
         self.connections.get(id)
-    }
-}
-
-impl ParkedAdds {
-    /// As [`ParkedAdds::park`], with the engine and the memory of a bookie.
-    ///
-    /// # Errors
-    /// As those of [`ParkedAdds::park`].
-    pub fn hold(&self, shared: &Shared, add: &Add<'_>) -> Result<(), NotHeld> {
-        self.park(&shared.engine, &shared.pools.inbound_large, add)
     }
 }
 

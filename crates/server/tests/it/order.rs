@@ -26,6 +26,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// Long enough to see what does not wait for it.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -249,52 +250,104 @@ async fn a_refusal_at_once_stays_behind_an_older_add_of_its_key() {
     bookie.stop().await;
 }
 
+async fn set_limbo(bookie: &Bookie, id: i64) {
+    let (told, marked) = oneshot::channel();
+    let waiter = Box::new(move |outcome| assert!(told.send(outcome).is_ok()));
+    bookie.shared.engine.set_limbo(ledger(id), true, waiter);
+    marked.await.unwrap().unwrap();
+}
+
+/// The check of metadata, where ledger 1 is open on this bookie.
+struct Checking {
+    stop: Arc<Latch>,
+    task: JoinHandle<()>,
+}
+
+impl Checking {
+    async fn begin(bookie: &Bookie) -> Checking {
+        let layout = open(&cluster().await).await;
+        layout.ledgers().create(ledger(1), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
+        let bookie_id = BookieId::new("bookie-0").unwrap();
+        let stop = Arc::new(Latch::default());
+        let shared = &bookie.shared;
+        let checker = MetadataChecker {
+            parked: shared.parked_adds.clone(),
+            engine: shared.engine.clone(),
+            io: shared.io.clone(),
+            admission_deadline: shared.limits.admission_deadline,
+            layout,
+            bookie_id,
+        };
+        Checking { stop: stop.clone(), task: tokio::spawn(checker.run(stop)) }
+    }
+
+    async fn end(self) {
+        self.stop.set();
+        self.task.await.unwrap();
+    }
+}
+
 /// IB23: an add that waits for a check of metadata is not passed by a later one of its key, though the ledger was
 /// vouched for in between; nor by one that finds no memory to wait in. Later ones of other keys do not wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     let bookie = start(limits(DEADLINE)).await;
     let engine = &bookie.shared.engine;
-    let (told, marked) = oneshot::channel();
-    let waiter = Box::new(move |outcome| assert!(told.send(outcome).is_ok()));
-    engine.set_limbo(ledger(1), true, waiter);
-    marked.await.unwrap().unwrap();
+    set_limbo(&bookie, 1).await;
     let mut client = Client::new(&bookie).await;
     client.send(&add(1, 0, ORDINARY)).await;
-    let held = || bookie.shared.parked_adds.held();
-    until(|| held() == 1).await;
+    let parked = || bookie.shared.parked_adds.parked();
+    until(|| parked() == 1).await;
     engine.on_verdict(ledger(1), KEY, false, MetadataVerdict::OpenHere).unwrap();
     // Of another key; then all memory is taken.
     client.send(&add_frame(1, 0, 100, ORDINARY, OTHER_KEY)).await;
-    until(|| held() == 2).await;
+    until(|| parked() == 2).await;
     let pool = &bookie.shared.pools.inbound_large;
     let all = pool.try_acquire(pool.gauge().capacity - pool.gauge().used).unwrap();
     client.send(&add(1, 0, ORDINARY)).await;
     client.send(&add(1, 1, ORDINARY)).await;
     assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 1));
-    assert_eq!(held(), 3);
+    assert_eq!(parked(), 3);
 
-    let layout = open(&cluster().await).await;
-    layout.ledgers().create(ledger(1), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
-    let bookie_id = BookieId::new("bookie-0").unwrap();
-    let stop = Arc::new(Latch::default());
-    let shared = &bookie.shared;
-    let reader = MetadataChecker {
-        parked: shared.parked_adds.clone(),
-        engine: shared.engine.clone(),
-        io: shared.io.clone(),
-        admission_deadline: shared.limits.admission_deadline,
-        layout,
-        bookie_id,
-    };
-    let reading = tokio::spawn(reader.run(stop.clone()));
+    let checking = Checking::begin(&bookie).await;
     for code in [ErrorCode::Ok, ErrorCode::Unauthorized, ErrorCode::TooManyRequests] {
         assert_eq!(client.next_v2().await, OwnedV2::Add(code, 1, 0));
     }
-    until(|| held() == 0).await;
-    stop.set();
-    reading.await.unwrap();
+    until(|| parked() == 0).await;
+    checking.end().await;
     drop(all);
+    bookie.stop().await;
+}
+
+/// IB23: an add that finds no room is not refused ahead of an older one of its key that waits for a check of metadata. One of
+/// another ledger is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_for_want_of_room_does_not_pass_an_add_of_its_key_that_waits_for_a_word() {
+    let age_max = Duration::from_millis(300);
+    let bookie = start(Limits { request_age_max: age_max, ..limits(DEADLINE) }).await;
+    let (one, two) = neighbours(&bookie);
+    set_limbo(&bookie, one).await;
+    let mut client = Client::new(&bookie).await;
+    client.send(&add(one, 0, ORDINARY)).await;
+    let parked = || bookie.shared.parked_adds.parked();
+    until(|| parked() == 1).await;
+
+    let turn = all_room(&bookie, one).await;
+    // The first has no room, and the second is behind it.
+    client.send(&[add(two, 0, ORDINARY), add(one, 0, ORDINARY)].concat()).await;
+    until(|| bookie.shared.metrics.add_rejected.get() == 2).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::TooManyRequests, two, 0));
+    assert_eq!(parked(), 2);
+    drop(turn);
+
+    let checking = Checking::begin(&bookie).await;
+    for code in [ErrorCode::Ok, ErrorCode::TooManyRequests] {
+        assert_eq!(client.next_v2().await, OwnedV2::Add(code, one, 0));
+    }
+    until(|| parked() == 0).await;
+    // Counted behind the answers.
+    until(|| bookie.shared.metrics.adds_in_progress.get() == 0).await;
+    checking.end().await;
     bookie.stop().await;
 }
 

@@ -19,11 +19,10 @@
 
 use super::{Active, CloseReason};
 use crate::auth::{Auth, Exchange, Failure, Plugin, Progress};
-use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
+use bindery_wire::frame::LENGTH_PREFIX_SIZE_BYTES;
 use bindery_wire::v3::{self, Operation, proto, response};
 use bindery_wire::{ErrorCode, Protocol, v2};
 use bytes::{Bytes, BytesMut};
-use std::ops::Range;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -183,29 +182,21 @@ impl Active<'_> {
         self.stranger.frames == 0
     }
 
-    /// Handles the whole frame at the front of the bytes `here`, of a peer that has not said who it is; returns the place of what is
-    /// behind it, which may have moved to a buffer of just that length (invariant 4).
-    pub(super) async fn authenticate_with(
-        &mut self,
-        here: Range<usize>,
-    ) -> Result<Range<usize>, CloseReason> {
-        let data = &self.base[here.clone()];
-        let (judged, len) = match frame::split(data, self.shared.limits.frame) {
-            Ok(Split::Frame(payload)) => (judge(&data[payload.clone()]), payload.end),
-            Ok(Split::Incomplete { .. }) => return Ok(here),
-            Err(error) => return Err(CloseReason::BadFrame(error.to_string())),
-        };
+    /// Handles the whole frame at the front of the buffer, of a peer that has not said who it is. The bytes behind it may
+    /// have moved to memory of just their length (invariant 4).
+    pub(super) async fn authenticate_with_first(&mut self) -> Result<(), CloseReason> {
+        let Some(payload) = self.buffer.frames().next_frame()? else { return Ok(()) };
+        let (judged, len) = (judge(payload), LENGTH_PREFIX_SIZE_BYTES + payload.len());
+        self.buffer.skip(len);
         let is_tls = self.connection.transport.is_tls();
-        let mut behind = here.start + len..here.end;
-        self.authenticate(judged, is_tls, &mut behind).await?;
-        Ok(behind)
+        self.authenticate(judged, is_tls).await
     }
 
     /// Answers the frame of AUTH that came in plain text, before the handshake that is over now.
     pub(super) async fn answer_early_auth(&mut self, payload: &[u8]) -> Result<(), CloseReason> {
         let judged = judge(payload);
         if self.is_unauthenticated() {
-            return self.authenticate(judged, false, &mut (0..0)).await;
+            return self.authenticate(judged, false).await;
         }
         match judged? {
             // As any AUTH where no login is needed any more.
@@ -223,7 +214,7 @@ impl Active<'_> {
         }
     }
 
-    /// Handles a frame, which came inside TLS or not; `behind` is the place of what came behind it in the buffer.
+    /// Handles a frame, which came inside TLS or not, and is not in the buffer any more.
     ///
     /// # Errors
     /// The connection ends.
@@ -231,7 +222,6 @@ impl Active<'_> {
         &mut self,
         judged: Result<Verdict, CloseReason>,
         is_tls: bool,
-        behind: &mut Range<usize>,
     ) -> Result<(), CloseReason> {
         let Some(auth) = self.gatekeeper() else { return Ok(()) };
         self.stranger.frames += 1;
@@ -258,20 +248,12 @@ impl Active<'_> {
                 let token = payload.to_vec();
                 drop(payload);
                 if plugin.is_slow() {
-                    self.keep_only(token.len(), behind);
+                    // All memory but for this message and for what came behind it (invariant 4).
+                    self.keep_only(token.len());
                 }
                 self.on_auth(&auth, reply, (name, plugin), &token).await
             }
         }
-    }
-
-    /// Gives back all memory but for a message of this length, and for the bytes `behind` it (invariant 4).
-    fn keep_only(&mut self, message: usize, behind: &mut Range<usize>) {
-        // A stranger's buffer is no other's; this drops it.
-        self.base = self.base[behind.clone()].to_vec();
-        *behind = 0..self.base.len();
-        self.lease.shrink_to((self.base.len() + message) as u64);
-        self.connection.activity.holds_inbound(self.lease.bytes());
     }
 
     async fn on_auth(
@@ -321,11 +303,12 @@ impl Active<'_> {
         }
     }
 
-    /// Refuses a frame that is longer than a stranger's buffer, by its beginning (invariant 3).
-    pub(super) async fn refuse_long(&mut self, frame: &[u8]) -> CloseReason {
+    /// Refuses the frame in the buffer, which is longer than that of a stranger, by its beginning (invariant 3).
+    pub(super) async fn refuse_long(&mut self) -> CloseReason {
         let Some(auth) = self.gatekeeper() else { return CloseReason::Ours };
         let reason = self.not_let_in(&auth, None, "a long request before authentication");
-        match frame.get(LENGTH_PREFIX_SIZE_BYTES..).and_then(refusal_of_head) {
+        let head = self.buffer.bytes().get(LENGTH_PREFIX_SIZE_BYTES..);
+        match head.and_then(refusal_of_head) {
             Some(refusal) => self.answer_plainly(&refusal).await.err().unwrap_or(reason),
             None => reason,
         }

@@ -1,5 +1,6 @@
 //! The frames of one read, on their way to the engine and the queue of reads.
 
+use super::frame_buffer::FrameCursor;
 use super::look_ahead::AheadSource;
 use super::{CREDIT_STEP, CloseReason, batches, late_adds};
 use crate::auth::{Need, Rights};
@@ -8,12 +9,11 @@ use crate::connection::activity::Received;
 use crate::connection::ingest::operations::Next;
 use crate::connection::request::{Reply, V3_ANSWER_BYTES};
 use crate::connection::slice_turns::SliceTurn;
-use crate::metadata_check::NotHeld;
+use crate::metadata_check::NotParked;
 use crate::shared::Shared;
 use bindery_engine::{Add, AdmissionGrant};
 use bindery_types::LedgerId;
 use bindery_wire::Protocol;
-use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,8 +23,6 @@ pub(super) struct Handled {
     pub(super) used: usize,
     /// Room for answers that they took.
     pub(super) promised: usize,
-    /// Bytes that the next one lacks, as far as is known.
-    pub(super) missing: usize,
     /// The next one is here, and there is no room for its answer.
     pub(super) lacks_room: bool,
     /// When these came.
@@ -60,7 +58,7 @@ pub(in crate::connection) struct Frames<'a, 'f> {
     /// Adds may keep what they are in while they wait for room (reader invariant 8).
     pub(super) may_keep: bool,
     /// What is not decoded yet.
-    pub(super) rest: &'f [u8],
+    pub(super) frames: FrameCursor<'f>,
     /// To what comes while adds wait.
     pub(super) source: Option<AheadSource<'a>>,
 }
@@ -87,70 +85,58 @@ impl<'a, 'f> Frames<'a, 'f> {
             turn: None,
             read_room: 0,
             may_keep: true,
-            rest: &[],
+            frames: FrameCursor::empty(shared.limits.frame),
             source: None,
         }
     }
 
-    /// Handles all whole frames of `data` that there is room to answer, up to the first add if that may not keep it. If
-    /// adds had to wait long, the rest of it is ahead ([`super::look_ahead`]).
-    pub(super) async fn handle(mut self, data: &'f [u8]) -> Result<Handled, CloseReason> {
-        let (mut at, mut lacks_room, mut is_at_add) = (0, false, false);
-        self.rest = data;
-        let missing = loop {
-            match frame::split(self.rest, self.shared.limits.frame) {
-                Err(error) => return Err(CloseReason::BadFrame(error.to_string())),
-                Ok(Split::Incomplete { missing }) => break missing,
-                Ok(Split::Frame(_)) if !self.may_decode() => {
-                    lacks_room = true;
-                    break 0;
+    /// Handles all whole frames that there is room to answer, up to the first add if that may not keep what it is in. If
+    /// adds had to wait long, the rest is ahead ([`super::look_ahead`]).
+    pub(super) async fn handle(mut self, frames: FrameCursor<'f>) -> Result<Handled, CloseReason> {
+        self.frames = frames;
+        let (mut lacks_room, mut is_at_add) = (false, false);
+        while let Some(payload) = self.frames.next_frame()? {
+            if !self.may_decode() {
+                lacks_room = true;
+                break;
+            }
+            Protocol::of(payload).into_iter().for_each(|protocol| self.received.saw(protocol));
+            let next = self.decode(payload)?;
+            if let Next::Add(add) = &next
+                && !self.may_keep
+            {
+                // Until it is decoded again.
+                self.unpromise(Reply::of_origin(&add.origin).0.add_answer_bytes());
+                is_at_add = true;
+                break;
+            }
+            self.frames.pass(payload);
+            match next {
+                Next::Done => {}
+                Next::Add(add) => self.add(add).await?,
+                Next::WriteLac(txn, write) => {
+                    self.promise(V3_ANSWER_BYTES);
+                    self.submit_of(write.ledger).await?;
+                    self.write_lac(txn, write);
                 }
-                Ok(Split::Frame(payload)) => {
-                    let (frame, begin) = (at, at + payload.start);
-                    at += payload.end;
-                    self.rest = &data[at..];
-                    let payload = &data[begin..at];
-                    Protocol::of(payload).into_iter().for_each(|protocol| self.received.saw(protocol));
-                    match self.decode(payload)? {
-                        Next::Done => {}
-                        Next::Add(add) if !self.may_keep => {
-                            // Until it is decoded again.
-                            self.unpromise(Reply::of_origin(&add.origin).0.add_answer_bytes());
-                            (at, is_at_add) = (frame, true);
-                            break 0;
-                        }
-                        Next::Add(add) => self.add(add).await?,
-                        Next::WriteLac(txn, write) => {
-                            self.promise(V3_ANSWER_BYTES);
-                            self.submit_of(write.ledger).await?;
-                            self.write_lac(txn, write);
-                        }
-                        Next::Force(txn, ledger) => {
-                            self.promise(V3_ANSWER_BYTES);
-                            self.submit_of(ledger).await?;
-                            self.force(txn, ledger);
-                        }
-                    }
-                    if self.is_rest_ahead() {
-                        break 0;
-                    }
+                Next::Force(txn, ledger) => {
+                    self.promise(V3_ANSWER_BYTES);
+                    self.submit_of(ledger).await?;
+                    self.force(txn, ledger);
                 }
             }
-        };
+            if self.is_rest_ahead() {
+                break;
+            }
+        }
         self.submit().await?;
         let is_rest_ahead = self.is_rest_ahead();
-        // An incomplete prefix lacks the rest of itself, and then at least nothing.
-        debug_assert!(
-            is_rest_ahead
-                || lacks_room
-                || is_at_add
-                || missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES)
-        );
-        let used = if is_rest_ahead { data.len() } else { at };
+        let passed = self.frames.passed();
+        let used = if is_rest_ahead { self.frames.len() } else { passed };
         let lacks_room = lacks_room && !is_rest_ahead;
         let (promised, received_ns, turn) = (self.promised, self.received_ns, self.turn.take());
-        self.finish(at);
-        Ok(Handled { used, promised, missing, lacks_room, received_ns, is_at_add, turn })
+        self.finish(passed);
+        Ok(Handled { used, promised, lacks_room, received_ns, is_at_add, turn })
     }
 
     /// All is handled that will be, in `bytes` of frames.
@@ -332,7 +318,7 @@ impl<'a, 'f> Frames<'a, 'f> {
                 break;
             }
             if given < adds.len() {
-                self.park(shard, &adds[given..=given]);
+                self.park(shard, &adds[given]);
                 given += 1;
             }
         }
@@ -345,16 +331,30 @@ impl<'a, 'f> Frames<'a, 'f> {
     fn hand_over_run(&self, shard: usize, adds: &[Add<'f>], grant: Option<AdmissionGrant>) -> usize {
         let mut asks = Vec::new();
         let given = self.shared.engine.add_or_ask(shard, adds, grant, &mut asks);
-        asks.into_iter().for_each(|at| self.park(shard, &adds[at..=at]));
+        asks.into_iter().for_each(|at| self.park(shard, &adds[at]));
         given
     }
 
     /// Parks one add until metadata is checked, or refuses it.
-    fn park(&self, shard: usize, add: &[Add<'f>]) {
-        match self.shared.parked_adds.hold(self.shared, &add[0]) {
+    fn park(&self, shard: usize, add: &Add<'_>) {
+        let (engine, memory) = (&self.shared.engine, &self.shared.pools.inbound_large);
+        let parked = self.shared.parked_adds.park(engine, memory, add);
+        self.when_not_parked(shard, add, parked);
+    }
+
+    /// Refuses an add that found no room, behind a parked one of its key.
+    pub(super) fn park_refusal(&self, shard: usize, add: &Add<'_>) {
+        let parked = self.shared.parked_adds.park_refusal(add);
+        self.when_not_parked(shard, add, parked);
+    }
+
+    fn when_not_parked(&self, shard: usize, add: &Add<'_>, parked: Result<(), NotParked>) {
+        match parked {
             Ok(()) => {}
-            Err(NotHeld::Refused(refusal)) => self.shared.engine.refuse(shard, add, refusal),
-            Err(NotHeld::TooMany) => {
+            Err(NotParked::Refused(refusal)) => {
+                self.shared.engine.refuse(shard, std::slice::from_ref(add), refusal);
+            }
+            Err(NotParked::TooMany) => {
                 self.count_owed(-1);
                 self.connection.close();
             }

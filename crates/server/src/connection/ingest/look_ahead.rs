@@ -7,8 +7,9 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Adds of a ledger keep their order, those that wait for room and those that are kept here; FORCE and WRITE_LAC do not
-//!    overtake them (IB23, protocol reference, section 1.7). Kept frames keep their order.
+//! 1. [`LateAdds`] says what may pass: adds of a ledger keep their order, those that wait for room and those that are kept
+//!    here; FORCE and WRITE_LAC do not overtake them, nor are they overtaken by what depends on their ledger (IB23, protocol
+//!    reference, section 1.7). Kept frames keep their order.
 //! 2. A request that passes never waits: it has a promise for its answer, and room in the queue of reads. Without these
 //!    looking ahead stops, so a peer that does not read its answers is not read either.
 //! 3. Memory comes from a pool of its own, without waiting; without memory there is no looking ahead. A malformed frame is
@@ -19,17 +20,15 @@
 //! [`PATIENCE`], so that it does not shorten batches that wait for the next group.
 
 use super::CloseReason;
+use super::frame_buffer::FrameBuffer;
 use super::frames::Frames;
+use super::late_adds::LateAdds;
 use crate::connection::activity::Activity;
-use crate::connection::ingest::operations::Next;
+use crate::connection::ingest::operations::{Next, WriteLac};
 use crate::connection::request::{Reply, V3_ANSWER_BYTES};
 use crate::connection::transport::Inlet;
 use bindery_engine::Add;
-use bindery_flow::Permit;
-use bindery_types::LedgerId;
 use bindery_wire::Protocol;
-use bindery_wire::frame::{self, Split};
-use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -40,29 +39,20 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Bytes read ahead: whole frames that are kept, then bytes not looked at yet, which may end in a part of a frame.
 #[derive(Default)]
-pub(super) struct Ahead {
-    /// All of it memory to read into.
-    bytes: Vec<u8>,
-    filled: usize,
-    /// While it is in use.
-    permit: Option<Permit>,
-}
+pub(super) struct Ahead(Option<FrameBuffer>);
 
 impl Ahead {
     /// True from when something was read until it was moved back.
     pub(super) fn is_in_use(&self) -> bool {
-        self.permit.is_some()
+        self.0.is_some()
     }
 
-    /// Moves what is here to the beginning of the read buffer, and gives the memory back.
-    pub(super) fn move_to(&mut self, base: &mut [u8], activity: &Activity) -> usize {
-        let Some(permit) = self.permit.take() else { return 0 };
-        let filled = std::mem::take(&mut self.filled);
-        base[..filled].copy_from_slice(&self.bytes[..filled]);
-        self.bytes = Vec::new();
-        drop(permit);
+    /// Moves what is here to the read buffer, which is empty, and gives the memory back.
+    pub(super) fn move_to(&mut self, buffer: &mut FrameBuffer, activity: &Activity) {
+        let Some(mut ahead) = self.0.take() else { return };
+        buffer.take_from(&mut ahead);
+        drop(ahead);
         activity.holds_ahead(0);
-        filled
     }
 }
 
@@ -73,88 +63,68 @@ pub(super) struct AheadSource<'a> {
 }
 
 /// The look ahead of one wait.
-pub(super) struct LookAhead<'o, 'a> {
-    source: &'o mut AheadSource<'a>,
+pub(super) struct LookAhead<'o> {
+    socket: &'o mut Inlet,
+    ahead: &'o mut FrameBuffer,
     /// Bytes that were examined, and stay.
     seen: usize,
-    /// Ledgers of adds that stay here, or that are at hand behind those that wait.
-    held: HashSet<LedgerId>,
     is_over: bool,
 }
 
-impl LookAhead<'_, '_> {
-    /// True when there is room to read into, and a reason to.
-    fn wants_more(&self) -> bool {
-        !self.is_over && self.source.ahead.filled < self.source.ahead.bytes.len()
-    }
-
+impl LookAhead<'_> {
     /// Reads some more. Cancel safe; for ever when there is nothing to be read.
     pub(super) async fn read(looking: Option<&mut Self>) {
-        let Some(looking) = looking.filter(|looking| looking.wants_more()) else {
+        let wants_more = |looking: &&mut Self| !looking.is_over && looking.ahead.has_space();
+        let Some(looking) = looking.filter(wants_more) else {
             return std::future::pending().await;
         };
-        let ahead = &mut *looking.source.ahead;
-        match looking.source.socket.read(&mut ahead.bytes[ahead.filled..]).await {
+        match looking.socket.read(looking.ahead.space(usize::MAX)).await {
             // The reader finds the end again.
             Ok(0) | Err(_) => looking.is_over = true,
-            Ok(read) => ahead.filled += read,
+            Ok(read) => looking.ahead.filled(read),
         }
-    }
-
-    /// Closes the gaps between the frames that stay.
-    fn compact(&mut self, stays: &[Range<usize>], looked_at: usize) {
-        let (ahead, begin) = (&mut *self.source.ahead, self.seen);
-        for range in stays {
-            ahead.bytes.copy_within(begin + range.start..begin + range.end, self.seen);
-            self.seen += range.len();
-        }
-        let rest = begin + looked_at..ahead.filled;
-        let left = rest.len();
-        ahead.bytes.copy_within(rest, self.seen);
-        ahead.filled = self.seen + left;
     }
 }
 
 impl<'f> Frames<'_, 'f> {
-    /// Begins to look past the adds that wait, first at `rest`; `at_hand` is the ledger of what was decoded behind them.
-    /// `None` while there is no memory for it.
-    pub(super) fn begin_look_ahead<'o, 'a>(
+    /// Begins to look past the adds that wait, first at `rest`. `None` while there is no memory for it.
+    pub(super) fn begin_look_ahead<'o>(
         &self,
-        source: &'o mut AheadSource<'a>,
+        source: &'o mut AheadSource<'_>,
         rest: &[u8],
-        at_hand: Option<LedgerId>,
-    ) -> Option<LookAhead<'o, 'a>> {
-        if !source.ahead.is_in_use() {
+    ) -> Option<LookAhead<'o>> {
+        let AheadSource { socket, ahead } = source;
+        if ahead.0.is_none() {
             let size = AHEAD_BYTES.min(self.shared.limits.read_buffer_bytes);
             if rest.len() >= size || self.connection.draining.is_set() {
                 return None;
             }
             let permit = self.shared.pools.ahead.try_acquire(size as u64)?;
             self.connection.activity.holds_ahead(permit.bytes());
-            let mut bytes = vec![0; size];
-            bytes[..rest.len()].copy_from_slice(rest);
-            *source.ahead = Ahead { bytes, filled: rest.len(), permit: Some(permit) };
+            let mut buffer = FrameBuffer::new(vec![0; size], permit, self.shared.limits.frame);
+            buffer.append(rest);
+            ahead.0 = Some(buffer);
         }
-        Some(LookAhead { source, seen: 0, held: at_hand.into_iter().collect(), is_over: false })
+        let ahead = ahead.0.as_mut()?;
+        Some(LookAhead { socket, ahead, seen: 0, is_over: false })
     }
 
-    /// Handles what may pass; `waits` says whether adds of a ledger are among those that wait for room.
-    pub(super) fn let_pass(&self, looking: &mut LookAhead<'_, '_>, waits: impl Fn(LedgerId) -> bool) {
-        let received_ns = looking.source.socket.arrived_ns();
-        let mut passing = Frames::new(self.shared, self.connection, 0, received_ns);
-        let mut held = std::mem::take(&mut looking.held);
+    /// Handles what may pass the adds that wait for room.
+    pub(super) fn let_pass(&self, looking: &mut LookAhead<'_>, late: &mut LateAdds<'_>) {
+        let mut passing = Frames::new(self.shared, self.connection, 0, looking.socket.arrived_ns());
         let mut stays: Vec<Range<usize>> = Vec::new();
-        let ahead = &looking.source.ahead;
-        let data = &ahead.bytes[looking.seen..ahead.filled];
-        let room = ahead.bytes.len() - looking.seen;
-        let (mut at, mut passed) = (0, 0);
+        let mut frames = looking.ahead.frames();
+        frames.pass_bytes(looking.seen);
+        let mut passed = 0;
         let mut is_over = self.connection.draining.is_set();
         while !is_over {
-            let whole = match frame::split(&data[at..], self.shared.limits.frame) {
-                Ok(Split::Frame(payload)) => payload,
-                Ok(Split::Incomplete { missing }) => {
+            let at = frames.passed();
+            let payload = match frames.next_frame() {
+                Ok(Some(payload)) => payload,
+                Ok(None) => {
                     let staying: usize = stays.iter().map(Range::len).sum();
-                    is_over = staying + (data.len() - at) + missing > room;
+                    let whole = frames.begun().unwrap_or_default();
+                    is_over = looking.seen + staying + whole > looking.ahead.size();
                     break;
                 }
                 Err(_) => {
@@ -166,54 +136,55 @@ impl<'f> Frames<'_, 'f> {
                 is_over = true;
                 break;
             }
-            let frame = at..at + whole.end;
-            match passing.pass(&data[at + whole.start..frame.end], &mut held, &waits) {
-                Ok(true) => passed += frame.len(),
-                Ok(false) => stays.push(frame.clone()),
-                Err(_) => {
-                    is_over = true;
-                    break;
-                }
+            let has_passed = passing.pass(payload, late);
+            let Ok(has_passed) = has_passed else {
+                is_over = true;
+                break;
+            };
+            frames.pass(payload);
+            match has_passed {
+                true => passed += frames.passed() - at,
+                false => stays.push(at..frames.passed()),
             }
-            at = frame.end;
         }
+        let looked_at = frames.passed();
         passing.finish(passed);
-        looking.compact(&stays, at);
-        (looking.held, looking.is_over) = (held, is_over);
+        looking.seen = looking.ahead.retain(looking.seen, &stays, looked_at);
+        looking.is_over = is_over;
     }
 
     /// True when the request was handled, false when it must stay.
-    fn pass(
-        &mut self,
-        payload: &'f [u8],
-        held: &mut HashSet<LedgerId>,
-        waits: impl Fn(LedgerId) -> bool,
-    ) -> Result<bool, CloseReason> {
+    fn pass(&mut self, payload: &'f [u8], late: &mut LateAdds<'_>) -> Result<bool, CloseReason> {
         let protocol = Protocol::of(payload);
-        let next = self.decode(payload)?;
-        let is_behind = |ledger: LedgerId| held.contains(&ledger) || waits(ledger);
-        let has_passed = match next {
+        let engine = &self.shared.engine;
+        let has_passed = match self.decode(payload)? {
             Next::Done => true,
             Next::Add(add) => {
-                let has_passed = add.is_recovery && !is_behind(add.ledger) && self.add_at_once(add);
+                let is_blocked = late.blocks(engine.shard_of(add.ledger), add.ledger);
+                let has_passed = add.is_recovery && !is_blocked && self.add_at_once(add);
                 if !has_passed {
-                    held.insert(add.ledger);
+                    late.keep(add.ledger);
                     // Until it is decoded again.
                     self.unpromise(Reply::of_origin(&add.origin).0.add_answer_bytes());
                 }
                 has_passed
             }
-            Next::WriteLac(txn, write) if !is_behind(write.ledger) => {
+            Next::WriteLac(_, WriteLac { ledger, .. }) | Next::Force(_, ledger)
+                if late.blocks(engine.shard_of(ledger), ledger) =>
+            {
+                late.keep(ledger);
+                false
+            }
+            Next::WriteLac(txn, write) => {
                 self.promise(V3_ANSWER_BYTES);
                 self.write_lac(txn, write);
                 true
             }
-            Next::Force(txn, ledger) if !is_behind(ledger) => {
+            Next::Force(txn, ledger) => {
                 self.promise(V3_ANSWER_BYTES);
                 self.force(txn, ledger);
                 true
             }
-            Next::WriteLac(..) | Next::Force(..) => false,
         };
         if has_passed {
             protocol.into_iter().for_each(|protocol| self.received.saw(protocol));

@@ -24,11 +24,10 @@ use super::early_auth::{self, Look};
 use super::{Active, CloseReason, failed, received, until};
 use crate::connection::request::V3_ANSWER_BYTES;
 use crate::tls::Tls;
-use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
+use bindery_wire::frame::LENGTH_PREFIX_SIZE_BYTES;
 use bindery_wire::v3::{self, Operation, response};
 use bindery_wire::{ErrorCode, Protocol, v2};
 use bytes::{Bytes, BytesMut};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -44,7 +43,7 @@ pub(super) struct StartTls {
     /// Of the frame, which is answered. A record is not.
     txn: Option<u64>,
     /// The length of the frame, prefix included, and that of AUTH before it.
-    pub(super) len: usize,
+    len: usize,
     /// The payload of AUTH that came just before it ([`super::early_auth`]).
     early: Option<Vec<u8>>,
 }
@@ -66,33 +65,31 @@ const FRAME_LIKE_A_RECORD: usize = 0x1603_0000;
 
 impl Active<'_> {
     /// `Some` when the connection begins with TLS instead of a frame.
-    pub(super) fn first_record(&self, data: &[u8]) -> Option<StartTls> {
-        let is_record = data.starts_with(&HANDSHAKE_RECORD)
+    pub(super) fn first_record(&self) -> Option<StartTls> {
+        let is_record = self.buffer.bytes().starts_with(&HANDSHAKE_RECORD)
             && self.shared.limits.frame.size_bytes() < FRAME_LIKE_A_RECORD
             && !self.connection.transport.is_tls();
         let tls = self.shared.tls.as_ref().filter(|_| is_record)?;
         Some(StartTls { tls: tls.clone(), txn: None, len: 0, early: None })
     }
 
-    /// Looks at the frame at the front of `data`, with which TLS may begin (invariant 1).
+    /// Looks at the frame at the front of the buffer, with which TLS may begin (invariant 1).
     ///
     /// # Errors
     /// TLS is required and the frame does not ask for it (invariant 4).
-    pub(super) async fn first_frame(&self, data: &[u8]) -> Result<First, CloseReason> {
+    pub(super) async fn first_frame(&self) -> Result<First, CloseReason> {
         let Some(tls) = &self.shared.tls else { return Ok(First::Other) };
         let may_begin = self.is_first_frame() || self.is_unauthenticated();
         if self.connection.transport.is_tls() || !may_begin {
             return Ok(First::Other);
         }
-        let Ok(Split::Frame(payload)) = frame::split(data, self.shared.limits.frame) else {
-            return Ok(First::Other);
-        };
+        let Some(payload) = self.buffer.frames().next_frame()? else { return Ok(First::Other) };
         if self.is_first_frame()
-            && let Some(first) = self.auth_before_tls(tls, data)
+            && let Some(first) = self.auth_before_tls(tls)
         {
             return Ok(first);
         }
-        let (len, payload) = (payload.end, &data[payload]);
+        let len = LENGTH_PREFIX_SIZE_BYTES + payload.len();
         let request = match Protocol::of(payload) {
             Some(Protocol::V3) => v3::Request::decode(Bytes::copy_from_slice(payload)).ok(),
             Some(Protocol::V2) | None => None,
@@ -118,57 +115,52 @@ impl Active<'_> {
     }
 
     /// Looks for START_TLS behind a first frame of AUTH; `None` when it is not there and may not follow.
-    fn auth_before_tls(&self, tls: &Arc<Tls>, data: &[u8]) -> Option<First> {
-        let Look::Auth(auth_len) = early_auth::look(data) else { return None };
-        match frame::split(&data[auth_len..], self.shared.limits.frame) {
-            Ok(Split::Frame(payload)) => {
-                let len = auth_len + payload.end;
-                let request = v3::Request::decode(Bytes::copy_from_slice(&data[auth_len..][payload]));
-                let Ok(v3::Request { txn_id, operation: Operation::StartTls, .. }) = request else {
-                    return None;
-                };
-                let early = Some(data[LENGTH_PREFIX_SIZE_BYTES..auth_len].to_vec());
-                Some(First::Tls(StartTls { tls: tls.clone(), txn: Some(txn_id), len, early }))
-            }
-            Ok(Split::Incomplete { missing }) => {
-                let is_short = data.len() + missing <= EARLY_BYTES_MAX;
-                (is_short && tls.is_required() && !self.stranger.has_had_grace).then_some(First::Unknown)
-            }
-            Err(_) => None,
-        }
+    fn auth_before_tls(&self, tls: &Arc<Tls>) -> Option<First> {
+        let mut frames = self.buffer.frames();
+        let Look::Auth(auth_len) = early_auth::look(frames.rest()) else { return None };
+        let early = frames.next_frame().ok()??;
+        frames.pass(early);
+        debug_assert_eq!(frames.passed(), auth_len);
+        let Some(payload) = frames.next_frame().ok()? else {
+            let is_short = auth_len + frames.begun()? <= EARLY_BYTES_MAX;
+            return (is_short && tls.is_required() && !self.stranger.has_had_grace).then_some(First::Unknown);
+        };
+        frames.pass(payload);
+        let request = v3::Request::decode(Bytes::copy_from_slice(payload));
+        let Ok(v3::Request { txn_id, operation: Operation::StartTls, .. }) = request else { return None };
+        let (tls, early) = (tls.clone(), Some(early.to_vec()));
+        Some(First::Tls(StartTls { tls, txn: Some(txn_id), len: frames.passed(), early }))
     }
 
-    /// Waits a little for the frame behind AUTH, the first one; `here` is the place of what came of both. Moves that, and what comes
-    /// in time, to the beginning of a buffer of just that length, which is returned. The connection holds [`EARLY_BYTES_MAX`] at most
-    /// meanwhile.
-    pub(super) async fn await_start_tls(&mut self, here: Range<usize>) -> Result<usize, CloseReason> {
+    /// Waits a little for the frame behind AUTH, the first one. The connection holds what came, and [`EARLY_BYTES_MAX`] at most.
+    pub(super) async fn await_start_tls(&mut self) -> Result<(), CloseReason> {
         self.stranger.has_had_grace = true;
-        let mut both = self.set_aside(here);
+        self.set_aside();
         let over = Instant::now() + START_TLS_GRACE;
         loop {
-            let Look::Auth(auth_len) = early_auth::look(&both) else {
+            let mut frames = self.buffer.frames();
+            let Some(auth) = frames.next_frame()? else {
                 unreachable!("the first frame is AUTH, and stays as it is")
             };
-            let missing = match frame::split(&both[auth_len..], self.shared.limits.frame) {
-                Ok(Split::Incomplete { missing }) if both.len() + missing <= EARLY_BYTES_MAX => missing,
+            frames.pass(auth);
+            let whole = match frames.begun() {
+                Some(whole) if frames.passed() + whole <= EARLY_BYTES_MAX => whole,
                 // It is whole, or refused for what it is.
-                _ => break,
+                _ => return Ok(()),
             };
-            let mut piece = [0; EARLY_BYTES_MAX];
             // Of the handshake behind it nothing is read yet.
+            let missing = whole - frames.rest().len();
+            let mut piece = [0; EARLY_BYTES_MAX];
             let read = tokio::select! {
                 () = self.connection.closed.wait() => return Err(CloseReason::Ours),
                 // A stop has no request to wait for here.
                 () = self.connection.draining.wait() => return Err(CloseReason::Ours),
                 () = until(self.deadline) => return Err(CloseReason::Silent),
-                () = tokio::time::sleep_until(over) => break,
+                () = tokio::time::sleep_until(over) => return Ok(()),
                 read = self.socket.read(&mut piece[..missing]) => received(read)?,
             };
-            both.extend_from_slice(&piece[..read]);
+            self.buffer.extend_uncharged(&piece[..read]);
         }
-        let len = both.len();
-        self.base = both;
-        Ok(len)
     }
 
     /// True when a first request that is too long to be START_TLS must be refused (invariant 4).
@@ -177,13 +169,11 @@ impl Active<'_> {
         is_required && !self.connection.transport.is_tls()
     }
 
-    /// Agrees to TLS and runs the handshake; `behind` is the place of its first bytes in the buffer.
-    pub(super) async fn start_tls(
-        &mut self,
-        start: StartTls,
-        behind: Range<usize>,
-    ) -> Result<(), CloseReason> {
-        let mut behind = self.set_aside(behind);
+    /// Agrees to TLS and runs the handshake. Its first bytes are those in the buffer behind the frame.
+    pub(super) async fn start_tls(&mut self, start: StartTls) -> Result<(), CloseReason> {
+        self.buffer.skip(start.len);
+        self.set_aside();
+        let mut behind = self.buffer.take_bytes();
         let early = match start.txn {
             None => None,
             Some(txn) => {
@@ -242,7 +232,7 @@ impl Active<'_> {
                 false => self.socket.feed(&mut behind).map_err(failed)?,
             }
             if behind.is_empty() {
-                self.lease.shrink_to(0);
+                self.buffer.release();
                 connection.activity.holds_inbound(0);
             }
             let turn = tokio::select! {
