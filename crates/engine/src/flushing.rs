@@ -92,14 +92,7 @@ impl Flushing {
 
     /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
     /// disk. After an error the ticket waits for [`Flushing::retry`], or the engine is latched: see `flush_routing`.
-    pub fn flush(&mut self, ticket: FreezeTicket) -> Result<Flushed, FlushError> {
-        self.upkeep.begin_flush();
-        let flushed = self.flush_ticket(ticket);
-        self.upkeep.end_flush();
-        flushed
-    }
-
-    fn flush_ticket(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
+    pub fn flush(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
         while self.freeze_some(&mut ticket, LEDGERS_AT_ONCE) {}
         self.assert_next(&ticket);
         let canaries = self.shared.config().canaries;
@@ -116,11 +109,14 @@ impl Flushing {
     }
 
     /// Flushes the parts that are left of a ticket.
-    pub(crate) fn flush_left(
-        &mut self,
-        mut ticket: FreezeTicket,
-        mut left: Left,
-    ) -> Result<Flushed, FlushError> {
+    pub(crate) fn flush_left(&mut self, ticket: FreezeTicket, left: Left) -> Result<Flushed, FlushError> {
+        self.upkeep.begin_flush();
+        let flushed = self.flush_parts(ticket, left);
+        self.upkeep.end_flush();
+        flushed
+    }
+
+    fn flush_parts(&mut self, mut ticket: FreezeTicket, mut left: Left) -> Result<Flushed, FlushError> {
         let begun = self.clock.monotonic_ns();
         let canaries = self.shared.config().canaries;
         let mut writes = PacedWrites::begin(self, &ticket, begun);

@@ -69,6 +69,12 @@ pub enum DataDirError {
         /// The path.
         path: PathBuf,
     },
+    /// `current` is a link or a file: what it leads to would be neither examined nor locked.
+    #[error("{} is a link or a file, not a directory: the lock of a data directory would not cover what it leads to. Put the real directory here, or name or link the directory above it", path.display())]
+    NotOwnDirectory {
+        /// `current`.
+        path: PathBuf,
+    },
     /// Another process has it.
     #[error("{} is in use by another bookie that is running: stop it, or give this one another directory", path.display())]
     InUse {
@@ -427,10 +433,10 @@ fn is_not_data(name: &str) -> bool {
 fn examine(disk: &dyn Disk, dir: &Path) -> Result<(), DataDirError> {
     let Some(names) = list(disk, dir)? else { return Ok(()) };
     let current = dir.join(CURRENT_NAME);
-    let inside = if names.iter().any(|entry| entry.name == CURRENT_NAME && entry.is_dir) {
-        list(disk, &current)?.unwrap_or_default()
-    } else {
-        Vec::new()
+    let inside = match names.iter().find(|entry| entry.name == CURRENT_NAME) {
+        Some(entry) if entry.is_dir => list(disk, &current)?.unwrap_or_default(),
+        Some(_) => return Err(DataDirError::NotOwnDirectory { path: current }),
+        None => Vec::new(),
     };
     let mark = current.join(MARK_NAME);
     match read_small(disk, &mark).map_err(|source| io_error("read", &mark, source))? {
@@ -686,6 +692,12 @@ mod tests {
         let open = |ledger_dirs: &[PathBuf], journal: &Path| {
             DataDirs::open(place.disk.clone(), &[journal.to_owned()], ledger_dirs, None).map(|_| ())
         };
+        // A link of `current` would escape the lock and the examination.
+        let elsewhere = place.path("elsewhere");
+        place.disk.create_dir_all(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(place.path("ledgers"), elsewhere.join("current")).unwrap();
+        let linked = open(std::slice::from_ref(&elsewhere), &journal).unwrap_err();
+        assert!(matches!(linked, DataDirError::NotOwnDirectory { .. }), "{linked}");
         let by_both = open(&[place.path("ledgers"), link.clone()], &journal).unwrap_err();
         assert!(matches!(by_both, DataDirError::InUse { .. } | DataDirError::Twice { .. }), "{by_both}");
         let _dirs = place.open().unwrap();

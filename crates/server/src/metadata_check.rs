@@ -383,8 +383,10 @@ struct Placing {
 async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: MetadataVerdict) {
     let deadline = Instant::now() + placing.admission_deadline;
     for parked in &adds {
-        let outcome = match placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, verdict) {
-            _ if parked.is_refused => Err(Refusal::TooManyRequests),
+        let on_verdict = || placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, verdict);
+        // One that is refused changes nothing.
+        let judged = if parked.is_refused { Err(Refusal::TooManyRequests) } else { on_verdict() };
+        let outcome = match judged {
             Ok(()) if is_stored(&placing, ledger, parked, deadline).await => Ok(()),
             Ok(()) => offer(&placing.engine, ledger, parked, deadline).await,
             Err(refusal) => Err(refusal),

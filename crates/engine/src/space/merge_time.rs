@@ -4,7 +4,7 @@
 //! # Invariants
 //! 1. Merges take a quarter of the time of flushes once they are so far behind that the rate of copying is whole whatever the
 //!    journal does, more with each log, and twice that time at most. Nothing where they are not behind.
-//! 2. A step that takes longer than what was owed is paid for by later writes.
+//! 2. A step that takes longer than what was owed is paid for by later writes, up to [`OWED_MAX_NS`].
 //! 3. Time in which merges could have had the thread pays a debt: none of it is left for the next flush.
 
 use super::budget::WHOLE;

@@ -43,7 +43,8 @@ impl Upkeep {
             return Ok(());
         }
         let (mut copied, mut footer, mut work, mut pieces) = (0, 0, 0, 0u64);
-        let limit = self.space.budget.available().max(1);
+        // The budget may have bytes for several steps.
+        let limit = self.space.budget.available().min(self.shared.config().space.step_bytes).max(1);
         let outcome = loop {
             match job.advance(self) {
                 Ok(piece) => {

@@ -70,6 +70,28 @@ async fn logins_that_wait_for_a_turn_hold_little_and_are_few() {
     bookie.stop().await;
 }
 
+/// A request whose first bytes came with a slow login is as good as any, wherever it was cut: a cut inside its length ended the process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_may_begin_behind_a_login_and_come_in_pieces() {
+    let authority = Authority::new("authority");
+    let dir = tempfile::tempdir().unwrap();
+    let users = config(dir.path(), &digest_line("writer", "writer", "writer"), false);
+    let auth = Auth::open(users, Turns::new(1), Arc::new(SystemRandom)).unwrap();
+    let bookie =
+        start_auth(Limits::default(), Some(tls::with(&authority, tls::Wanted::default())), auth).await;
+    let tls = authority.client(None, &[]);
+    let login = framed_v3(1, plain_login("writer", "writer"));
+    for cut in 0..10 {
+        let mut client = Client::tls(&bookie, tls.clone()).await.unwrap();
+        let add = add_frame(1, cut as i64, 10, v2::Flags::NONE, KEY);
+        client.send(&[&login[..], &add[..cut]].concat()).await;
+        assert_eq!(client.next_v3().await.status, 0, "cut at {cut}");
+        client.send(&add[cut..]).await;
+        assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, cut as i64), "cut at {cut}");
+    }
+    bookie.stop().await;
+}
+
 /// A connection that waits for START_TLS behind AUTH holds the bytes that came.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn auth_that_waits_for_start_tls_holds_little() {

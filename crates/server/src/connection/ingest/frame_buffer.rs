@@ -126,6 +126,16 @@ impl FrameBuffer {
         }
     }
 
+    /// Grows memory that is too small for the length of the frame that begins here; true when it was. By three bytes at most, which
+    /// its permit does not cover.
+    pub(super) fn make_room_for_prefix(&mut self) -> bool {
+        let is_short = self.size() < LENGTH_PREFIX_SIZE_BYTES;
+        if is_short {
+            self.memory.resize(LENGTH_PREFIX_SIZE_BYTES, 0);
+        }
+        is_short
+    }
+
     /// Keeps memory for what is here, and none to read into; of the permit, `beside` bytes more. Returns the memory that it had,
     /// which is empty when that stays.
     pub(super) fn shrink(&mut self, beside: usize) -> Vec<u8> {

@@ -313,7 +313,10 @@ impl<'a, 'f> Frames<'a, 'f> {
         while given < adds.len() {
             let run = self.shared.parked_adds.free_run(&adds[given..]);
             let run_end = given + run;
-            given += self.hand_over_run(shard, &adds[given..run_end], grant.take());
+            // A grant is for those that go to the shard, not for one that is parked before them.
+            if run > 0 {
+                given += self.hand_over_run(shard, &adds[given..run_end], grant.take());
+            }
             if given < run_end {
                 break;
             }

@@ -293,6 +293,10 @@ impl<'a> Active<'a> {
                 self.move_to(inbound_of(self.shared, self.connection)).await?;
             }
             let Some(whole) = self.buffer.begun() else { continue };
+            if self.buffer.make_room_for_prefix() {
+                // Kept without space behind a login; the length of the frame is not here yet.
+                continue;
+            }
             if used > 0 || is_new || lacks_room {
                 partial_since = Instant::now();
             }
