@@ -53,8 +53,9 @@
 //!     a writer that stops by itself get one attempt to mark them. With deferred sync no copies are kept.
 //! 12. Entries in the queue to a bookie count until they are answered or withdrawn.
 //!
-//! # Limits     ensemble changes without an entry confirmed in between: [`CHANGES_IN_A_ROW_MAX`], and one more for each
-//!              pause while the driver has patience (invariant 5)
+//! # Limits
+//! Ensemble changes without an entry confirmed in between: [`CHANGES_IN_A_ROW_MAX`], and one more for each pause while the
+//! driver has patience (invariant 5).
 
 mod adds;
 mod change;
