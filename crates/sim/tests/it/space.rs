@@ -222,7 +222,8 @@ fn merges_that_are_behind_go_on_between_the_writes_of_a_flush() {
     }
     // As the flush thread does behind a flush: one step.
     bookie.machine.flushing.tend().unwrap();
-    assert_eq!(merges(&bookie), 0, "a step for each flush is not enough");
+    let before = merges(&bookie);
+    assert!(before <= 1, "{before} merges in a step");
     // Three writes each.
     let (size, large) = (15 << 10, 200);
     let mut flushes = 0;
@@ -232,7 +233,7 @@ fn merges_that_are_behind_go_on_between_the_writes_of_a_flush() {
         flushes += 1;
         assert!(flushes < 20, "{} logs, {} merges", bookie.files().len(), merges(&bookie));
     }
-    assert!(merges(&bookie) >= 7, "{} merges", merges(&bookie));
+    assert!(merges(&bookie) - before >= 7, "{} merges", merges(&bookie));
     let check = |bookie: &Bookie, when: &str| {
         for (id, e) in (0..10).flat_map(|id| (0..40).map(move |e| (id, e))) {
             assert_eq!(bookie.read(id, e), Ok(body(id, e, 100)), "{when}");
