@@ -231,7 +231,12 @@ fn merges_that_are_behind_go_on_between_the_writes_of_a_flush() {
     let (size, large) = (15 << 10, 200);
     let mut flushes = 0;
     while merges(&bookie) == 0 {
-        (0..large).for_each(|e| bookie.add(20 + flushes, e, size));
+        for e in 0..large {
+            bookie.add(20 + flushes, e, size);
+            if e % 50 == 0 {
+                bookie.group();
+            }
+        }
         bookie.flush();
         flushes += 1;
         assert!(flushes < 20, "{} logs, {} merges", bookie.files().len(), merges(&bookie));
