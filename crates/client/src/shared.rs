@@ -1,4 +1,4 @@
-//! What all handles of a client share: its way to metadata and bookies, its budgets, what it knows of the bookies.
+//! State that all handles of a client share: its way to metadata and bookies, its budgets, the health of bookies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

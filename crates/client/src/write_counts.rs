@@ -1,4 +1,4 @@
-//! What became of a client's writes, for those who watch.
+//! Counts of a client's writes, for monitoring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::health::{Latency, Percentiles};
 
-/// What became of a client's writes. Counts are since the client was made.
+/// Counts of a client's writes, since the client was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WriteHealth {

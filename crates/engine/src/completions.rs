@@ -1,4 +1,4 @@
-//! What a finished group answers.
+//! The answers of a finished group.
 
 use crate::admission_queue::{AdmissionGrant, RoomWaiter};
 use crate::api::{AddDone, AddSink, GroupTimes, Refusal, Waiter};

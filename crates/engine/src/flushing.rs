@@ -110,9 +110,9 @@ impl Flushing {
 
     /// Flushes the parts that are left of a ticket.
     pub(crate) fn flush_left(&mut self, ticket: FreezeTicket, left: Left) -> Result<Flushed, FlushError> {
-        self.upkeep.begin_flush();
+        self.upkeep.on_rested();
         let flushed = self.flush_parts(ticket, left);
-        self.upkeep.end_flush();
+        self.upkeep.on_flushed();
         flushed
     }
 
@@ -288,7 +288,7 @@ impl Flushing {
                     if writes.on_written(log.written_bytes()) {
                         self.upkeep.tend_behind();
                         writes.pause(|| self.tend_aside());
-                        self.upkeep.end_pause();
+                        self.upkeep.on_rested();
                     }
                     if log.written_bytes() > written {
                         written = log.written_bytes();

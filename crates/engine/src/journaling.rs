@@ -1,4 +1,4 @@
-//! A journal, stepped from outside: what formed is cut, written and answered.
+//! A journal, stepped from outside: groups are cut, written and answered.
 //!
 //! The binary's threads ([`crate::threads`]) and the simulator call the same steps; nothing here waits.
 //!

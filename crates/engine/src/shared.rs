@@ -1,5 +1,5 @@
-//! What requests, journals and flushes have in common: the shards, what readers see of each directory, and the state of the
-//! engine as a whole.
+//! State that requests, journals and flushes share: the shards, the view that readers have of each directory, and the state of
+//! the engine as a whole.
 //!
 //! It is below all of them and knows none: [`crate::Engine`] is the face that requests see, `journaling` and `flushing` are the
 //! steps of the threads.
@@ -27,7 +27,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// What the flush tells the journal, and a stop the flush.
+/// Progress of the flush, for the journal; and whether a stop hurries it.
 #[derive(Default)]
 pub(crate) struct PacingDesk {
     /// Bytes that the flush under way has written; 0 between flushes.
@@ -38,7 +38,7 @@ pub(crate) struct PacingDesk {
     pub(crate) is_hurried: AtomicBool,
 }
 
-/// Who wants space and finds none.
+/// A part of the engine that found no space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wanting {
     Flush,
@@ -188,7 +188,7 @@ impl Shared {
         &self.queues
     }
 
-    /// What readers see of each ledger directory.
+    /// The view that readers have of each ledger directory.
     pub(crate) fn views(&self) -> &[Arc<LogView>] {
         &self.views
     }
@@ -231,7 +231,7 @@ impl Shared {
         &self.pacing
     }
 
-    /// What collection and scrub tell, and what is asked of them.
+    /// Status of collection and scrub, and requests to them.
     pub(crate) fn space(&self) -> &SpaceDesk {
         &self.space
     }

@@ -1,4 +1,4 @@
-//! What an operator sees of the collection of space and of the scrub, and what he may ask for.
+//! Status of the collection of space and of the scrub for operators, and their requests.
 
 use parking_lot::Mutex;
 

@@ -1,4 +1,4 @@
-//! What passes between the journals and the ledger directories.
+//! Messages between the journals and the ledger directories.
 
 use crate::journals::MarkVector;
 use crate::write_cache::Frozen;

@@ -1,4 +1,4 @@
-//! What is asked about entries in object storage ([`crate::tier`]).
+//! Requests about entries in object storage ([`crate::tier`]).
 
 use super::Engine;
 use crate::api::{LedgerPresence, Refusal, Waiter};

@@ -370,22 +370,21 @@ impl Upkeep {
         self.space.budget.spent()
     }
 
-    /// A flush begins: until now the thread was free for merges.
-    pub(crate) fn begin_flush(&mut self) {
+    /// Until now the thread was free for merges: a flush begins, or its pause is over.
+    pub(crate) fn on_rested(&mut self) {
         self.space.merge_time.on_rested(self.clock.monotonic_ns());
     }
 
-    /// A flush is over: its sync and its commit count for merges.
-    pub(crate) fn end_flush(&mut self) {
+    /// Until now the thread flushed: a write is done, or the commit.
+    pub(crate) fn on_flushed(&mut self) {
         let urgency = self.space.budget.urgency();
         self.space.merge_time.on_flushed(self.clock.monotonic_ns(), urgency);
     }
 
     /// Between two writes of a flush: where merges are behind, steps of them for the time that they are owed (`merge_time`).
     pub(crate) fn tend_behind(&mut self) {
-        let begun = self.clock.monotonic_ns();
-        self.space.merge_time.on_flushed(begun, self.space.budget.urgency());
-        let time = self.space.merge_time.available_ns();
+        self.on_flushed();
+        let (begun, time) = (self.clock.monotonic_ns(), self.space.merge_time.available_ns());
         // A flush that a stop waits for, or direct fences, is not held up.
         if time == 0 || self.shared.is_failed() || self.shared.pacing().is_hurried.load(Ordering::Acquire) {
             return;
@@ -399,11 +398,6 @@ impl Upkeep {
             }
         }
         self.space.merge_time.on_taken(self.clock.monotonic_ns());
-    }
-
-    /// A flush paused: the thread was free for merges.
-    pub(crate) fn end_pause(&mut self) {
-        self.space.merge_time.on_rested(self.clock.monotonic_ns());
     }
 
     /// Adds that wait for room want the disk for a flush, unless merges are behind.

@@ -1,4 +1,4 @@
-//! What one connection holds and does, for the flow view.
+//! Memory and activity of one connection, for the flow view.
 
 use super::activity::{Class, Wait};
 use serde::{Deserialize, Serialize};

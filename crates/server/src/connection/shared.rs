@@ -1,4 +1,4 @@
-//! What all connections of a bookie share.
+//! State that all connections of a bookie share.
 
 use super::{Connection, Registry, SliceTurns};
 use crate::auth::Auth;
@@ -36,7 +36,7 @@ pub struct Shared {
     pub io: Arc<IoPools>,
     /// Open connections.
     pub connections: Registry,
-    /// Who has many reads in hand works in turns.
+    /// Connections with many reads in hand work in turns.
     pub bulk: SliceTurns,
     /// Read buffers waiting for reuse.
     pub buffers: BufferSlab,
@@ -44,7 +44,7 @@ pub struct Shared {
     pub volumes: Volumes,
     /// Adds that wait for metadata.
     pub parked_adds: Arc<ParkedAdds>,
-    /// What is proved and believed over TLS, if that is spoken.
+    /// Certificates and authorities for TLS, if that is spoken.
     pub tls: Option<Arc<Tls>>,
     /// Authenticates clients, if they have to log in.
     pub auth: Option<Arc<Auth>>,

@@ -129,9 +129,10 @@ impl PagedIndexBuilder {
                 run.bytes - least_bytes,
             ]
         };
+        let rows: Vec<[u64; COLUMNS]> = self.block.iter().map(columns).collect();
         let mut widest = [0; COLUMNS];
-        for run in &self.block {
-            widest.iter_mut().zip(columns(run)).for_each(|(widest, number)| *widest |= number);
+        for row in &rows {
+            widest.iter_mut().zip(row).for_each(|(widest, number)| *widest |= number);
         }
         let widths = widest.map(|number| (u64::BITS - number.leading_zeros()).div_ceil(8) as u8);
         let begin = self.bytes.len() as u64;
@@ -140,8 +141,8 @@ impl PagedIndexBuilder {
         self.bytes.extend_from_slice(&least_first.to_le_bytes());
         self.bytes.extend_from_slice(&least_bytes.to_le_bytes());
         for (column, width) in widths.into_iter().enumerate() {
-            for run in &self.block {
-                self.bytes.extend_from_slice(&columns(run)[column].to_le_bytes()[..usize::from(width)]);
+            for row in &rows {
+                self.bytes.extend_from_slice(&row[column].to_le_bytes()[..usize::from(width)]);
             }
         }
         self.last_ledger = self.block.last().map(|run| run.ledger);
@@ -180,15 +181,16 @@ struct Columns<'a> {
     len: usize,
 }
 
-impl Columns<'_> {
-    fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
-        let eight = bytes[at..].first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight));
-        if width == 8 { eight } else { eight & ((1 << (8 * width)) - 1) }
-    }
+/// A number of so many bytes; there is padding behind the last.
+fn number_at(bytes: &[u8], at: usize, width: usize) -> u64 {
+    let eight = bytes[at..].first_chunk().map_or(0, |eight| u64::from_le_bytes(*eight));
+    if width == 8 { eight } else { eight & ((1 << (8 * width)) - 1) }
+}
 
+impl Columns<'_> {
     fn get(&self, column: usize, place: usize) -> u64 {
         let width = self.widths[column];
-        Columns::number(self.bytes, self.begins[column] + place * width, width)
+        number_at(self.bytes, self.begins[column] + place * width, width)
     }
 
     fn ledger(&self, place: usize) -> u64 {
@@ -287,8 +289,8 @@ impl PagedIndex {
         Some(Columns {
             bytes,
             ledger: ledger.get().unsigned_abs(),
-            least_first: Columns::number(bytes, 0, 8),
-            least_bytes: Columns::number(bytes, 8, 8),
+            least_first: number_at(bytes, 0, 8),
+            least_bytes: number_at(bytes, 8, 8),
             widths,
             begins,
             number,

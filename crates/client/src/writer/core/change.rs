@@ -156,9 +156,7 @@ impl Changes {
         }
         self.changes_in_a_row += 1;
         if self.changes_in_a_row > CHANGES_IN_A_ROW_MAX {
-            let may_pass =
-                adds.window.replacing().into_iter().flat_map(BTreeMap::values).all(BookieError::may_pass);
-            if !(self.may_wait && may_pass) {
+            if !self.is_worth_waiting(&adds.window) {
                 return Err(WhyStopped::TooManyChanges { changes: CHANGES_IN_A_ROW_MAX, failed });
             }
             // The replacements fail as the members do: from here on one change for each pause, while the driver has patience.
@@ -168,6 +166,12 @@ impl Changes {
         }
         self.phase = Phase::Placing;
         Ok(())
+    }
+
+    /// Whether the members that are to be replaced may come back, and the driver has patience.
+    fn is_worth_waiting(&self, window: &AddWindow) -> bool {
+        let mut failures = window.replacing().into_iter().flat_map(BTreeMap::values);
+        self.may_wait && failures.all(BookieError::may_pass)
     }
 
     /// Slow members are held if that can be, and replacements looked for.
@@ -315,7 +319,7 @@ impl Changes {
                 self.members.hold(position, replacing[&position].clone(), window);
             }
             self.mark(AfterMark::Change(change));
-        } else if chosen.is_empty() && self.may_wait && replacing.values().all(BookieError::may_pass) {
+        } else if chosen.is_empty() && self.is_worth_waiting(window) {
             self.phase = Phase::Waiting;
         } else if chosen.is_empty() {
             let mut failed = window.failures();

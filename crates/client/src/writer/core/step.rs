@@ -3,7 +3,7 @@
 //! # Data flow
 //! ```text
 //! Idle -- members failed -----> Placing -> [Marking(Change)] --------> Writing(Ensemble) -> Idle
-//!                               Placing -> Waiting -> Idle
+//!                               Placing -> Waiting -> Idle; Waiting at once after many changes in a row
 //! Idle -- slow, or a retry ---> [Marking(Hold)] -> Seeking -> Marking(Join) -> Writing(Ensemble) -> Idle
 //! Idle -- entries let go of --> [Writing(Splits)] -> Marking(Nothing) -> Idle
 //! Idle -- the end ------------> [Marking(End)] -> Writing(Close | HandOver) -> stopped
@@ -30,7 +30,7 @@ pub(crate) enum Step {
         avoided: BTreeSet<BookieId>,
         asked: Vec<BookieId>,
     },
-    /// Too few bookies are left for an ack quorum: pause, then try them again.
+    /// Too few bookies are left for an ack quorum, or each replacement fails: pause, then try the members again.
     Wait,
     /// Mark the ledger as under-replicated on these bookies.
     Mark { replicas: Vec<BookieId> },
@@ -82,7 +82,8 @@ pub(super) enum Phase {
     Idle,
     /// Looking for replacements of members that failed.
     Placing,
-    /// There are none, and the members left are no ack quorum: those that failed are tried again after a pause.
+    /// There are none, or they all failed, and the members left are no ack quorum: those that failed are tried again after a
+    /// pause.
     Waiting,
     /// Looking for replacements of slow and held members, which holds up nothing (core invariant 8).
     Seeking { is_retry: bool },
