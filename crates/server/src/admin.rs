@@ -673,6 +673,9 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     let (of_extents, of_ledgers) = (index.used(IndexUse::Extents), index.used(IndexUse::Ledgers));
     out.gauge("bindery_index_extent_bytes", &[], gauge(of_extents));
     out.gauge("bindery_index_ledger_bytes", &[], gauge(of_ledgers));
+    let ledgers = shared.engine.ledger_memory();
+    out.gauge("bindery_index_ledger_bytes_max", &[], gauge(ledgers.bytes_max));
+    out.counter("bindery_ledgers_refused", &[], ledgers.refused);
     out.gauge("bindery_index_writing_bytes", &[], gauge(index.used(IndexUse::Writing)));
     let (in_memory, on_disk) = shared.engine.index_runs();
     out.gauge("bindery_index_runs", &[("kind", "memory")], gauge(in_memory as u64));
