@@ -6,6 +6,7 @@
 pub mod access;
 pub mod extension;
 pub(crate) mod port;
+mod socket;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
 mod tls_tests;
