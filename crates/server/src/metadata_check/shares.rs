@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// What each connection holds.
+/// The holdings of each connection.
 #[derive(Default)]
 pub(super) struct Shares {
     taken: u64,
