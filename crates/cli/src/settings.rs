@@ -313,6 +313,9 @@ fn basics(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
             Err(fault) => file.faults.push(fault.into()),
         }
     }
+    if let Some(mib) = file.counted("ledgerMemoryMB", 1, 1 << 20) {
+        config.ledger_memory = Some((mib as u64) << 20);
+    }
     if args.memory == Some(MemoryUse::Lazy) {
         config.pool_memory = PoolMemory::Lazy;
     }

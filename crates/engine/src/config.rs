@@ -108,6 +108,9 @@ pub struct EngineConfig {
     pub write_pool_bytes: u64,
     /// Bytes of extents and ledger states in memory. Extents beyond it stay on disk.
     pub index_pool_bytes: u64,
+    /// Bytes of ledger states in memory. From there on only ledgers that are known are written to; fences and recoveries have an
+    /// eighth more (`ledgerMemoryMB`).
+    pub ledger_bytes_max: u64,
     /// Bytes of index blocks and of what is read ahead.
     pub cache_pool_bytes: u64,
     /// When the bytes of the write pool are taken from the system.
@@ -168,6 +171,7 @@ impl Default for EngineConfig {
             shard_count: std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
             write_pool_bytes: 256 << 20,
             index_pool_bytes: 64 << 20,
+            ledger_bytes_max: 1 << 30,
             cache_pool_bytes: 32 << 20,
             pool_memory: PoolMemory::Touched,
             chunk_bytes: 0,

@@ -12,6 +12,7 @@ use crate::api::{
 use crate::completions::Completions;
 use crate::config::Admission;
 use crate::journals::JournalStats;
+use crate::ledger_budget::LedgerMemory;
 use crate::lookup::{DiskRead, Lookup, OnDisk, entries_on_disk, on_disk, sole_run};
 use crate::pulse::JournalPulse;
 use crate::run_set::RunSet;
@@ -544,6 +545,11 @@ impl Engine {
     /// The pools of the index and of the block cache.
     pub fn storage_memory(&self) -> &StorageMemory {
         self.shared.memory()
+    }
+
+    /// The memory of ledger states, and its limit.
+    pub fn ledger_memory(&self) -> LedgerMemory {
+        self.shared.ledger_budget().memory()
     }
 
     /// Asks for a collection of space now, within a flush interval; while one is under way that does as much, for nothing.

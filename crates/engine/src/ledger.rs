@@ -241,9 +241,7 @@ impl LedgerState {
     }
 
     pub(crate) fn push_explicit_lac(&mut self, sequence: u64, durable: u64, body: Arc<[u8]>) {
-        let mut kept = self.explicit_lacs.take();
-        let settled = kept.iter().rposition(|(s, _)| *s <= durable).unwrap_or(0);
-        kept.drain(..settled);
+        let mut kept = self.trim_explicit_lacs(durable);
         kept.push((sequence, body));
         self.explicit_lacs = kept.into();
     }
@@ -258,8 +256,32 @@ impl LedgerState {
         self.explicit_lacs.last().map(|(_, body)| &**body)
     }
 
+    /// Charged for explicit LACs: the last one, and the list that it is in. Those before it go once it is flushed, and the write
+    /// cache counts them until then.
+    pub(crate) fn explicit_lac_charge(&self) -> usize {
+        // A box, a list of one, the counts of an `Arc`, and what the allocator adds to each.
+        const LIST_BYTES: usize = size_of::<Vec<(u64, Arc<[u8]>)>>()
+            + size_of::<(u64, Arc<[u8]>)>()
+            + 2 * size_of::<usize>()
+            + 3 * 16;
+        self.explicit_lacs.last().map_or(0, |(_, body)| LIST_BYTES + body.len())
+    }
+
+    /// Takes the explicit LACs out, but for those before the last durable one.
+    fn trim_explicit_lacs(&mut self, durable: u64) -> Vec<(u64, Arc<[u8]>)> {
+        let mut kept = self.explicit_lacs.take();
+        let settled = kept.iter().rposition(|(s, _)| *s <= durable).unwrap_or(0);
+        kept.drain(..settled);
+        kept
+    }
+
     /// Gives back what only a ledger that is written to needs, as far as it does not need it now.
     pub(crate) fn rest(&mut self, durable: u64) {
+        if !self.explicit_lacs.is_empty() {
+            let mut kept = self.trim_explicit_lacs(durable);
+            kept.shrink_to_fit();
+            self.explicit_lacs = kept.into();
+        }
         if let Some(tier) = &mut self.tier {
             tier.lre.rest(durable);
         }

@@ -31,7 +31,7 @@
 //! ```
 //!
 //! Invariants and limits stand with the part that keeps them: `shard`, `admission_queue`, `journaling`, `flushing`, `flush_routing`,
-//! `direct_fence`, `open`, `write_cache`, `lagging`, `pacing`, `space`, `tier`.
+//! `direct_fence`, `open`, `write_cache`, `ledger_budget`, `lagging`, `pacing`, `space`, `tier`.
 //!
 //! # Not here
 //! Sockets, protocols and metadata (server). Which ledgers are garbage is decided here (`GarbageRound`), on what the
@@ -52,6 +52,7 @@ mod journaling;
 mod journals;
 mod lagging;
 mod ledger;
+mod ledger_budget;
 mod ledger_map;
 mod lookup;
 mod open;
@@ -84,6 +85,7 @@ pub use flushing::Flushing;
 pub use garbage::{AcceptedGap, Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
 pub use journaling::{InFlight, Journaling};
 pub use journals::JournalStats;
+pub use ledger_budget::LedgerMemory;
 pub use lookup::{DiskRead, Lookup};
 pub use open::{Machine, OpenError, ReplayFault, WantOfSpace};
 pub use pulse::JournalPulse;

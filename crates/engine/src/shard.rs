@@ -35,6 +35,7 @@ mod direct;
 mod freeze;
 mod limbo;
 mod lookup;
+mod memory;
 mod place;
 mod recovery;
 mod removal;
@@ -46,12 +47,13 @@ pub(crate) use direct::DirectStep;
 pub(crate) use freeze::Died;
 use freeze::Freezing;
 pub(crate) use lookup::Found;
-use recovery::Passage;
 pub(crate) use recovery::{Copy, Gate, Reserve, Waits};
+use recovery::{Passage, is_of_a_recovery};
 
 use crate::api::{Add, AddDone, Answer, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
 use crate::ledger::{Epoch, LedgerState};
+use crate::ledger_budget::{Beginning, EXPLICIT_LAC_BYTES_MAX, LedgerBudget};
 use crate::ledger_map::LedgerMap;
 use crate::tier::TierBudget;
 use crate::write_cache::Frozen;
@@ -59,7 +61,7 @@ use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{ChunkPool, ChunkSlice, Lane, OpenChunk};
 use bindery_journal::Part;
 use bindery_journal::record::{self, Kind};
-use bindery_storage::{IndexPool, LedgerRecord};
+use bindery_storage::LedgerRecord;
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,8 +78,8 @@ pub(crate) struct ShardConfig {
     pub(crate) limbo_up_to: Option<LedgerId>,
     pub(crate) checked_up_to: Option<LedgerId>,
     pub(crate) canaries: Canaries,
-    /// Charged for the states of ledgers.
-    pub(crate) index_pool: Arc<IndexPool>,
+    /// Bounds the states of ledgers in memory, of all shards.
+    pub(crate) ledger_budget: Arc<LedgerBudget>,
     /// Bounds the extents in memory, of all shards.
     pub(crate) tier_budget: Arc<TierBudget>,
 }
@@ -155,8 +157,10 @@ pub(crate) struct Shard {
     unfenced_removed: BTreeSet<LedgerId>,
     /// Dropped here, and still in a table, perhaps for good: the commits that forget them are under way.
     forgetting: BTreeMap<LedgerId, LedgerRecord>,
-    /// Charged to the index pool.
+    /// Charged for ledgers.
     charged: u64,
+    /// The part of that for explicit LACs.
+    explicit_lac_bytes: usize,
     /// Of all that ever changed here.
     highest_ledger: Option<LedgerId>,
     /// Every ledger up to it is in limbo.
@@ -228,6 +232,7 @@ impl Shard {
             unfenced_removed: BTreeSet::new(),
             forgetting: BTreeMap::new(),
             charged: 0,
+            explicit_lac_bytes: 0,
             highest_ledger: None,
             epoch: Epoch::default(),
             freezing: None,
@@ -302,6 +307,10 @@ impl Shard {
                 return refused(Refusal::Fenced);
             }
         }
+        let beginning = if is_of_a_recovery(add) { Beginning::Urgent } else { Beginning::Ordinary };
+        if state.is_none() && !self.may_begin(add.ledger, beginning) {
+            return refused(Refusal::ReadOnly);
+        }
         if !add.is_recovery && self.needs_word(add.ledger, state.map(|state| &**state)) {
             return Err(Obstacle::Asks(Refusal::Unknown));
         }
@@ -320,7 +329,7 @@ impl Shard {
         if self.ledgers.get(&ledger).is_none_or(|state| state.needs_key(&key)) {
             self.place(Kind::LedgerKey, &[&ledger.get().to_be_bytes(), key.as_bytes()], lane)?;
             self.settle(ledger);
-            self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None)).key = Some(key);
+            self.known_or_begun(ledger).key = Some(key);
             self.mark_dirty(ledger);
         }
         let placed = self.place(Kind::Entry, &[body], lane)?;
@@ -347,6 +356,9 @@ impl Shard {
         if state.is_some_and(|state| state.is_removed()) {
             return self.place_removal(ledger, true, waiter);
         }
+        if !self.may_begin(ledger, Beginning::Urgent) {
+            return Answer::Now(waiter, Err(Refusal::TooManyRequests));
+        }
         let ledger_bytes = ledger.get().to_be_bytes();
         let placed = if self.config.canaries.has(Canary::M4FenceWithoutKey) {
             self.place(Kind::FenceWithoutKey, &[&ledger_bytes], Lane::Reserved)
@@ -355,17 +367,17 @@ impl Shard {
         };
         let Ok(placed) = placed else { return Answer::Now(waiter, Err(Refusal::TooManyRequests)) };
         self.settle(ledger);
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
+        let state = self.known_or_begun(ledger);
         if state.needs_key(&key) {
             state.key = Some(key);
         }
         state.fence = Some(placed.sequence);
         // Tailing readers learn of it when it is durable; those that come later wait as on any ledger (section 2.6).
-        if !state.polls.is_empty() {
+        let (is_empty, has_polls) = (state.last_entry.placed() < 0, !state.polls.is_empty());
+        if has_polls {
             state.wake_polls_at = Some(placed.sequence);
             self.raised.insert(ledger);
         }
-        let is_empty = state.last_entry.placed() < 0;
         self.mark_dirty(ledger);
         if is_empty && self.config.canaries.has(Canary::M3NegativeFenceBeforeDurable) {
             return Answer::Now(waiter, Ok(()));
@@ -387,12 +399,12 @@ impl Shard {
     fn exists(&mut self, ledger: LedgerId) -> &mut LedgerState {
         self.on_back(ledger);
         self.settle(ledger);
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
+        let state = self.known_or_begun(ledger);
         state.revive();
         state
     }
 
-    /// Stores an explicit LAC (last add confirmed). Allowed on a fenced ledger; creates an unknown one.
+    /// Stores an explicit LAC (last add confirmed). Allowed on a fenced ledger; begins an unknown one.
     pub(crate) fn write_lac(
         &mut self,
         ledger: LedgerId,
@@ -405,7 +417,8 @@ impl Shard {
         if self.takes_no_adds() || is_read_only {
             return Answer::Now(waiter, Err(Refusal::ReadOnly));
         }
-        if body.len() > self.config.entry_bytes_max {
+        // It stays in memory, whatever the limit of entries.
+        if body.len() > EXPLICIT_LAC_BYTES_MAX {
             return Answer::Now(waiter, Err(Refusal::BadRequest));
         }
         if let Some(state) = self.ledgers.get(&ledger) {
@@ -415,6 +428,9 @@ impl Shard {
             if !state.accepts(&key) {
                 return Answer::Now(waiter, Err(Refusal::WrongKey));
             }
+        }
+        if !self.may_begin(ledger, Beginning::Ordinary) {
+            return Answer::Now(waiter, Err(Refusal::ReadOnly));
         }
         let pieces: [&[u8]; 3] = [&ledger.get().to_be_bytes(), key.as_bytes(), body];
         // Any writer may send them, so they leave the last chunks to fences.

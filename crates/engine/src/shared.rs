@@ -11,6 +11,7 @@ use crate::api::{Answer, Refusal, Status, Waiter};
 use crate::config::EngineConfig;
 use crate::direct_fence::DirectFences;
 use crate::journals::{JournalDesk, MarkVector};
+use crate::ledger_budget::LedgerBudget;
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Gate, Reserve, Shard, ShardConfig, Waits};
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     /// Of each ledger directory, the extents in object storage.
     tiers: Vec<Arc<TierView>>,
     tier_budget: Arc<TierBudget>,
+    ledger_budget: Arc<LedgerBudget>,
     memory: StorageMemory,
     queues: Vec<Arc<AdmissionQueue>>,
     /// By the number of the journal.
@@ -107,6 +109,7 @@ impl Shared {
     ) -> Shared {
         let pool = ChunkPool::new(config.chunk_size(), config.chunk_count(), config.chunk_reserve());
         let tier_budget = TierBudget::new(config.tier_extents_bytes);
+        let ledger_budget = LedgerBudget::new(memory.index.clone(), config.ledger_bytes_max);
         let shards = (0..config.shard_count)
             .map(|index| {
                 let shard = ShardConfig {
@@ -118,7 +121,7 @@ impl Shared {
                     limbo_up_to: config.limbo_up_to,
                     checked_up_to: config.checked_up_to,
                     canaries: config.canaries,
-                    index_pool: memory.index.clone(),
+                    ledger_budget: ledger_budget.clone(),
                     tier_budget: tier_budget.clone(),
                 };
                 Mutex::new(Shard::new(shard, pool.clone()))
@@ -131,6 +134,7 @@ impl Shared {
             views,
             tiers,
             tier_budget,
+            ledger_budget,
             memory,
             queues: (0..config.shard_count).map(queue_of).collect(),
             journals,
@@ -157,6 +161,11 @@ impl Shared {
             pool,
             shards,
         }
+    }
+
+    /// Of the states of ledgers.
+    pub(crate) fn ledger_budget(&self) -> &LedgerBudget {
+        &self.ledger_budget
     }
 
     /// How the engine was configured.

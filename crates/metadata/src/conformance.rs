@@ -225,7 +225,7 @@ async fn a_session_is_taken_up_again(harness: &dyn Harness) {
     resumed.close().await.expect("close");
     // A session that is gone: a new one is opened instead.
     let fresh = harness.resume(credentials.clone()).await;
-    let state = *fresh.session().borrow();
+    let state = fresh.session().borrow().clone();
     assert!(matches!(state, SessionState::Connected(id) if id != credentials.id), "{state:?}");
     assert_eq!(fresh.exists(&path).await, Ok(None));
 }

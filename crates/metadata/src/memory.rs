@@ -186,7 +186,7 @@ impl MemoryStore {
     pub fn disconnect(&self) {
         // The tree's lock is always taken before the state channel's.
         let mut tree = self.cluster.tree.lock();
-        let current = *self.client.state.borrow();
+        let current = self.client.state.borrow().clone();
         if let SessionState::Connected(id) = current {
             self.client.state.send_replace(SessionState::Suspended(id));
             tree.lose_watches(id);
@@ -196,7 +196,7 @@ impl MemoryStore {
     /// Brings the connection back under the same session, or under a new one if that was expired meanwhile.
     pub fn reconnect(&self) {
         let mut tree = self.cluster.tree.lock();
-        let current = *self.client.state.borrow();
+        let current = self.client.state.borrow().clone();
         if let SessionState::Suspended(id) = current {
             let id = if tree.live.contains_key(&id) { id } else { tree.new_session() };
             tree.clients.insert(id, Arc::downgrade(&self.client));
@@ -218,11 +218,11 @@ impl MemoryStore {
         request: impl FnOnce(&mut Tree, SessionId) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut tree = self.cluster.tree.lock();
-        let state = *self.client.state.borrow();
+        let state = self.client.state.borrow().clone();
         match state {
             SessionState::Connected(id) => request(&mut tree, id),
             SessionState::Closed => Err(StoreError::Closed),
-            SessionState::AuthFailed => Err(StoreError::AuthFailed),
+            SessionState::AuthFailed(why) => Err(StoreError::AuthFailed { why }),
             SessionState::Connecting | SessionState::Suspended(_) | SessionState::Expired(_) => {
                 Err(StoreError::Unreachable { waited: Duration::ZERO, faults: ServerFaults::default() })
             }

@@ -175,7 +175,7 @@ impl Task {
         loop {
             // Marked seen before they are acted upon: a change during the action is found at the next wait.
             let wanted = *self.wanted.borrow_and_update();
-            let state = *self.session.borrow_and_update();
+            let state = self.session.borrow_and_update().clone();
             let mode = match wanted {
                 Wanted::Mode(mode) => mode,
                 Wanted::Gone => return Ok(()),
@@ -209,8 +209,8 @@ impl Task {
                     self.forget_expired().await?;
                     self.wait(None, None).await?;
                 }
-                SessionState::AuthFailed => {
-                    return self.refuse(RegistrationError::Store(StoreError::AuthFailed)).await;
+                SessionState::AuthFailed(why) => {
+                    return self.refuse(RegistrationError::Store(StoreError::AuthFailed { why })).await;
                 }
                 SessionState::Closed => {
                     return self.refuse(RegistrationError::Store(StoreError::Closed)).await;

@@ -17,6 +17,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -161,7 +162,7 @@ impl Watch {
 }
 
 /// Where the session with the store stands. Published in a `watch` channel: states may be skipped, the last is current.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SessionState {
     /// No session yet, or a new one is being opened after an expiry.
     Connecting,
@@ -172,8 +173,8 @@ pub enum SessionState {
     Suspended(SessionId),
     /// The store said that this session is gone, and with it its ephemeral nodes. A new one is being opened.
     Expired(SessionId),
-    /// The store refuses these credentials; no further attempt is made.
-    AuthFailed,
+    /// The store refuses our credentials, or we refuse it, and this is why; no further attempt is made.
+    AuthFailed(Arc<str>),
     /// Closed by [`MetadataStore::close`]; nothing more happens.
     Closed,
 }
@@ -184,7 +185,7 @@ impl SessionState {
         match self {
             SessionState::Connected(id) => Ok(id),
             SessionState::Closed => Err(StoreError::Closed),
-            SessionState::AuthFailed => Err(StoreError::AuthFailed),
+            SessionState::AuthFailed(why) => Err(StoreError::AuthFailed { why }),
             SessionState::Connecting | SessionState::Suspended(_) | SessionState::Expired(_) => {
                 Err(StoreError::ConnectionLoss)
             }
@@ -313,12 +314,12 @@ pub enum StoreError {
         /// The path to be created.
         path: String,
     },
-    /// The store refuses the session's credentials; it is not tried again.
-    #[error(
-        "the metadata store refuses our credentials, or wants some: compare the user and the password for SASL (section Client of the \
-         JAAS file, or zkSaslUser) with those that its servers know"
-    )]
-    AuthFailed,
+    /// The store refuses the session's credentials, or cannot prove that it knows them; it is not tried again.
+    #[error("no login with the metadata store: {why}")]
+    AuthFailed {
+        /// The server, which side refused, and what to do.
+        why: Arc<str>,
+    },
     /// The store was closed by this process.
     #[error("the metadata store was closed")]
     Closed,
@@ -422,7 +423,7 @@ mod tests {
         let unreachable =
             StoreError::Unreachable { waited: Duration::from_secs(10), faults: ServerFaults(vec![expired]) };
         assert!(unreachable.is_transient());
-        assert!(!StoreError::AuthFailed.is_transient());
+        assert!(!StoreError::AuthFailed { why: "no user".into() }.is_transient());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod extension;
 pub(crate) mod port;
+mod socket;
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
 mod tls_tests;
@@ -673,6 +674,9 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     let (of_extents, of_ledgers) = (index.used(IndexUse::Extents), index.used(IndexUse::Ledgers));
     out.gauge("bindery_index_extent_bytes", &[], gauge(of_extents));
     out.gauge("bindery_index_ledger_bytes", &[], gauge(of_ledgers));
+    let ledgers = shared.engine.ledger_memory();
+    out.gauge("bindery_index_ledger_bytes_max", &[], gauge(ledgers.bytes_max));
+    out.counter("bindery_ledgers_refused", &[], ledgers.refused);
     out.gauge("bindery_index_writing_bytes", &[], gauge(index.used(IndexUse::Writing)));
     let (in_memory, on_disk) = shared.engine.index_runs();
     out.gauge("bindery_index_runs", &[("kind", "memory")], gauge(in_memory as u64));

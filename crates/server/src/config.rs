@@ -61,6 +61,8 @@ pub struct BookieConfig {
     pub option_names: OptionNames,
     /// Bytes for all pools together; `None` for the default of the machine.
     pub memory_limit: Option<u64>,
+    /// Bytes for the states of ledgers (`ledgerMemoryMB`, ours); `None` for a share of the memory limit.
+    pub ledger_memory: Option<u64>,
     /// True when `limits.connections_max` was set (`maxConnections`) and must fit `memory_limit`; false: as many of
     /// them as fit.
     pub are_connections_set: bool,
@@ -130,6 +132,7 @@ impl Default for BookieConfig {
             admin_tokens: None,
             option_names: OptionNames { listen: "--listen", admin: "--admin" },
             memory_limit: None,
+            ledger_memory: None,
             are_connections_set: false,
             pool_memory: PoolMemory::Touched,
             journal_sync: true,

@@ -10,6 +10,10 @@
 //! 1. The parts never exceed the limit: every part has a least size, the rest of the limit is shared out by weight, and
 //!    a limit below the sum of the least sizes is refused.
 //! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
+//!
+//! # Limits
+//! The states of ledgers cannot be paged out, so they may take more than the index part: as much as [`MemoryPlan::ledger_memory`]
+//! says, or the operator. With more ledgers than that, the bookie takes no new ones.
 
 use crate::limits::Limits;
 use crate::read_class::PerClass;
@@ -269,6 +273,12 @@ impl MemoryPlan {
             ("libraries", self.libraries, "redb's caches, 4 MiB for each ledger directory"),
             ("tier", self.tier, "entries from object storage; full: those that want more wait"),
         ]
+    }
+
+    /// Bytes that the states of ledgers may take unless it is said otherwise: a quarter of the limit, and the `index` part at least.
+    /// Bytes above that part are beside the limit, and extents make room first.
+    pub fn ledger_memory(&self) -> u64 {
+        (self.limit / 4).max(self.index)
     }
 
     /// Long polls that a quarter of the control part holds; the rest is the control pool, of reads that wait.

@@ -20,8 +20,12 @@
 //!
 //! # Limits
 //! Parked adds: [`PARKED_MAX`]; their bytes have a permit of the pool for large frames, without which an add is refused. As
-//! many again, without their bytes, that must be refused behind one of their key. Reads under way: [`READS_MAX`].
+//! many again, without their bytes, that must be refused behind one of their key: they take no place of the former. Of either a
+//! connection has its share ([`Shares`]). Reads under way: [`READS_MAX`].
 
+mod shares;
+
+use self::shares::Shares;
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::metrics::Counter;
@@ -40,8 +44,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Adds parked at once; more are answered with too-many-requests.
-pub const PARKED_MAX: usize = 4096;
+/// Adds parked at once; more are answered with too-many-requests. The same of refusals.
+pub const PARKED_MAX: u64 = 4096;
 /// Metadata reads under way.
 pub const READS_MAX: usize = 16;
 /// How long a verdict that refuses counts for other adds.
@@ -51,8 +55,6 @@ const KEPT_MAX: usize = 1024;
 
 /// An add with its own copy of the body.
 struct Parked {
-    /// It found no room and is refused when it comes to the front; without a body.
-    is_refused: bool,
     origin: Origin,
     entry: EntryId,
     last_add_confirmed: Option<EntryId>,
@@ -60,7 +62,8 @@ struct Parked {
     body: Vec<u8>,
     is_recovery: bool,
     is_high_priority: bool,
-    _permit: Option<Permit>,
+    /// For the body. Without one it found no room, has no body, and is refused when it comes to the front.
+    permit: Option<Permit>,
 }
 
 impl Parked {
@@ -89,6 +92,10 @@ struct Waiting {
 
 #[derive(Default)]
 struct State {
+    /// Of adds that may be placed, and the bytes of those; of adds that are refused.
+    places: Shares,
+    bytes: Shares,
+    refusals: Shares,
     waiting: BTreeMap<LedgerId, Waiting>,
     /// Ledgers whose read has not begun.
     queue: VecDeque<LedgerId>,
@@ -96,6 +103,29 @@ struct State {
 }
 
 impl State {
+    /// Takes a place for an add of a connection, and so much of the memory.
+    fn take_place(&mut self, connection: u64, bytes: u64, capacity: u64) -> bool {
+        if !self.places.take(connection, 1, PARKED_MAX) {
+            return false;
+        }
+        let may = self.bytes.take(connection, bytes, capacity);
+        if !may {
+            self.places.give_back(connection, 1);
+        }
+        may
+    }
+
+    fn give_back(&mut self, parked: &Parked) {
+        let connection = parked.origin.connection;
+        match &parked.permit {
+            None => self.refusals.give_back(connection, 1),
+            Some(permit) => {
+                self.places.give_back(connection, 1);
+                self.bytes.give_back(connection, permit.bytes());
+            }
+        }
+    }
+
     fn is_behind(&self, add: &Add<'_>) -> bool {
         self.waiting.get(&add.ledger).is_some_and(|waiting| waiting.keys.contains_key(&add.entry))
     }
@@ -144,7 +174,7 @@ impl ParkedAdds {
     pub fn park(&self, engine: &Engine, memory: &ByteBudget, add: &Add<'_>) -> Result<(), NotParked> {
         let permit = memory.try_acquire(add.body.len() as u64);
         let now = Instant::now();
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let is_behind = state.is_behind(add);
         // A verdict that refuses writers may be all that a recovery needs, and then it must be fresh.
         if let Some((verdict, read)) = state.kept.get(&add.ledger)
@@ -154,11 +184,15 @@ impl ParkedAdds {
         {
             engine.on_verdict(add.ledger, add.key, add.is_recovery, *verdict).map_err(NotParked::Refused)?;
         }
-        let permit = permit.filter(|_| self.parked() < PARKED_MAX);
-        if permit.is_none() && !is_behind {
-            return Err(NotParked::Refused(Refusal::TooManyRequests));
+        let connection = add.origin.connection;
+        match permit.filter(|permit| state.take_place(connection, permit.bytes(), memory.capacity())) {
+            None if is_behind => self.insert_refusal(state, add, now),
+            None => Err(NotParked::Refused(Refusal::TooManyRequests)),
+            permit => {
+                self.insert(state, add, permit, now);
+                Ok(())
+            }
         }
-        self.insert(state, add, permit, now)
     }
 
     /// Parks the refusal of an add that found no room, behind an older one of its key.
@@ -170,34 +204,36 @@ impl ParkedAdds {
         if !state.is_behind(add) {
             return Err(NotParked::Refused(Refusal::TooManyRequests));
         }
-        self.insert(state, add, None, Instant::now())
+        self.insert_refusal(state, add, Instant::now())
     }
 
-    /// Adds a copy to the end of the line of its ledger; without a permit it has no body, and is refused there.
-    fn insert(
+    fn insert_refusal(
         &self,
         mut state: MutexGuard<'_, State>,
         add: &Add<'_>,
-        permit: Option<Permit>,
         now: Instant,
     ) -> Result<(), NotParked> {
-        let parked = self.parked();
-        let is_refused = permit.is_none();
-        if is_refused && parked >= 2 * PARKED_MAX {
+        if !state.refusals.take(add.origin.connection, 1, PARKED_MAX) {
             return Err(NotParked::TooMany);
         }
-        self.parked.store(parked + 1, Ordering::Release);
+        self.insert(state, add, None, now);
+        Ok(())
+    }
+
+    /// Adds a copy to the end of the line of its ledger, for which a place was taken; without a permit it has no body, and is
+    /// refused there.
+    fn insert(&self, mut state: MutexGuard<'_, State>, add: &Add<'_>, permit: Option<Permit>, now: Instant) {
+        self.parked.fetch_add(1, Ordering::Release);
         self.adds.add(1);
         let parked = Parked {
-            is_refused,
             origin: add.origin,
             entry: add.entry,
             last_add_confirmed: add.last_add_confirmed,
             key: add.key,
-            body: if is_refused { Vec::new() } else { add.body.to_vec() },
+            body: if permit.is_some() { add.body.to_vec() } else { Vec::new() },
             is_recovery: add.is_recovery,
             is_high_priority: add.is_high_priority,
-            _permit: permit,
+            permit,
         };
         let is_first = !state.waiting.contains_key(&add.ledger);
         let waiting = state.waiting.entry(add.ledger).or_default();
@@ -209,7 +245,6 @@ impl ParkedAdds {
             drop(state);
             self.wake.notify_one();
         }
-        Ok(())
     }
 
     /// Adds parked now, those on their way to be placed included.
@@ -244,6 +279,9 @@ impl ParkedAdds {
     /// These are in the hands of their shard: later ones of their keys may follow.
     fn placed(&self, ledger: LedgerId, adds: &[Parked]) {
         let mut state = self.state.lock();
+        for parked in adds {
+            state.give_back(parked);
+        }
         let Some(waiting) = state.waiting.get_mut(&ledger) else { return };
         for parked in adds {
             if let Some(count) = waiting.keys.get_mut(&parked.entry) {
@@ -385,7 +423,7 @@ async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: M
     for parked in &adds {
         let on_verdict = || placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, verdict);
         // One that is refused changes nothing.
-        let judged = if parked.is_refused { Err(Refusal::TooManyRequests) } else { on_verdict() };
+        let judged = if parked.permit.is_none() { Err(Refusal::TooManyRequests) } else { on_verdict() };
         let outcome = match judged {
             Ok(()) if is_stored(&placing, ledger, parked, deadline).await => Ok(()),
             Ok(()) => offer(&placing.engine, ledger, parked, deadline).await,

@@ -313,10 +313,72 @@ fn advice(report: &VerifyReport) -> Vec<String> {
         );
     }
     if report.is_damaged() {
-        lines.push(format!(
-            "readers take the copies that are sound: bindery ledger read {id} --delimiter length | bindery ledger append NEW \
-             --length-delimited makes whole copies in a ledger made with bindery ledger create"
-        ));
+        let at_fault =
+            report.bookies.iter().filter(|(_, counts)| counts.sound() + counts.unreachable < counts.checked);
+        let at_fault: Vec<&str> = at_fault.map(|(bookie, _)| bookie.as_str()).collect();
+        lines.push(repair(id, &at_fault, report.lost, report.is_closed));
     }
     lines
+}
+
+/// How the copies that these bookies should have come back, as far as that is possible.
+fn repair(id: LedgerId, at_fault: &[&str], lost: u64, is_closed: bool) -> String {
+    let copying = format!(
+        "bindery ledger read {id} --delimiter length | bindery ledger append NEW --length-delimited, into a ledger made with bindery \
+         ledger create"
+    );
+    if lost > 0 {
+        return format!(
+            "{} without any sound copy and cannot be brought back: to save the others, copy what is before and behind them (--last, \
+             --first): {copying}",
+            count(lost, "entry is", "entries are")
+        );
+    }
+    let mut said = "missing, damaged or different copies come back from other bookies: ".to_owned();
+    match at_fault {
+        [bookie] => {
+            let _ = write!(said, "bookkeeper shell recover -force {bookie} --ledger {id}");
+        }
+        _ => {
+            let bookies = at_fault.join(", ");
+            let _ = write!(
+                said,
+                "bookkeeper shell recover -force BOOKIE --ledger {id}, for {bookies}, one after the other"
+            );
+        }
+    }
+    said.push_str(", which needs one more writable bookie than the ensemble has");
+    if !is_closed {
+        said.push_str(" and closes the ledger: its writer ends");
+    }
+    said.push_str("; AutoRecovery does it by itself for ledgers that are marked");
+    if at_fault.len() > 1 {
+        let _ = write!(
+            said,
+            ". Where none of these bookies has all that another one lacks, copy the ledger: {copying}"
+        );
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_is_copied_only_where_repair_does_not_help() {
+        let id = LedgerId::MIN;
+        let one = repair(id, &["b:1"], 0, true);
+        assert!(one.contains("bookkeeper shell recover -force b:1 --ledger 0,"), "{one}");
+        assert!(!one.contains("append") && !one.contains("closes"), "{one}");
+        assert!(repair(id, &["b:1"], 0, false).contains("closes the ledger"));
+        let two = repair(id, &["b:1", "b:2"], 0, true);
+        assert!(two.contains("for b:1, b:2, one after the other") && two.contains("append NEW"), "{two}");
+        let lost = repair(id, &["b:1"], 2, true);
+        assert!(
+            lost.starts_with("2 entries are without any sound copy") && lost.contains("append NEW"),
+            "{lost}"
+        );
+        assert!(!lost.contains("recover"), "{lost}");
+    }
 }

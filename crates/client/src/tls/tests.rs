@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 
 #[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
-fn write(dir: &Path, name: &str, content: &str) -> PathBuf {
+fn write(dir: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = dir.join(name);
     std::fs::write(&path, content).unwrap();
     path
@@ -193,6 +193,21 @@ fn files_that_cannot_be_used_are_named_with_what_to_do() {
     assert!(said.contains("client's key in") && !said.contains("my secret"), "{said}");
     let said = refused(TlsOptions::new().authority(&good).identity(&certificate, key));
     assert!(said.contains("cannot be used together"), "{said}");
+    // The stores of a Java client are not read: each is named, with the command that makes PEM files of it.
+    let jks: &[u8] = &[0xfe, 0xed, 0xfe, 0xed, 0, 0, 0, 2];
+    for (store, command) in
+        [(jks, "keytool -importkeystore"), (&[0x30, 0x82, 9, 0x8a], "openssl pkcs12 -in FILE")]
+    {
+        let store = write(dir.path(), "client.store", store);
+        for options in [
+            TlsOptions::new().authority(&store),
+            TlsOptions::new().authority(&good).identity(&store, &store),
+            TlsOptions::new().authority(&good).identity(&certificate, &store),
+        ] {
+            let said = refused(options);
+            assert!(said.contains("client.store: ") && said.contains(command), "{said}");
+        }
+    }
 }
 
 /// Invariants 2 and 3.

@@ -170,6 +170,7 @@ impl Shard {
         if !std::mem::replace(&mut self.is_failed, true) {
             let durable = self.durable;
             self.ledgers.values_mut().for_each(|state| state.forget_above(durable));
+            self.explicit_lac_bytes = self.ledgers.values().map(|state| state.explicit_lac_charge()).sum();
         }
         self.parts.clear();
         self.unplaced.clear();

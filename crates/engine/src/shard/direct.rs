@@ -3,6 +3,7 @@
 use super::Shard;
 use crate::api::{Refusal, Waiter};
 use crate::ledger::LedgerState;
+use crate::ledger_budget::Beginning;
 use bindery_storage::LedgerRecord;
 use bindery_types::{LedgerId, MasterKey};
 
@@ -17,6 +18,9 @@ pub(crate) enum DirectStep {
 impl Shard {
     pub(crate) fn direct_fence(&self, ledger: LedgerId, key: MasterKey) -> DirectStep {
         debug_assert!(self.is_failed, "a journal that works takes fences");
+        if !self.may_begin(ledger, Beginning::Urgent) {
+            return DirectStep::Answer(Err(Refusal::TooManyRequests));
+        }
         let unknown = LedgerState::boxed(None);
         let state = self.ledgers.get(&ledger).unwrap_or(&unknown);
         if !state.accepts(&key) {
@@ -44,12 +48,13 @@ impl Shard {
     pub(crate) fn on_fenced_directly(&mut self, ledger: LedgerId, key: MasterKey) -> Vec<Waiter> {
         self.highest_ledger = self.highest_ledger.max(Some(ledger));
         self.settle(ledger);
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
+        let state = self.known_or_begun(ledger);
         if state.needs_key(&key) {
             state.key = Some(key);
         }
         state.fence = Some(0);
+        let polls = state.polls.take();
         self.raised.remove(&ledger);
-        state.polls.take()
+        polls
     }
 }

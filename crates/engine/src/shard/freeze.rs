@@ -5,10 +5,10 @@
 //! first ([`Shard::settle`]), so each is frozen as it was at the cut.
 
 use super::Shard;
-use crate::ledger::{Epoch, LedgerState, TierState};
+use crate::ledger::{Epoch, LedgerState};
 use crate::write_cache::{CacheRecord, Frozen, FrozenExtents};
 use bindery_io::chunk::ChunkSlice;
-use bindery_storage::{Generation, IndexUse, LedgerRecord};
+use bindery_storage::{Generation, LedgerRecord};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -158,18 +158,6 @@ impl Shard {
                 died.push(Died { ledger, hidden_below: Generation(0), trimmed });
             }
         }
-    }
-
-    /// Charges the index pool for the ledgers there are now.
-    pub(super) fn charge_ledgers(&mut self) {
-        let slots = self.ledgers.capacity() * (size_of::<(LedgerId, Box<LedgerState>)>() + 1);
-        let removed = (self.removed.len() + self.unfenced_removed.len()) * size_of::<LedgerId>() * 2;
-        let untrimmed = self.untrimmed.len() * size_of::<LedgerId>() * 2;
-        let tiered = self.tiered_count * TierState::BYTES + untrimmed;
-        let now = (slots + removed + self.ledgers.len() * LedgerState::BYTES + tiered) as u64;
-        let before = std::mem::replace(&mut self.charged, now);
-        self.config.index_pool.charge(IndexUse::Ledgers, now.saturating_sub(before));
-        self.config.index_pool.release(IndexUse::Ledgers, before.saturating_sub(now));
     }
 
     /// The cache that must be flushed next.

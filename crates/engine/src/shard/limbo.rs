@@ -14,6 +14,7 @@
 use super::Shard;
 use crate::api::{Answer, MetadataVerdict, Refusal, Waiter};
 use crate::ledger::LedgerState;
+use crate::ledger_budget::Beginning;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
 use bindery_journal::record::Kind;
@@ -78,6 +79,10 @@ impl Shard {
                 Answer::Now(_, outcome) => outcome,
                 Answer::Later => Ok(()),
             },
+            // Or the verdicts on ledgers that are refused would be kept without end.
+            MetadataVerdict::OpenHere if !self.may_begin(ledger, Beginning::Ordinary) => {
+                Err(Refusal::ReadOnly)
+            }
             MetadataVerdict::OpenHere => {
                 self.vouched.insert(ledger);
                 Ok(())

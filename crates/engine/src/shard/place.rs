@@ -129,7 +129,7 @@ impl Shard {
         if state.needs_key(&key) {
             state.key = Some(key);
         }
-        let lac = EntryId::to_wire(lac);
+        let (lac, charge) = (EntryId::to_wire(lac), state.explicit_lac_charge());
         // One that says nothing new is acknowledged and changes nothing: the LAC never goes back, and of two records of
         // the ledger, in two directories, the same LAC has the same body (IB25).
         let newest = state.explicit_lacs_newest().map(|body| EntryId::to_wire(explicit_lac_of(body)));
@@ -140,6 +140,7 @@ impl Shard {
         if !state.polls.is_empty() {
             self.raised.insert(ledger);
         }
+        self.recount_explicit_lac(ledger, charge);
         self.mark_dirty(ledger);
     }
 

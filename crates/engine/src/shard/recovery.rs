@@ -58,7 +58,7 @@ impl Gate<'_> {
     }
 }
 
-fn is_of_a_recovery(add: &Add<'_>) -> bool {
+pub(super) fn is_of_a_recovery(add: &Add<'_>) -> bool {
     add.is_recovery && add.is_high_priority
 }
 

@@ -49,16 +49,17 @@ impl Shard {
         // removal.
         let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
         self.settle(ledger);
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
-        let was_tiered = state.tier.is_some();
+        let state = self.known_or_begun(ledger);
+        let (was_tiered, lac_charge) = (state.tier.is_some(), state.explicit_lac_charge());
         state.remove(sequence, generation);
-        self.last_removal = generation;
         if is_fenced {
             state.fence = state.fence.or(Some(sequence));
         }
         if state.wake_polls_at.is_some() {
             self.raised.insert(ledger);
         }
+        self.last_removal = generation;
+        self.recount_explicit_lac(ledger, lac_charge);
         self.on_tier_gone(ledger, was_tiered);
         self.on_removed(ledger);
         self.vouched.remove(&ledger);
@@ -201,6 +202,7 @@ impl Shard {
             self.raised.remove(ledger);
             self.vouched.remove(ledger);
         }
+        self.charge_ledgers();
         forgotten
     }
 
@@ -224,6 +226,7 @@ impl Shard {
             }
             self.mark_dirty(ledger);
         }
+        self.charge_ledgers();
     }
 
     /// Has the memory of removed ledgers written again.

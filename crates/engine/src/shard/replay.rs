@@ -24,7 +24,9 @@ impl Shard {
     pub(crate) fn restore(&mut self, record: &LedgerRecord) {
         let restored = LedgerState::restore(record);
         self.highest_ledger = self.highest_ledger.max(Some(record.ledger));
-        let was_tiered = self.ledgers.get(&record.ledger).is_some_and(|known| known.tier.is_some());
+        let known = self.ledgers.get(&record.ledger);
+        let was_tiered = known.is_some_and(|known| known.tier.is_some());
+        let lac_charge = known.map_or(0, |known| known.explicit_lac_charge());
         match self.ledgers.get_mut(&record.ledger) {
             None => {
                 self.ledgers.insert(record.ledger, Box::new(restored));
@@ -54,6 +56,7 @@ impl Shard {
                 }
             }
         }
+        self.recount_explicit_lac(record.ledger, lac_charge);
         self.on_tier_restored(record.ledger, was_tiered);
         if self.ledgers[&record.ledger].is_removed() {
             self.on_removed(record.ledger);

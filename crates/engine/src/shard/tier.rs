@@ -5,6 +5,7 @@ use super::{NoRoom, Shard};
 use crate::api::Refusal;
 use crate::lagging::Lagging;
 use crate::ledger::{LedgerState, TierState};
+use crate::ledger_budget::Beginning;
 use crate::tier::{Compared, PlacedUpdate, Reconciled, TierPermit, Tiered, TieredRead};
 use bindery_io::chunk::Lane;
 use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, Record};
@@ -104,6 +105,7 @@ impl Shard {
             Some(_) if self.takes_no_adds() => {
                 Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
             }
+            Some(_) if !self.may_begin(ledger, Beginning::Ordinary) => Err(Refusal::TooManyRequests),
             Some(_) => self
                 .place_extents(ledger, &update.extents, Kind::Restored)
                 .map_err(|NoRoom| Refusal::TooManyRequests),
@@ -437,6 +439,7 @@ impl TierState {
 pub(super) mod tests {
     use super::*;
     use crate::config::EngineConfig;
+    use crate::ledger_budget::LedgerBudget;
     use crate::shard::ShardConfig;
     use crate::tier::{TierBudget, resolve};
     use bindery_io::chunk::ChunkPool;
@@ -452,6 +455,11 @@ pub(super) mod tests {
     }
 
     pub(in crate::shard) fn shard() -> Shard {
+        shard_with(u64::MAX)
+    }
+
+    /// With a limit for the states of ledgers.
+    pub(in crate::shard) fn shard_with(ledger_bytes_max: u64) -> Shard {
         let config = EngineConfig::default();
         let config = ShardConfig {
             index: 0,
@@ -462,7 +470,7 @@ pub(super) mod tests {
             limbo_up_to: None,
             checked_up_to: None,
             canaries: config.canaries,
-            index_pool: StorageMemory::new(1 << 20, 1 << 20).index.clone(),
+            ledger_budget: LedgerBudget::new(StorageMemory::new(1 << 20, 1 << 20).index, ledger_bytes_max),
             tier_budget: TierBudget::new(1 << 20),
         };
         Shard::new(config, ChunkPool::new(16 << 10, 8, 2))

@@ -255,7 +255,7 @@ impl Registration {
     }
 
     fn session(&self) -> Result<SessionId, RegistrationError> {
-        self.store.session().borrow().connected().map_err(RegistrationError::Store)
+        self.store.session().borrow().clone().connected().map_err(RegistrationError::Store)
     }
 
     /// The node when it is ours, `None` when there is none; waits for another session's node to go (invariant 2).

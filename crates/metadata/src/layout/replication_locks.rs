@@ -90,7 +90,7 @@ impl ReplicationLocks {
     }
 
     fn session(&self) -> Result<SessionId, StoreError> {
-        self.store.session().borrow().connected()
+        self.store.session().borrow().clone().connected()
     }
 }
 

@@ -96,7 +96,7 @@ impl Way {
 pub(super) enum Refused {
     /// That is wrong with the server.
     Fault(Fault),
-    /// The server refuses the user or the password, or does not know the password itself.
+    /// The login failed, for good. Of a sentence whose subject is the server: which side refused, and why.
     AuthFailed(String),
 }
 
@@ -262,11 +262,7 @@ impl Connection {
             }
             match wire::error_of(header.error, "") {
                 _ if header.error == wire::OK => {}
-                StoreError::AuthFailed => {
-                    return Err(Refused::AuthFailed(
-                        "it does not accept the user or the password".to_owned(),
-                    ));
-                }
+                StoreError::AuthFailed { .. } => return Err(Refused::AuthFailed(sasl::not_accepted())),
                 other => return Err(Refused::failed(other.to_string())),
             }
             let message = wire::get_buffer(&mut reply).map_err(refused_reply)?;

@@ -115,13 +115,15 @@ pub async fn connect(servers: &[String], options: ZooKeeperOptions) -> Result<Zo
     let task = tokio::spawn(session.run());
     let store = ZooKeeperStore { requests, shared, state: state.clone(), access, task };
     let connected = state.wait_for(|state| {
-        matches!(state, SessionState::Connected(_) | SessionState::AuthFailed | SessionState::Closed)
+        matches!(state, SessionState::Connected(_) | SessionState::AuthFailed(_) | SessionState::Closed)
     });
     // A little longer than the last attempt has, which knows best what is wrong.
     let waited = match tokio::time::timeout(wait + LAST_WORDS_WAIT, connected).await {
-        Ok(Ok(state)) if *state == SessionState::AuthFailed => return Err(StoreError::AuthFailed),
-        Ok(Ok(state)) if *state == SessionState::Closed => Duration::ZERO,
-        Ok(Ok(_)) => return Ok(store),
+        Ok(Ok(state)) => match state.clone() {
+            SessionState::AuthFailed(why) => return Err(StoreError::AuthFailed { why }),
+            SessionState::Closed => Duration::ZERO,
+            _ => return Ok(store),
+        },
         Ok(Err(_)) => return Err(StoreError::Closed),
         Err(_) => wait,
     };
@@ -149,8 +151,8 @@ impl ZooKeeperStore {
         let (reply, answer) = oneshot::channel();
         let deadline = Instant::now() + self.session_timeout();
         let request = Request { opcode, body, watch, reply, deadline };
-        let ended = || match *self.state.borrow() {
-            SessionState::AuthFailed => StoreError::AuthFailed,
+        let ended = || match self.state.borrow().clone() {
+            SessionState::AuthFailed(why) => StoreError::AuthFailed { why },
             _ => StoreError::Closed,
         };
         self.requests.send(request).await.map_err(|_| ended())?;

@@ -91,6 +91,13 @@ pub(super) struct Login {
     is_answered: bool,
 }
 
+/// The server's verdict.
+pub(super) fn not_accepted() -> String {
+    "it refuses our credentials: compare the user and the password for SASL (section Client of the JAAS file, or zkSaslUser) with \
+     those that it knows"
+        .to_owned()
+}
+
 impl Login {
     pub(super) fn begin(credentials: Credentials) -> Result<Login, Refused> {
         let provider = ring::default_provider();
@@ -108,15 +115,17 @@ impl Login {
     pub(super) fn step(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
         if message.is_empty() {
             return Err(Refused::AuthFailed(match self.is_answered {
-                false => "it offers no SASL: its JAAS file needs a section Server".to_owned(),
-                true => "it did not accept the user or the password".to_owned(),
+                false => {
+                    "it offers no SASL, so we refuse it: its JAAS file needs a section Server".to_owned()
+                }
+                true => not_accepted(),
             }));
         }
         self.is_answered = true;
         match self.client.step(message) {
             Ok(Step::Reply(response)) => Ok(Some(response)),
             Ok(Step::Done) => Ok(None),
-            Err(error) => Err(Refused::AuthFailed(error.to_string())),
+            Err(error) => Err(Refused::AuthFailed(format!("we refuse it: {error}"))),
         }
     }
 }

@@ -180,8 +180,8 @@ enum End {
     Lost(StoreError),
     /// The server no longer knows the session.
     Expired,
-    /// The credentials are refused.
-    AuthFailed,
+    /// No login, and why.
+    AuthFailed(Arc<str>),
     /// The session was closed on request, or the store was dropped.
     Closed,
 }
@@ -190,7 +190,7 @@ impl From<StoreError> for End {
     fn from(error: StoreError) -> End {
         match error {
             StoreError::SessionExpired => End::Expired,
-            StoreError::AuthFailed => End::AuthFailed,
+            StoreError::AuthFailed { why } => End::AuthFailed(why),
             other => End::Lost(other),
         }
     }
@@ -261,19 +261,25 @@ impl Session {
                         let _ = request.reply.send(Err(StoreError::SessionExpired));
                     }
                 }
-                End::AuthFailed => break SessionState::AuthFailed,
+                End::AuthFailed(why) => break SessionState::AuthFailed(why),
                 End::Closed => break SessionState::Closed,
             }
         };
         // Published before the queue closes, so that a caller who finds it closed can read why.
-        self.publish(final_state);
+        self.publish(final_state.clone());
         self.requests.close();
         while let Some(request) = self.next_request().await {
-            let _ = request.reply.send(Err(match final_state {
-                SessionState::AuthFailed => StoreError::AuthFailed,
+            let _ = request.reply.send(Err(match final_state.clone() {
+                SessionState::AuthFailed(why) => StoreError::AuthFailed { why },
                 _ => StoreError::Closed,
             }));
         }
+    }
+
+    /// The words of a server that does not take a request, with its name and a remedy.
+    fn login_wanted(&self, why: &str) -> Arc<str> {
+        let server = self.servers.first().map_or("the server", String::as_str);
+        format!("{server}: {why}; give the user for SASL that it knows (section Client of the JAAS file, or zkSaslUser)").into()
     }
 
     fn session_id(&self) -> Option<SessionId> {
@@ -281,7 +287,11 @@ impl Session {
     }
 
     fn publish(&self, state: SessionState) {
-        self.shared.state.send_if_modified(|current| std::mem::replace(current, state) != state);
+        self.shared.state.send_if_modified(|current| {
+            let is_new = *current != state;
+            *current = state;
+            is_new
+        });
     }
 
     fn lose_watches(&mut self) {
@@ -342,8 +352,9 @@ impl Session {
                     }
                     Ok(Err(Refused::Fault(fault))) => fault,
                     Ok(Err(Refused::AuthFailed(why))) => {
+                        let said = format!("{server}: {why}").into();
                         self.refused(&server, Fault::Untrusted(why));
-                        return Err(End::AuthFailed);
+                        return Err(End::AuthFailed(said));
                     }
                     Err(_) => silence(&is_connected, wait),
                 };
@@ -510,7 +521,7 @@ impl Session {
         for request in in_flight {
             let _ = request.reply.send(match end {
                 End::Expired => Err(StoreError::SessionExpired),
-                End::AuthFailed => Err(StoreError::AuthFailed),
+                End::AuthFailed(ref why) => Err(StoreError::AuthFailed { why: why.clone() }),
                 End::Lost(_) | End::Closed => Err(StoreError::ConnectionLoss),
             });
         }
@@ -590,7 +601,7 @@ impl Session {
         self.last_zxid = self.last_zxid.max(header.zxid);
         match wire::error_of(header.error, "") {
             StoreError::SessionExpired => return Err(End::Expired),
-            StoreError::AuthFailed => return Err(End::AuthFailed),
+            StoreError::AuthFailed { why } => return Err(End::AuthFailed(self.login_wanted(&why))),
             _ => {}
         }
         let request = in_flight.pop_front().expect("its xid was just compared");

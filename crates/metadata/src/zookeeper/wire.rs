@@ -302,7 +302,8 @@ pub(super) fn error_of(code: i32, path: &str) -> StoreError {
         -110 => StoreError::NodeExists { path },
         -111 => StoreError::NotEmpty { path },
         -112 => StoreError::SessionExpired,
-        -115 | -124 => StoreError::AuthFailed,
+        -115 => StoreError::AuthFailed { why: "it refuses our credentials".into() },
+        -124 => StoreError::AuthFailed { why: "it serves only clients that have logged in".into() },
         // Moved: another connection of this session answered first; throttled, timeout, loss: the outcome is unknown.
         -118 | -127 | -7 | -4 => StoreError::ConnectionLoss,
         -125 => StoreError::Full { path },

@@ -62,7 +62,7 @@ fn info() -> BookieServiceInfo {
 fn session_of(store: &MemoryStore) -> SessionId {
     match *store.session().borrow() {
         SessionState::Connected(id) => id,
-        other => panic!("{other:?}"),
+        ref other => panic!("{other:?}"),
     }
 }
 

@@ -290,7 +290,7 @@ async fn a_cut_connection_fires_watches_and_comes_back_under_the_same_session() 
             }
         }
         let connected = session.wait_for(|state| matches!(state, SessionState::Connected(_)));
-        let state = *tokio::time::timeout(PATIENCE, connected).await.expect("it reconnects").unwrap();
+        let state = tokio::time::timeout(PATIENCE, connected).await.expect("it reconnects").unwrap().clone();
         assert_eq!(state, SessionState::Connected(credentials.id));
         for path in &known {
             assert!(store.exists(path).await.unwrap().is_some(), "{path} was acknowledged");

@@ -25,6 +25,8 @@ const OP_EXISTS: i32 = 3;
 const OP_SASL: i32 = 102;
 const ERR_NO_NODE: i32 = -101;
 const ERR_AUTH_FAILED: i32 = -115;
+/// Of `sessionRequireClientSASLAuth`.
+const ERR_LOGIN_WANTED: i32 = -124;
 
 struct Authority {
     params: CertificateParams,
@@ -172,7 +174,7 @@ async fn talk(
                 reply.extend(token);
             }
             // As a server that was told to want logins does.
-            (_, Some(_)) => reply.extend(ERR_AUTH_FAILED.to_be_bytes()),
+            (_, Some(_)) => reply.extend(ERR_LOGIN_WANTED.to_be_bytes()),
             // A server without a JAAS file: no token.
             (OP_SASL, None) => {
                 reply.extend([0; 4]);
@@ -325,20 +327,33 @@ async fn each_connection_logs_in_before_anything_else() {
     for _ in 0..3 {
         reconnect(&server, &store).await;
     }
-    assert_eq!(connect(&[&server], with(Some(login("nobody")))).await.err(), Some(StoreError::AuthFailed));
+    let name = &server.address;
+    // The server, which side refused, and what to do.
+    let says = |error: Option<StoreError>, why: &str| match error {
+        Some(error @ StoreError::AuthFailed { .. }) => {
+            let said = error.to_string();
+            assert!(said.contains(why), "{said}");
+        }
+        other => panic!("{other:?}"),
+    };
+    let refused = connect(&[&server], with(Some(login("nobody")))).await.err();
+    says(refused, &format!("{name}: it refuses our credentials: compare the user"));
     let without = connect(&[&server], with(None)).await.unwrap();
-    assert_eq!(without.exists("/nothing").await, Err(StoreError::AuthFailed));
+    let wanted = format!("{name}: it serves only clients that have logged in; give the user");
+    says(without.exists("/nothing").await.err(), &wanted);
+    says(without.exists("/nothing").await.err(), &wanted);
 
     // The password was changed there: no further attempt is made.
     std::fs::write(&password_file, "lion\n").unwrap();
     let mut session = store.session();
     cut(&server, &store).await;
-    session.wait_for(|state| *state == SessionState::AuthFailed).await.unwrap();
-    assert_eq!(store.exists("/nothing").await, Err(StoreError::AuthFailed));
+    session.wait_for(|state| matches!(state, SessionState::AuthFailed(_))).await.unwrap();
+    says(store.exists("/nothing").await.err(), "it refuses our credentials");
 
     // A server that knows no logins does not prove that it knows the password.
     let open = FakeServer::start(Conduct::default()).await;
-    assert_eq!(connect(&[&open], with(Some(login("hd")))).await.err(), Some(StoreError::AuthFailed));
+    let refused = connect(&[&open], with(Some(login("hd")))).await.err();
+    says(refused, "so we refuse it");
 }
 
 /// SASL invariant 3.

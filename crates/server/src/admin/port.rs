@@ -8,8 +8,9 @@
 //!    place.
 //! 2. A peer has the patience of the port to send a whole head, which is also how long a connection may idle, as long for the
 //!    body, and as long to take all of an answer that the socket did not take at once.
-//! 3. Over TLS the handshake is a part of what a peer owes, within the same patience and [`HANDSHAKE_BYTES_MAX`]. At most one thread of the runtime computes handshakes at
-//!    a time, so that peers who begin them again and again leave the others to the bookie's clients.
+//! 3. Over TLS the handshake is a part of what a peer owes, within the same patience and [`HANDSHAKE_BYTES_MAX`](crate::tls::limits::HANDSHAKE_BYTES_MAX). At most one thread
+//!    of the runtime computes handshakes at a time, so that peers who begin them again and again leave the others to the bookie's
+//!    clients. Behind the handshake, ciphertext must bring requests ([`TlsSocket`]).
 //! 4. A head has [`HEAD_BYTES`] at most, a body [`BODY_BYTES`]. Answers are covered by the admin pool until the kernel has
 //!    them; one that finds no room there becomes a short refusal. Those of [`SMALL_ANSWER_BYTES`], health among them, are
 //!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
@@ -17,13 +18,13 @@
 //!    that believes another length than this port would pass a request on as a part of a body, unexamined.
 
 use super::access::{Access, Asking};
+use super::socket::{PatientSocket, TlsSocket};
 use crate::auth::certificate_roles;
 use crate::latch::Latch;
 use crate::log_limit::LogLimit;
 use crate::memory::ADMIN_PLACES as PLACES;
 use crate::reload::Watch;
 use crate::tls::Tls;
-use crate::tls::limits::HANDSHAKE_BYTES_MAX;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{ConnectInfo, Request};
@@ -37,20 +38,19 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio::task::{AbortHandle, Id, JoinSet};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
 /// Bytes of the head of a request: browsers and proxies send a tenth of that.
@@ -189,9 +189,7 @@ async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Ar
     };
     match finished {
         Ok(stream) => {
-            let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            let certificate_roles =
-                certificates.first().map(|own| certificate_roles(own)).unwrap_or_default();
+            let certificate_roles = stream.peer_certificate().map(certificate_roles).unwrap_or_default();
             serve_http(common, stream, Asking { certificate_roles, ..asking }, load).await;
         }
         Err(error) => tracing::debug!(%peer, %error, "a handshake of the admin port failed"),
@@ -199,25 +197,15 @@ async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Ar
 }
 
 /// The handshake of a connection; its steps are computed by turns (invariant 3).
-async fn handshake(
-    common: &Common,
-    tls: &Tls,
-    socket: PatientSocket,
-) -> io::Result<TlsStream<PatientSocket>> {
-    let socket = PatientSocket { handshake_left: Some(HANDSHAKE_BYTES_MAX), ..socket };
-    let mut handshake = TlsAcceptor::from(tls.current()).accept(socket);
+async fn handshake(common: &Common, tls: &Tls, socket: PatientSocket) -> io::Result<TlsSocket> {
+    let mut handshake = TlsAcceptor::from(tls.current()).accept(socket.of_handshake());
     loop {
         let step = {
             let _turn = common.handshaking.lock().await;
             poll_fn(|context| Poll::Ready(Pin::new(&mut handshake).poll(context))).await
         };
         match step {
-            Poll::Ready(finished) => {
-                return finished.map(|mut stream| {
-                    stream.get_mut().0.handshake_left = None;
-                    stream
-                });
-            }
+            Poll::Ready(finished) => return finished.map(TlsSocket::new),
             Poll::Pending => woken().await,
         }
     }
@@ -335,92 +323,6 @@ struct Answer {
 impl AsRef<[u8]> for Answer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
-    }
-}
-
-/// A socket that fails when its peer takes too long for what is to be written. A byte now and then is no progress. For requests there are hyper's deadline for heads and ours for
-/// bodies.
-struct PatientSocket {
-    socket: TcpStream,
-    patience: Duration,
-    /// From when the peer did not take something until it has taken all.
-    deadline: Option<Pin<Box<Sleep>>>,
-    /// Bytes that may be read until the handshake is over: the library would keep those of a message that is announced.
-    handshake_left: Option<usize>,
-}
-
-impl PatientSocket {
-    fn new(socket: TcpStream, patience: Duration) -> PatientSocket {
-        PatientSocket { socket, patience, deadline: None, handshake_left: None }
-    }
-
-    /// What comes of an attempt to write.
-    fn within_patience<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            return written;
-        }
-        let patience = self.patience;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        deadline.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl AsyncRead for PatientSocket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = into.filled().len();
-        let read = Pin::new(&mut self.socket).poll_read(context, into);
-        if let Some(left) = &mut self.handshake_left {
-            let Some(rest) = left.checked_sub(into.filled().len() - before) else {
-                return Poll::Ready(Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "the handshake is too long",
-                )));
-            };
-            *left = rest;
-        }
-        read
-    }
-}
-
-impl AsyncWrite for PatientSocket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.within_patience(context, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
-        self.within_patience(context, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper has written all it had.
-        self.deadline = None;
-        Pin::new(&mut self.socket).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
 

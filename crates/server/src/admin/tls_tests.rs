@@ -162,6 +162,32 @@ async fn a_handshake_without_end_is_ended_before_it_takes_memory() {
     port.end().await;
 }
 
+/// Port invariant 3: ciphertext behind the handshake has to bring a request, in records of some bytes if need be.
+#[tokio::test]
+async fn ciphertext_with_hardly_any_request_in_it_ends_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    let port =
+        Port::start(config(dir.path(), &authority, false, false), Duration::from_secs(24 * 3600)).await;
+    let client = authority.client(None, &[]);
+    let head = format!("GET /thing HTTP/1.0\r\nHost: x\r\nPadding: {}\r\n\r\n", "x".repeat(12_000));
+    for (record, is_served) in [(16_384, true), (40, true), (1, false)] {
+        let socket = TcpStream::connect(port.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = TlsConnector::from(client.clone()).connect(name, socket).await.unwrap();
+        for some in head.as_bytes().chunks(record) {
+            if stream.write_all(some).await.is_err() || stream.flush().await.is_err() {
+                break;
+            }
+        }
+        let mut said = String::new();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut said)).await;
+        assert!(ended.is_ok(), "it is answered or closed");
+        assert_eq!(said.contains("200 OK"), is_served, "records of {record}: {said:?}");
+    }
+    port.end().await;
+}
+
 #[tokio::test]
 async fn a_renewed_certificate_is_presented_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();

@@ -54,6 +54,7 @@ impl Opening<'_> {
             ledger_volumes: self.ledger_volumes().await?,
             write_pool_bytes: self.plan.write,
             index_pool_bytes: self.plan.index,
+            ledger_bytes_max: self.config.ledger_memory.unwrap_or_else(|| self.plan.ledger_memory()),
             cache_pool_bytes: self.plan.cache,
             pool_memory: self.config.pool_memory,
             journal_bytes_max: self.config.journal_bytes_max,

@@ -5,15 +5,18 @@
 //! Disk::space ---------> usage::UsageCore ---------> ReadOnlyReasons -> engine (refuses, accepts)
 //! journal pulses ------> slow_journal::SlowJournalCore -/  \--> registrar (available, readonly)
 //! engine's status ---------------------------------------/
+//! engine's ledger memory -> ledger_memory::LedgerMemoryCore --> ReadOnlyReasons -> registrar alone
 //! space, verdict ------> reserve: held, given up, taken back -> engine (what recoveries may add, what flushes leave free)
-//! verdict, engine's status -> garbage::GarbageDesk: rounds with a compaction while space is short
+//! verdict, engine's status -> garbage::GarbageDesk: rounds with a compaction while space, or memory for ledgers, is short
 //! ```
 //! The cores decide and do no I/O; [`DiskWatch`] measures on a blocking thread every `diskCheckInterval`, and looks at
-//! the engine twice a second: it measures at once when something begins to wait for space, and when nothing does any more.
+//! the engine twice a second: it measures at once when something begins to wait for space, or ledgers are too many, and when
+//! that is over.
 //!
 //! # Limits
 //! One measurement at a time. A disk that does not answer it leaves the last verdict in force.
 
+pub mod ledger_memory;
 pub mod read_only;
 pub mod reserve;
 pub mod slow_journal;
@@ -29,6 +32,7 @@ use crate::maintenance::garbage::{GarbageDesk, GarbageRequest};
 use crate::metrics::Exposition;
 use bindery_engine::{Engine, WantedCollection};
 use bindery_io::{Clock, Disk, Space};
+use ledger_memory::LedgerMemoryCore;
 use parking_lot::Mutex;
 use reserve::Reserve;
 use slow_journal::{Pulse, SlowJournalCore};
@@ -177,8 +181,8 @@ struct Checks {
 }
 
 impl Checks {
-    /// True when that is due now: the interval is over, something began to wait for space, which is what the reserve is for, or
-    /// what waited found some, and the bookie may be writable again.
+    /// True when that is due now: the interval is over, something began to wait for space, which is what the reserve is for, or for
+    /// memory, or what waited found some, and the bookie may be writable again.
     fn is_due(&mut self, now_ns: u64, is_short: bool, interval: Duration) -> bool {
         let is_over = Duration::from_nanos(now_ns.saturating_sub(self.checked_ns)) >= interval;
         let has_turned = std::mem::replace(&mut self.was_short, is_short) != is_short;
@@ -195,6 +199,7 @@ pub struct DiskWatch {
     limits: DiskLimits,
     slow: SlowLimits,
     desk: Arc<DiskDesk>,
+    ledgers: Mutex<LedgerMemoryCore>,
     rounds: Mutex<FullRounds>,
     /// The configured time between rounds of garbage collection.
     round_interval: Duration,
@@ -241,6 +246,7 @@ impl DiskWatch {
             limits,
             slow,
             desk: Arc::new(DiskDesk::default()),
+            ledgers: Mutex::default(),
             rounds: Mutex::default(),
             round_interval,
         }
@@ -259,6 +265,7 @@ impl DiskWatch {
     /// Measures once and acts on it.
     pub async fn check(&self, engine: &Arc<Engine>, standing: &ReadOnlyReasons, garbage: &GarbageDesk) {
         let is_short = tell_what_waits(engine, standing);
+        let are_ledgers_too_many = self.look_at_ledgers(engine, standing);
         let may_take_adds = standing.takes_adds() && !is_short;
         let (gauges, leaves) = (self.gauges.clone(), engine.clone());
         let check =
@@ -272,10 +279,18 @@ impl DiskWatch {
         if verdict.is_almost_full && self.limits.forces_collection {
             engine.want_collection(WantedCollection { minor: true, major: false });
         }
-        self.ask_for_space(is_short || verdict.full.contains(&true), garbage);
+        self.ask_for_space(is_short || are_ledgers_too_many || verdict.full.contains(&true), garbage);
         engine.set_full_directories(&verdict.full);
         standing.set_high_priority(verdict.takes_high_priority);
         standing.set(Cause::DiskFull, verdict.read_only);
+    }
+
+    /// Keeps new ledgers away while the memory for their states is nearly full. True while it is.
+    fn look_at_ledgers(&self, engine: &Engine, standing: &ReadOnlyReasons) -> bool {
+        let reason = self.ledgers.lock().tick(engine.ledger_memory());
+        let are_too_many = reason.is_some();
+        standing.set(Cause::TooManyLedgers, reason);
+        are_too_many
     }
 
     /// The log tells operators to delete ledgers: this makes it help soon, however long the configured intervals are.
@@ -306,7 +321,7 @@ impl DiskWatch {
             let now_ns = clock.monotonic_ns();
             let status = engine.status();
             standing.set(Cause::StorageFailed, status.failed);
-            let is_short = tell_what_waits(&engine, &standing);
+            let is_short = tell_what_waits(&engine, &standing) | self.look_at_ledgers(&engine, &standing);
             // Once for each time that it is full.
             is_told &= !standing.takes_adds();
             if status.recoveries_refused > refused && !is_told {

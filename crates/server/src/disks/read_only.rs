@@ -5,7 +5,8 @@
 //!    back does not undo `forceReadOnlyBookie`, nor a healthy journal a full disk.
 //! 2. The engine refuses before the registration moves, and accepts before it moves back (IB19: it is never absent; a
 //!    client that finds it writable is at worst refused once).
-//! 3. A cause that only keeps new clients away moves the registration alone: adds of those that are connected are served.
+//! 3. A cause that only keeps new clients, or new ledgers, away moves the registration alone: adds to ledgers that are here are
+//!    served.
 //! 4. Nothing is persisted (R38), and no change writes to a ledger volume.
 
 use bindery_engine::Engine;
@@ -31,6 +32,8 @@ pub enum Cause {
     NoDescriptor,
     /// New clients cannot connect, for want of file descriptors.
     NoConnections,
+    /// The memory for states of ledgers is nearly full.
+    TooManyLedgers,
     /// Syncs of the journal take too long.
     SlowJournal,
     /// The bookie is on its way out.
@@ -39,13 +42,14 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 8] = [
+    pub const ALL: [Cause; 9] = [
         Cause::Configured,
         Cause::StorageFailed,
         Cause::DiskFull,
         Cause::NoSpace,
         Cause::NoDescriptor,
         Cause::NoConnections,
+        Cause::TooManyLedgers,
         Cause::SlowJournal,
         Cause::Stopping,
     ];
@@ -53,7 +57,7 @@ impl Cause {
     /// True when nothing is added for as long as it lasts (invariant 3).
     fn refuses_adds(self) -> bool {
         match self {
-            Cause::NoConnections => false,
+            Cause::NoConnections | Cause::TooManyLedgers => false,
             Cause::Configured
             | Cause::StorageFailed
             | Cause::DiskFull
@@ -73,6 +77,7 @@ impl Cause {
             Cause::NoSpace => "no_space",
             Cause::NoDescriptor => "no_descriptor",
             Cause::NoConnections => "no_connections",
+            Cause::TooManyLedgers => "too_many_ledgers",
             Cause::SlowJournal => "slow_journal",
             Cause::Stopping => "stopping",
         }

@@ -295,6 +295,56 @@ async fn a_bookie_is_writable_as_soon_as_what_waited_for_space_has_it() {
     running.stop().await;
 }
 
+/// S10: peers begin ledgers until there is no memory for their states. New ones then go elsewhere, those that are here are written
+/// to and fenced, others are fenced, and it ends when garbage collection found that nobody created them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_with_too_many_ledgers_takes_no_new_ones_until_garbage_collection_drops_some() {
+    const KNOWN: i64 = 1_000_000;
+    let place = Place::new().await;
+    let small = BookieConfig { ledger_memory: Some(32 << 10), ..config_that_flushes(place.dir.path()) };
+    let running = place.start_as(BookieConfig { disks: limits(), ..small }).await;
+    running.layout.ledgers().create(id(KNOWN), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
+    assert_eq!(running.add(KNOWN, 0).await, ErrorCode::Ok);
+    let mut next = 0;
+    let refused = loop {
+        match running.add(next, 0).await {
+            ErrorCode::Ok => next += 1,
+            refused => break refused,
+        }
+        assert!(next < 1000, "there is a limit");
+    };
+    assert_eq!(refused, ErrorCode::ReadOnly);
+    place.registered(RegistrationMode::ReadOnly).await;
+    assert_eq!(running.add(next, 0).await, ErrorCode::ReadOnly);
+    assert_eq!((running.add(KNOWN, 1).await, running.add(0, 1).await), (ErrorCode::Ok, ErrorCode::Ok));
+    let fencing = v2::Flags::DO_FENCING;
+    assert_eq!(running.read_as(fencing, KNOWN, 1).await, ErrorCode::Ok);
+    assert_eq!(running.read_as(fencing, next, 0).await, ErrorCode::NoEntry, "an unknown ledger is fenced");
+    let recovery = v2::Flags::RECOVERY_ADD.with(v2::Flags::HIGH_PRIORITY);
+    assert_eq!(running.add_as(recovery, next + 1, 0).await, ErrorCode::Ok, "and recovered");
+    assert_eq!(running.add(next + 2, 0).await, ErrorCode::ReadOnly);
+    let state = running.json("/api/v1/bookie/state").await;
+    let why = state["readOnlyBecause"]["too_many_ledgers"].as_str().unwrap();
+    assert!(why.contains("of 32 KiB") && why.contains("ledgerMemoryMB"), "{why}");
+    let metrics = running.get("/metrics").await;
+    assert!(metrics.contains("bindery_read_only{cause=\"too_many_ledgers\"} 1"), "{metrics}");
+    assert!(running.metric("bindery_ledgers_refused").await >= 3);
+    assert_eq!(running.metric("bindery_index_ledger_bytes_max").await, 32 << 10);
+    // The watch asks for rounds; one that drops nearly everything is for an operator to allow.
+    assert!(running.metric("bindery_gc_rounds").await > 0);
+    let over = async {
+        while running.metric("bindery_index_ledger_bytes").await > 16 << 10 {
+            running.collect(r#"{"forceMajor":true,"waiveChecks":true}"#).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, over).await.unwrap();
+    place.registered(RegistrationMode::Writable).await;
+    assert_eq!(running.add(next + 2, 0).await, ErrorCode::Ok);
+    assert_eq!(running.read(KNOWN, 1).await, ErrorCode::Ok);
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_read_only_mode_a_full_bookie_stops() {
     let place = Place::new().await;

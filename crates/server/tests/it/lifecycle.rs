@@ -160,7 +160,7 @@ async fn a_bookie_that_clients_do_not_find_is_not_ready() {
 fn session_of(running: &Running) -> SessionId {
     match *running.store.session().borrow() {
         SessionState::Connected(id) => id,
-        other => panic!("{other:?}"),
+        ref other => panic!("{other:?}"),
     }
 }
 

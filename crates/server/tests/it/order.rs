@@ -15,7 +15,7 @@ use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk};
 use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
-use bindery_server::metadata_check::MetadataChecker;
+use bindery_server::metadata_check::{MetadataChecker, PARKED_MAX};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerState};
 use bindery_wire::entry::ExplicitLac;
 use bindery_wire::v3::{Operation, proto};
@@ -316,6 +316,35 @@ async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
     until(|| parked() == 0).await;
     checking.end().await;
     drop(all);
+    bookie.stop().await;
+}
+
+/// While metadata does not answer, a connection that has all its adds parked, or refused behind them, leaves places to others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adds_that_wait_for_a_word_leave_places_to_other_connections() {
+    let bookie = start(limits(DEADLINE)).await;
+    set_limbo(&bookie, 1).await;
+    set_limbo(&bookie, 2).await;
+    let places = PARKED_MAX as usize;
+    let parked = || bookie.shared.parked_adds.parked();
+    let (mut greedy, mut other) = (Client::new(&bookie).await, Client::new(&bookie).await);
+    // One key: adds that find no place are refused behind the others, and still count.
+    let all: Vec<u8> = (0..places * 3 / 4).flat_map(|_| add(1, 0, ORDINARY)).collect();
+    greedy.send(&all).await;
+    until(|| parked() == places * 3 / 4).await;
+    // Of other keys, so they need not wait to be refused.
+    greedy.send(&add(1, 1, ORDINARY)).await;
+    assert_eq!(greedy.next_v2().await, OwnedV2::Add(ErrorCode::TooManyRequests, 1, 1));
+    other.send(&add(2, 0, ORDINARY)).await;
+    until(|| parked() == places * 3 / 4 + 1).await;
+    // More refusals than its share: no client does that.
+    greedy.flood(BytesMut::from(&all[..]));
+    assert_eq!(greedy.try_next_v2().await, None);
+    let checking = Checking::begin(&bookie).await;
+    assert_eq!(other.next_v2().await, OwnedV2::Add(ErrorCode::Fenced, 2, 0));
+    until(|| parked() == 0).await;
+    until(|| bookie.shared.metrics.adds_in_progress.get() == 0).await;
+    checking.end().await;
     bookie.stop().await;
 }
 

@@ -73,6 +73,7 @@ impl Profile {
         let of_memory = |from: &[u64]| from[memory.below(from.len() as u64) as usize];
         let shard_count = pick(&[1, 1, 2, 3]) as usize;
         let dirs = if shard_count > 1 && random.chance(0.3) { 2 } else { 1 };
+        let ledger_memory = [u64::MAX, u64::MAX, 1 << 10, 2 << 10];
         let tier = random.child("tier");
         let is_tiered = tier.chance(0.6);
         let journals = 1 + random.child("journals").below(shard_count.min(JOURNALS_MAX) as u64) as usize;
@@ -90,6 +91,8 @@ impl Profile {
             // Often too small for anything to stay in memory.
             index_pool_bytes: of_memory(&[0, 3 << 10, 16 << 10, 1 << 20]),
             cache_pool_bytes: of_memory(&[0, 9 << 10, 200 << 10, 4 << 20]),
+            // Sometimes of a few ledgers.
+            ledger_bytes_max: ledger_memory[random.child("ledger memory").below(4) as usize],
             pool_memory: bindery_engine::PoolMemory::Touched,
             chunk_bytes,
             journal_file_bytes,

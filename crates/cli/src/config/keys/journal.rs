@@ -78,6 +78,13 @@ pub(super) const KEYS: &[Key] = &[
     ours("journalDiskSizeMaxMB", "Bytes of all files of one journal, at least four files; 0 for twice the write pool")
         .unit("MB")
         .shown(|view| mebibytes(view.config.journal_bytes_max)),
+    ours(
+        "ledgerMemoryMB",
+        "Memory for the states of ledgers, about 200 bytes for each; beyond it no new ones are taken; a quarter of the memory limit when \
+         it is not set",
+    )
+    .unit("MB")
+    .shown(|view| view.config.ledger_memory.map_or_else(String::new, mebibytes)),
     applied("flushInterval", "10000", "Longest time between two flushes of the write cache; at least 100")
         .unit("ms")
         .shown(|view| super::millis(view.config.flush_interval)),

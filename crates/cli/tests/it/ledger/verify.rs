@@ -80,7 +80,8 @@ fn a_bookie_that_is_away_is_7_and_what_it_missed_is_9() {
     outcome.failed(9, &["copies of 1 of 1 ledger are missing, damaged or different"]);
     let said = String::from_utf8(outcome.stdout).unwrap();
     assert!(said.contains(&format!("{}: 3 entries from 2 to 4 missing", second.listen)), "{said}");
-    assert!(said.contains("bindery ledger read"), "{said}");
+    let repair = format!("bookkeeper shell recover -force {} --ledger {id},", second.listen);
+    assert!(said.contains(&repair) && !said.contains("append NEW"), "{said}");
     let outcome = cluster.run(&["ledger", "verify", "--all", "--json"]);
     assert_eq!(outcome.code, 9);
     let report: Value = serde_json::from_slice(&outcome.stdout).unwrap();

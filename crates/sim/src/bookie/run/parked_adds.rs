@@ -105,7 +105,7 @@ impl Sim {
         // It is submitted only now; its number makes its body unique.
         let submission = self.ghost.next_submission();
         held.body[32..40].copy_from_slice(&submission.to_be_bytes());
-        let writable = self.writable(is_recovery, held.is_high_priority);
+        let writable = self.writable(ledger, is_recovery, held.is_high_priority);
         let op = self.op(Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right, writable });
         let engine = self.machine().engine.clone();
         let add = Add {
@@ -196,11 +196,12 @@ impl Sim {
     fn repair_a_ledger(&mut self) {
         let engine = self.machine().engine.clone();
         let limbo = self.ghost.limbo_ledgers();
-        if limbo.is_empty() || self.writable(true, true) != Writable::Yes {
+        if limbo.is_empty() {
             return;
         }
         let ledger = limbo[self.random.below(limbo.len() as u64) as usize];
-        if self.ops.values().any(|op| matches!(op, Op::Sound { ledger: l } if *l == ledger))
+        if self.writable(ledger, true, true) != Writable::Yes
+            || self.ops.values().any(|op| matches!(op, Op::Sound { ledger: l } if *l == ledger))
             || engine.presence(ledger) != LedgerPresence::Known
         {
             return;

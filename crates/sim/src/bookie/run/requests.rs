@@ -50,7 +50,7 @@ impl Sim {
         }
         body.extend((0..size).map(|i| (i ^ submission) as u8));
         let is_high_priority = self.random.chance(if is_recovery { 0.8 } else { 0.1 });
-        let writable = self.writable(is_recovery, is_high_priority);
+        let writable = self.writable(ledger, is_recovery, is_high_priority);
         let op = Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right, writable };
         let op = self.op(op);
         let engine = self.machine().engine.clone();
@@ -119,7 +119,7 @@ impl Sim {
         self.meet(ledger)?;
         let lac = self.random.below((self.ghost.highest_sent(ledger) + 2) as u64) as i64 - 1;
         let is_key_right = !self.is_wrong_key_due(ledger);
-        let writable = self.writable(false, false);
+        let writable = self.writable(ledger, false, false);
         // The number of the request makes every body unique.
         let body = [ledger.get(), lac, self.next_op as i64].map(i64::to_be_bytes).concat();
         if is_key_right {
@@ -138,14 +138,19 @@ impl Sim {
     }
 
     /// The expected outcome of a write that is submitted now.
-    pub(super) fn writable(&self, is_recovery: bool, is_high_priority: bool) -> Writable {
-        let status = self.machine().engine.status();
+    pub(super) fn writable(&self, ledger: LedgerId, is_recovery: bool, is_high_priority: bool) -> Writable {
+        let engine = &self.machine().engine;
+        let (status, memory) = (engine.status(), engine.ledger_memory());
+        // More than one ledger and the growth of a small map.
+        let is_memory_short = memory.used_bytes.saturating_add(1 << 10) > memory.bytes_max;
         if status.failed.is_some() {
             Writable::Failed
         } else if status.waits_for_space.is_some() && is_recovery && is_high_priority {
             Writable::Perhaps
         } else if status.waits_for_space.is_some() || (status.is_read_only && !is_high_priority) {
             Writable::No
+        } else if is_memory_short && engine.presence(ledger) == LedgerPresence::Unknown {
+            Writable::Perhaps
         } else {
             Writable::Yes
         }

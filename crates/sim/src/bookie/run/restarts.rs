@@ -76,6 +76,10 @@ impl Sim {
                     self.disk.crash_after(self.random.below(30));
                 }
             }
+            if attempt == 2 {
+                // One that no start has met yet: the last ones end by themselves.
+                self.disk.crash_after(u64::MAX);
+            }
             let watched = Arc::new(WatchedDisk::new(self.disk.clone()));
             let checked = Arc::new(CheckedDisk::recording(watched.clone()));
             if attempt == 0 && self.profile.fill > 0.0 && self.checks.chance(0.3) {
