@@ -3,6 +3,7 @@
 use crate::pacing::Room;
 use bindery_io::canary::Canaries;
 use bindery_journal::record::HEADER_SIZE_BYTES;
+use bindery_storage::entry_log::LOG_WRITE_BYTES;
 use bindery_types::LedgerId;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -110,6 +111,8 @@ pub struct EngineConfig {
     pub index_pool_bytes: u64,
     /// Bytes of index blocks and of what is read ahead.
     pub cache_pool_bytes: u64,
+    /// Bytes of one write to an entry log, in whole blocks. Between two of them a flush is paced, and merges that are behind go on.
+    pub log_write_bytes: usize,
     /// When the bytes of the write pool are taken from the system.
     pub pool_memory: PoolMemory,
     /// Bytes of one chunk; 0 chooses one between 1/64 of the pool and 8 MiB that holds the largest entry.
@@ -169,6 +172,7 @@ impl Default for EngineConfig {
             write_pool_bytes: 256 << 20,
             index_pool_bytes: 64 << 20,
             cache_pool_bytes: 32 << 20,
+            log_write_bytes: LOG_WRITE_BYTES,
             pool_memory: PoolMemory::Touched,
             chunk_bytes: 0,
             journal_file_bytes: 256 << 20,

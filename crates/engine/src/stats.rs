@@ -74,6 +74,8 @@ counters! {
     merged_bytes,
     /// Nanoseconds spent in flushes.
     flush_ns,
+    /// Nanoseconds of these that merges took between two writes, because they were behind.
+    merge_in_flush_ns,
     /// Times a batch of adds found no room.
     no_room,
 }

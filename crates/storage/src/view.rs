@@ -144,6 +144,27 @@ impl RunSearch {
     }
 }
 
+/// How far the questions of one caller of [`LogView::overlaps`] have come in each log on disk: the next is near, so it takes a
+/// fraction of a look-up.
+#[derive(Debug, Default)]
+pub struct OverlapScan {
+    /// Number of each log, in the order of the view, and of the run that the last question came to.
+    places: Vec<(u64, usize)>,
+}
+
+impl OverlapScan {
+    /// Takes over logs that came, and drops those that went.
+    fn align(&mut self, paged: &[PagedLog]) {
+        let numbers = self.places.iter().map(|(number, _)| number);
+        if numbers.eq(paged.iter().map(|paged| &paged.number)) {
+            return;
+        }
+        let before: BTreeMap<u64, usize> = self.places.drain(..).collect();
+        let place = |number| before.get(&number).copied().unwrap_or(0);
+        self.places = paged.iter().map(|paged| (paged.number, place(paged.number))).collect();
+    }
+}
+
 /// Where a copy of an entry may be.
 #[derive(Clone)]
 pub enum Lead {
@@ -665,15 +686,27 @@ impl LogView {
         Some(paged.extent(run.number, Patience::Wait).map_err(waited))
     }
 
-    /// True when a log but `other_than` has a run of the ledger that reaches into `first..=last`. Reads nothing.
-    pub fn overlaps(&self, run: &IndexedRun, other_than: LogId) -> bool {
+    /// True when a log that `is_other` has a run of the ledger that reaches into `first..=last`. Questions to one `scan` ascend by
+    /// ledger and first entry. Reads nothing.
+    pub fn overlaps(
+        &self,
+        scan: &mut OverlapScan,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        is_other: impl Fn(LogId) -> bool,
+    ) -> bool {
         let live = self.live.read();
-        let mut is_resident = false;
-        live.extents.visit_overlapping(run.ledger, run.first, run.last, |run| {
-            is_resident |= run.log_id != other_than;
-        });
-        let is_other = |paged: &&PagedLog| paged.log.log_id() != other_than;
-        is_resident || live.paged_of(run.ledger, run.first, run.last, is_other).next().is_some()
+        let mut overlaps = false;
+        live.extents.visit_overlapping(ledger, first, last, |run| overlaps |= is_other(run.log_id));
+        scan.align(&live.paged);
+        let others =
+            live.paged.iter().zip(&mut scan.places).filter(|(paged, _)| is_other(paged.log.log_id()));
+        for (paged, (_, place)) in others {
+            *place = paged.index.seek(*place, ledger, first);
+            overlaps |= paged.index.is_within(*place, ledger, last);
+        }
+        overlaps
     }
 
     /// Some runs of a log on disk, from number `from` on: at most `count`. `None` when it is in memory, or not there.

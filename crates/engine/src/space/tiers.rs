@@ -28,7 +28,7 @@ pub(super) struct Candidate {
     pub runs: u64,
 }
 
-/// Logs beyond the fan-in of their tier: merges are so far behind.
+/// Logs beyond the fan-in of their tier, with those that are being merged: merges are so far behind.
 pub(super) fn backlog(candidates: &[Candidate], config: &SpaceConfig) -> usize {
     let fan_in = u64::try_from(config.merge_fan_in).unwrap_or(u64::MAX);
     if fan_in < 2 {

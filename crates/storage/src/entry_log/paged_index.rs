@@ -319,6 +319,23 @@ impl PagedIndex {
         self.runs_within(ledger, entry, entry).next().map(|run| run.number)
     }
 
+    /// The number of the first run whose (ledger, last) is not below this, from `from` on; the number of runs when there is none.
+    /// None before `from` is: for questions that ascend, each of which is near the one before.
+    pub(crate) fn seek(&self, from: usize, ledger: LedgerId, entry: EntryId) -> usize {
+        let block = self.block_of(ledger, entry, from / FOOTER_BLOCK_EXTENTS);
+        match self.columns(block) {
+            Some(columns) => from.max(columns.number + columns.first_reaching(ledger, entry)),
+            None => self.extents,
+        }
+    }
+
+    /// A run by its number reaches into `first..=last` of the ledger, which [`PagedIndex::seek`] found for `first`.
+    pub(crate) fn is_within(&self, number: usize, ledger: LedgerId, last: EntryId) -> bool {
+        let run = self.columns(number / FOOTER_BLOCK_EXTENTS);
+        let run = run.and_then(|columns| columns.run(number % FOOTER_BLOCK_EXTENTS));
+        number < self.extents && run.is_some_and(|run| run.ledger == ledger && run.first <= last)
+    }
+
     /// The runs of a ledger that reach into `first..=last`, ascending.
     pub(crate) fn runs_within(
         &self,
@@ -340,7 +357,7 @@ impl PagedIndex {
         let mut runs = self.runs_from_block(0);
         let (mut at_block, mut next) = (None, None);
         for (place, &ledger) in ledgers.iter().enumerate().take(end).skip(begin) {
-            let block = self.block_of(ledger, at_block.unwrap_or(0));
+            let block = self.block_of(ledger, EntryId::FIRST, at_block.unwrap_or(0));
             // The runs wanted may be in the rest of the last block.
             if at_block.is_none_or(|at| at < block) {
                 runs = self.runs_from_block(block);
@@ -359,10 +376,10 @@ impl PagedIndex {
         }
     }
 
-    /// The block in which the runs of a ledger begin, if it has any, which is not before block `from`. From there on in steps
-    /// that double: it is mostly near.
-    fn block_of(&self, ledger: LedgerId, from: usize) -> usize {
-        let begins_before = |block: &Block| (block.ledger, block.first) <= (ledger, EntryId::FIRST);
+    /// The block in which the runs of a ledger that reach the entry begin, if it has any, which is not before block `from`. From
+    /// there on in steps that double: it is mostly near.
+    fn block_of(&self, ledger: LedgerId, entry: EntryId, from: usize) -> usize {
+        let begins_before = |block: &Block| (block.ledger, block.first) <= (ledger, entry);
         let (mut low, mut step) = (from, 1);
         while self.blocks.get(low + step).is_some_and(begins_before) {
             low += step;
@@ -468,6 +485,19 @@ mod tests {
                 index.retain_absent(&mut absent);
                 let has = |ledger: &LedgerId| extents.iter().any(|e| e.ledger == *ledger);
                 prop_assert_eq!(absent, asked.into_iter().filter(|ledger| !has(ledger)).collect::<Vec<_>>());
+            }
+            let questions = probes.iter().map(|(at, offset)| {
+                let run = &extents[usize::from(*at) % extents.len()];
+                (run.ledger, EntryId::new(run.first.get() + offset).unwrap_or(run.first))
+            });
+            let questions: BTreeSet<(LedgerId, EntryId)> = questions.collect();
+            let mut place = 0;
+            for (ledger, first) in questions {
+                place = index.seek(place, ledger, first);
+                for last in [first, EntryId::new(first.get() + 5).unwrap(), EntryId::MAX] {
+                    let reaches = index.runs_within(ledger, first, last).next().is_some();
+                    prop_assert_eq!(index.is_within(place, ledger, last), reaches, "{:?} {:?} {:?}", ledger, first, last);
+                }
             }
             let numbered: Vec<IndexedRun> = index.runs_from(0, usize::MAX).collect();
             prop_assert_eq!(numbered.len(), extents.len());

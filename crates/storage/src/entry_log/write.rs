@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes per disk write: large enough for full device bandwidth, small enough to pace a flush with.
-const STAGING_BYTES: usize = 1 << 20;
+/// Bytes of one write to the disk: enough for the whole bandwidth of a device, and few enough to pace a flush with.
+pub const LOG_WRITE_BYTES: usize = 1 << 20;
 
 /// A log under construction. Dropped before [`EntryLogWriter::finish`] it leaves an orphan file, which the next
 /// open of the directory removes.
@@ -99,6 +99,18 @@ impl EntryLogWriter {
         log_id: LogId,
         generation: Generation,
     ) -> Result<EntryLogWriter, WriteError> {
+        EntryLogWriter::create_with(disk, dir, log_id, generation, LOG_WRITE_BYTES)
+    }
+
+    /// As [`EntryLogWriter::create`], with writes of `write_bytes`: some blocks.
+    pub(crate) fn create_with(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        log_id: LogId,
+        generation: Generation,
+        write_bytes: usize,
+    ) -> Result<EntryLogWriter, WriteError> {
+        assert!(write_bytes > 0 && write_bytes.is_multiple_of(BLOCK_SIZE_BYTES), "direct I/O writes blocks");
         let path = dir.join(file_name(log_id));
         let create = || {
             if disk.exists(&path)? {
@@ -114,7 +126,7 @@ impl EntryLogWriter {
             dir: dir.to_owned(),
             path,
             header,
-            staging: AlignedBuf::zeroed(STAGING_BYTES),
+            staging: AlignedBuf::zeroed(write_bytes),
             filled: 0,
             written: 0,
             run: None,
