@@ -111,7 +111,7 @@ pub struct EngineConfig {
     pub index_pool_bytes: u64,
     /// Bytes of index blocks and of what is read ahead.
     pub cache_pool_bytes: u64,
-    /// Bytes of one write to an entry log, in whole blocks. Between two of them a flush is paced, and merges that are behind go on.
+    /// Bytes of one write to an entry log: at least two blocks. Between two of them a flush is paced, and merges that are behind go on.
     pub log_write_bytes: usize,
     /// When the bytes of the write pool are taken from the system.
     pub pool_memory: PoolMemory,

@@ -114,7 +114,7 @@ pub struct StorageMemory {
     pub index: Arc<IndexPool>,
     /// Index blocks and what is read ahead.
     pub cache: Arc<BlockCache>,
-    /// Buffer of each entry log that is written, which is also the size of its writes: whole blocks.
+    /// Buffer of each entry log that is written, which is also the size of its writes: at least two blocks.
     pub log_write_bytes: usize,
 }
 

@@ -93,7 +93,7 @@ impl Profile {
             index_pool_bytes: of_memory(&[0, 3 << 10, 16 << 10, 1 << 20]),
             cache_pool_bytes: of_memory(&[0, 9 << 10, 200 << 10, 4 << 20]),
             // Small ones, so that something happens between the writes of a flush.
-            log_write_bytes: [4 << 10, 16 << 10, 1 << 20][random.child("log writes").below(3) as usize],
+            log_write_bytes: [8 << 10, 16 << 10, 1 << 20][random.child("log writes").below(3) as usize],
             pool_memory: bindery_engine::PoolMemory::Touched,
             chunk_bytes,
             journal_file_bytes,

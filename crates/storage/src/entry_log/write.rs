@@ -102,7 +102,7 @@ impl EntryLogWriter {
         EntryLogWriter::create_with(disk, dir, log_id, generation, LOG_WRITE_BYTES)
     }
 
-    /// As [`EntryLogWriter::create`], with writes of `write_bytes`: some blocks.
+    /// As [`EntryLogWriter::create`], with writes of `write_bytes`: at least two blocks.
     pub(crate) fn create_with(
         disk: &Arc<dyn Disk>,
         dir: &Path,
@@ -110,7 +110,8 @@ impl EntryLogWriter {
         generation: Generation,
         write_bytes: usize,
     ) -> Result<EntryLogWriter, WriteError> {
-        assert!(write_bytes > 0 && write_bytes.is_multiple_of(BLOCK_SIZE_BYTES), "direct I/O writes blocks");
+        // Nothing is written before the caller has the writer, which removes the file when a write fails.
+        assert!(write_bytes > BLOCK_SIZE_BYTES && write_bytes.is_multiple_of(BLOCK_SIZE_BYTES), "{write_bytes}");
         let path = dir.join(file_name(log_id));
         let create = || {
             if disk.exists(&path)? {
