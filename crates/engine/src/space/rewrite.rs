@@ -11,7 +11,6 @@ use crate::space_desk::Cause;
 use crate::stats::Counters;
 use bindery_io::canary::Canary;
 use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, IndexUse, LogId};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,9 +88,9 @@ impl Upkeep {
     /// large ones, which takes long. Directories take turns.
     pub(super) fn begin_merge(&mut self, now: u64, config: &SpaceConfig) {
         let backlog = self.begin_merge_if_due(now, config);
-        // A compaction may be what merges wait for.
-        let is_rewriting = !self.space.jobs.is_empty();
-        self.space.budget.set_urgency(if is_rewriting { urgency(backlog, config.merge_fan_in) } else { 0 });
+        // Merges may wait for a compaction, or for a collection that has not weighed their logs yet.
+        let is_busy = !self.space.jobs.is_empty() || self.is_collecting();
+        self.space.budget.set_urgency(if is_busy { urgency(backlog, config.merge_fan_in) } else { 0 });
     }
 
     /// Takes the next compaction, if it may begin now.
@@ -138,8 +137,6 @@ impl Upkeep {
     fn begin_merge_if_due(&mut self, now: u64, config: &SpaceConfig) -> usize {
         let has_room = self.space.jobs.len() < JOBS_MAX;
         let (taken, mut backlog) = (self.space.taken(), 0);
-        let merging: BTreeSet<LogRef> =
-            self.space.jobs.iter().filter(|job| job.cause() == Cause::Merge).flat_map(Job::sources).collect();
         let count = self.directories.len();
         self.space.merge_not_before_ns.resize(count, 0);
         for step in 0..count {
@@ -150,10 +147,8 @@ impl Upkeep {
             let logs = self.shared.views()[index].logs();
             let at = |candidate: &Candidate| (index, candidate.log_id);
             let mut candidates: Vec<Candidate> = logs.iter().map(|log| Candidate::of(log)).collect();
-            candidates.retain(|log| {
-                !self.space.is_left_out(at(log)) && (!taken.contains(&at(log)) || merging.contains(&at(log)))
-            });
-            // Those that a merge has are there until it ends.
+            candidates.retain(|log| !self.space.is_left_out(at(log)));
+            // Those that a rewrite has, or is planned for, are there until it ends.
             backlog = backlog.max(tiers::backlog(&candidates, config));
             candidates.retain(|log| !taken.contains(&at(log)));
             let Some(chosen) = tiers::choose(&candidates, config).filter(|_| has_room) else { continue };

@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 /// Logs below this many bytes times the fan-in are in the lowest tier.
 const SMALLEST_BYTES: u64 = 64 << 10;
 
+/// See [`backlog`].
+const LARGE_AS_ONE: usize = 8;
+
 /// What the choice depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
@@ -28,17 +31,28 @@ pub(super) struct Candidate {
     pub runs: u64,
 }
 
-/// Logs beyond the fan-in of their tier, with those that are being merged: merges are so far behind.
+/// Logs beyond the fan-in of their tier, with those that are being rewritten: rewrites are so far behind. Of logs with large ledgers
+/// [`LARGE_AS_ONE`] count as one: their extents are in memory, so reads do not look at them, and all they cost is a descriptor.
 pub(super) fn backlog(candidates: &[Candidate], config: &SpaceConfig) -> usize {
-    let fan_in = u64::try_from(config.merge_fan_in).unwrap_or(u64::MAX);
-    if fan_in < 2 {
+    if config.merge_fan_in < 2 {
         return 0;
     }
-    let mut tiers: BTreeMap<u32, usize> = BTreeMap::new();
+    let fan_in = config.merge_fan_in;
+    let mut tiers: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for candidate in candidates.iter().filter(|candidate| !candidate.is_whole(config)) {
-        *tiers.entry(candidate.tier(fan_in)).or_default() += 1;
+        let (small, large) = tiers.entry(candidate.tier(fan_in as u64)).or_default();
+        *(if candidate.has_small_ledgers(config) { small } else { large }) += 1;
     }
-    tiers.into_values().map(|logs| logs.saturating_sub(config.merge_fan_in)).sum()
+    let behind = |(small, large): (usize, usize)| {
+        let behind = (small + large).saturating_sub(fan_in);
+        behind.min(small) + behind.saturating_sub(small) / LARGE_AS_ONE
+    };
+    tiers.into_values().map(behind).sum()
+}
+
+/// Ledgers with so many bytes in so many runs are small on average.
+fn are_small(config: &SpaceConfig, bytes: u64, runs: u64) -> bool {
+    bytes / runs.max(1) < config.merge_ledger_bytes
 }
 
 impl Candidate {
@@ -51,9 +65,13 @@ impl Candidate {
         }
     }
 
+    fn has_small_ledgers(&self, config: &SpaceConfig) -> bool {
+        are_small(config, self.bytes, self.runs)
+    }
+
     /// Most bytes of a log whose ledgers are as small as these.
     fn bytes_max(config: &SpaceConfig, bytes: u64, runs: u64) -> u64 {
-        if bytes / runs.max(1) < config.merge_ledger_bytes {
+        if are_small(config, bytes, runs) {
             config.merge_log_bytes_max.max(config.log_bytes_max)
         } else {
             config.log_bytes_max
@@ -134,11 +152,15 @@ mod tests {
 
     #[test]
     fn a_backlog_is_what_a_tier_has_beyond_its_fan_in() {
-        let tier = |count: u64, bytes: u64| (0..count).map(move |id| log(id, bytes, 4));
-        let logs: Vec<Candidate> =
-            tier(15, 100 << 10).chain(tier(20, 2 << 20)).chain(tier(15, 20 << 20)).collect();
-        assert_eq!(backlog(&logs, &config()), 4);
-        assert_eq!(backlog(&logs, &SpaceConfig { merge_fan_in: 0, ..config() }), 0);
+        let tier = |count: u64, bytes: u64, runs: u64| (0..count).map(move |id| log(id, bytes, runs));
+        let small: Vec<Candidate> =
+            tier(15, 100 << 10, 4).chain(tier(20, 2 << 20, 100)).chain(tier(15, 20 << 20, 1000)).collect();
+        assert_eq!(backlog(&small, &config()), 4);
+        assert_eq!(backlog(&small, &SpaceConfig { merge_fan_in: 0, ..config() }), 0);
+        let large: Vec<Candidate> = tier(40, 70 << 20, 50).collect();
+        assert_eq!(backlog(&large, &config()), 3, "24 beyond the fan-in, which reads do not look at");
+        let both: Vec<Candidate> = tier(4, 70 << 20, 50_000).chain(large).collect();
+        assert_eq!(backlog(&both, &config()), 4 + 3);
     }
 
     #[test]

@@ -111,7 +111,10 @@ impl EntryLogWriter {
         write_bytes: usize,
     ) -> Result<EntryLogWriter, WriteError> {
         // Nothing is written before the caller has the writer, which removes the file when a write fails.
-        assert!(write_bytes > BLOCK_SIZE_BYTES && write_bytes.is_multiple_of(BLOCK_SIZE_BYTES), "{write_bytes}");
+        assert!(
+            write_bytes > BLOCK_SIZE_BYTES && write_bytes.is_multiple_of(BLOCK_SIZE_BYTES),
+            "{write_bytes}"
+        );
         let path = dir.join(file_name(log_id));
         let create = || {
             if disk.exists(&path)? {
