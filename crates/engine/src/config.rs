@@ -1,6 +1,7 @@
 //! How an engine is laid out and bounded.
 
 use crate::pacing::Room;
+use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canaries;
 use bindery_journal::record::HEADER_SIZE_BYTES;
 use bindery_storage::entry_log::LOG_WRITE_BYTES;
@@ -319,6 +320,12 @@ impl EngineConfig {
         let space = &self.space;
         if space.bytes_per_second == 0 || space.step_bytes == 0 {
             faults.push("compaction may copy no bytes: give it a rate above 0".to_owned());
+        }
+        let write = self.log_write_bytes;
+        if write <= BLOCK_SIZE_BYTES || !write.is_multiple_of(BLOCK_SIZE_BYTES) {
+            faults.push(format!(
+                "entry logs are written in whole blocks, at least two at a time, not {write} bytes"
+            ));
         }
         for (name, threshold) in [("minor", space.minor_threshold), ("major", space.major_threshold)] {
             if !(0.0..1.0).contains(&threshold) {

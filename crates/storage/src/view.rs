@@ -21,7 +21,7 @@
 //! Indexes cannot be paged out. A log is paged out by steps of [`STEP_RUNS`] runs; one that comes or goes with runs in memory is
 //! shown or hidden in one call, so logs with many are paged out before they go.
 
-use crate::entry_log::{IndexedRun, LogIndex, PagedIndex, PagedIndexBuilder, waited};
+use crate::entry_log::{IndexWalk, IndexedRun, LogIndex, PagedIndex, PagedIndexBuilder, waited};
 use crate::paged::PagedLog;
 use crate::{
     Coverage, EntryLocation, EntryLog, Extent, ExtentDirectory, FoundRun, Generation, IndexPool, IndexUse,
@@ -145,23 +145,23 @@ impl RunSearch {
 }
 
 /// How far the questions of one caller of [`LogView::overlaps`] have come in each log on disk: the next is near, so it takes a
-/// fraction of a look-up.
+/// fraction of a look-up. Has 2 KiB for each log.
 #[derive(Debug, Default)]
 pub struct OverlapScan {
-    /// Number of each log, in the order of the view, and of the run that the last question came to.
-    places: Vec<(u64, usize)>,
+    /// With the number of the log, in the order of the view.
+    walks: Vec<(u64, IndexWalk)>,
 }
 
 impl OverlapScan {
     /// Takes over logs that came, and drops those that went.
     fn align(&mut self, paged: &[PagedLog]) {
-        let numbers = self.places.iter().map(|(number, _)| number);
+        let numbers = self.walks.iter().map(|(number, _)| number);
         if numbers.eq(paged.iter().map(|paged| &paged.number)) {
             return;
         }
-        let before: BTreeMap<u64, usize> = self.places.drain(..).collect();
-        let place = |number| before.get(&number).copied().unwrap_or(0);
-        self.places = paged.iter().map(|paged| (paged.number, place(paged.number))).collect();
+        let mut before: BTreeMap<u64, IndexWalk> = self.walks.drain(..).collect();
+        let mut walk = |number| before.remove(&number).unwrap_or_default();
+        self.walks = paged.iter().map(|paged| (paged.number, walk(paged.number))).collect();
     }
 }
 
@@ -686,27 +686,27 @@ impl LogView {
         Some(paged.extent(run.number, Patience::Wait).map_err(waited))
     }
 
-    /// True when a log that `is_other` has a run of the ledger that reaches into `first..=last`. Questions to one `scan` ascend by
-    /// ledger and first entry. Reads nothing.
+    /// True when a log that is `asked` has a run of the ledger that reaches into `first..=last`. `asked` gets a generation besides
+    /// that none of the runs is above. Questions to one `scan` ascend by ledger and first entry. Reads nothing.
     pub fn overlaps(
         &self,
         scan: &mut OverlapScan,
         ledger: LedgerId,
         first: EntryId,
         last: EntryId,
-        is_other: impl Fn(LogId) -> bool,
+        asked: impl Fn(LogId, Generation) -> bool,
     ) -> bool {
         let live = self.live.read();
         let mut overlaps = false;
-        live.extents.visit_overlapping(ledger, first, last, |run| overlaps |= is_other(run.log_id));
+        live.extents.visit_overlapping(ledger, first, last, |run| {
+            overlaps = overlaps || asked(run.log_id, run.generation);
+        });
         scan.align(&live.paged);
-        let others =
-            live.paged.iter().zip(&mut scan.places).filter(|(paged, _)| is_other(paged.log.log_id()));
-        for (paged, (_, place)) in others {
-            *place = paged.index.seek(*place, ledger, first);
-            overlaps |= paged.index.is_within(*place, ledger, last);
-        }
+        let mut walks = live.paged.iter().zip(&mut scan.walks);
         overlaps
+            || walks.any(|(paged, (_, walk))| {
+                asked(paged.log.log_id(), paged.newest()) && paged.index.reaches(walk, ledger, first, last)
+            })
     }
 
     /// Some runs of a log on disk, from number `from` on: at most `count`. `None` when it is in memory, or not there.

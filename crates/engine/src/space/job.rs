@@ -19,8 +19,9 @@
 //! 2. The ledger was ever removed after it (also when the removal is not committed, or was overtaken by another):
 //!    raised above the removal, it would come back (IB17).
 //!
-//! Both are asked when the runs of a ledger are gathered, and may be old when an entry is settled: a removal or a copy that
-//! comes in between is of a later generation than any that is on disk by then.
+//! Whether the ledger was removed, and whether any other log reaches its entries with newer runs, is asked once for a ledger, when its
+//! runs are gathered, and may be old when an entry is settled. A removal in between, and a copy that a flush brings, are of a
+//! later generation than any on disk by then; what another rewrite makes was in its sources before, or came by such a flush.
 //!
 //! Why this is right: `docs/decisions/0013`.
 //!
@@ -154,6 +155,8 @@ pub(super) struct Job {
     directory: usize,
     cause: Cause,
     sources: Vec<SourceLog>,
+    /// Ascending.
+    source_ids: Vec<LogId>,
     /// Those before it are open.
     next_source: usize,
     /// How far each is read ahead.
@@ -197,11 +200,14 @@ impl Job {
     ) -> Job {
         let to_come = sources.iter().map(|log| log.size()).sum();
         let runs_to_come = sources.iter().map(|log| log.run_count()).sum();
+        let mut source_ids: Vec<LogId> = sources.iter().map(|log| log.log_id()).collect();
+        source_ids.sort_unstable();
         Job {
             directory,
             cause,
             window_bytes: Job::window_bytes(sources.len()),
             sources: sources.into_iter().map(|shared| SourceLog { shared, own: None, runs: None }).collect(),
+            source_ids,
             next_source: 0,
             runs: VecDeque::new(),
             open: Vec::new(),
@@ -312,7 +318,8 @@ impl Job {
             Some(entry) => self.settle(upkeep, self.open[0].run.ledger, entry),
             None => {
                 self.is_copied = !self.gather(upkeep)?;
-                Ok(passed)
+                // It may have asked many logs.
+                Ok(Piece { is_long: true, ..passed })
             }
         }
     }
@@ -418,16 +425,17 @@ impl Job {
         }
         runs.sort_by_key(|waiting| waiting.run.first);
         let all = || runs.iter().map(|waiting| &waiting.run);
-        if let (Some(first), Some(last), Some(highest)) = (
+        if let (Some(first), Some(last), Some(lowest), Some(highest)) = (
             all().map(|run| run.first).min(),
             all().map(|run| run.last).max(),
+            all().map(|run| run.generation).min(),
             all().map(|run| run.generation).max(),
         ) {
             self.highest = highest;
             // Once for all runs of the ledger: where it is written in order, each log has other entries of it.
             let mut scans = std::mem::take(&mut self.scans);
-            let is_other = |log| !self.has_source(log);
-            self.is_alone = !upkeep.is_overlapped(&mut scans, ledger, (first, last), is_other)
+            let is_newer = |log, newest: Generation| newest >= lowest && !self.has_source(log);
+            self.is_alone = !upkeep.is_overlapped(&mut scans, ledger, (first, last), is_newer)
                 || upkeep.shared.config().canaries.has(Canary::M49OtherLogsIgnored);
             self.scans = scans;
         }
@@ -436,7 +444,7 @@ impl Job {
     }
 
     fn has_source(&self, (directory, log_id): LogRef) -> bool {
-        directory == self.directory && self.sources.iter().any(|source| source.shared.log_id() == log_id)
+        directory == self.directory && self.source_ids.binary_search(&log_id).is_ok()
     }
 
     /// Opens the next run. Returns the number of footers in which newer ones were sought.

@@ -132,7 +132,7 @@ enum Liveness {
     Live,
 }
 
-/// What removals and trims say about the copies of a ledger.
+/// What removals and trims say about the copies of a ledger, at one moment.
 struct Fate {
     /// Copies of a lower generation are gone, by a removal that outlives a power cut.
     gone_below: Generation,
@@ -423,6 +423,7 @@ impl Upkeep {
     pub(crate) fn tend_behind(&mut self) {
         self.on_flushed();
         let (begun, time) = (self.clock.monotonic_ns(), self.space.merge_time.available_ns());
+        let spent = self.spent();
         // A flush that a stop waits for, or direct fences, is not held up.
         if time == 0 || self.shared.is_failed() || self.shared.pacing().is_hurried.load(Ordering::Acquire) {
             return;
@@ -437,7 +438,9 @@ impl Upkeep {
         }
         let now = self.clock.monotonic_ns();
         self.space.merge_time.on_taken(now);
-        Counters::add(&self.shared.counters().merge_in_flush_ns, now.saturating_sub(begun));
+        if self.spent() > spent {
+            Counters::add(&self.shared.counters().merge_in_flush_ns, now.saturating_sub(begun));
+        }
     }
 
     /// Adds that wait for room want the disk for a flush, unless merges are behind.
@@ -521,7 +524,7 @@ impl Upkeep {
         self.directories.routing().is_waiting() && self.shared.config().journal_sync
     }
 
-    /// What is certain of the copies of a ledger.
+    /// What removals and trims say about the copies of a ledger now.
     fn fate(&self, ledger: LedgerId) -> Fate {
         let index = self.shared.shard_of(ledger);
         let canaries = &self.shared.config().canaries;
@@ -538,20 +541,19 @@ impl Upkeep {
         }
     }
 
-    /// True when a log that `is_other` has a run of the ledger that reaches into `first..=last`. Questions to one list of `scans`
-    /// ascend by ledger and first entry.
+    /// As [`bindery_storage::LogView::overlaps`], in all directories, with a scan for each.
     fn is_overlapped(
         &self,
         scans: &mut Vec<OverlapScan>,
         ledger: LedgerId,
         (first, last): (EntryId, EntryId),
-        is_other: impl Fn(LogRef) -> bool,
+        asked: impl Fn(LogRef, Generation) -> bool,
     ) -> bool {
         let views = self.shared.views();
         scans.resize_with(views.len(), OverlapScan::default);
         let mut views = views.iter().zip(scans).enumerate();
         views.any(|(index, (view, scan))| {
-            view.overlaps(scan, ledger, first, last, |log_id| is_other((index, log_id)))
+            view.overlaps(scan, ledger, first, last, |log_id, newest| asked((index, log_id), newest))
         })
     }
 

@@ -363,7 +363,7 @@ impl Upkeep {
         let run = runs.pop_front()?;
         let fate = self.fate(run.ledger);
         let gone_below = fate.gone_below;
-        let is_other = |log| log != (index, *log_id);
+        let is_other = |log, _| log != (index, *log_id);
         let mut is_overlapped =
             || is_major && self.is_overlapped(scans, run.ledger, (run.first, run.last), is_other);
         // Runs are as old as their log, or older: by how much says the extent.

@@ -144,11 +144,13 @@ impl Upkeep {
             if self.directories.routing().has_failed(index) || now < self.space.merge_not_before_ns[index] {
                 continue;
             }
-            let logs = self.shared.views()[index].logs();
+            let view = &self.shared.views()[index];
             let at = |candidate: &Candidate| (index, candidate.log_id);
-            let mut candidates: Vec<Candidate> = logs.iter().map(|log| Candidate::of(log)).collect();
+            let candidate = |log: &EntryLog| Candidate::of(log, view.bytes_on_disk(log.log_id()).is_some());
+            let mut candidates: Vec<Candidate> = view.logs().iter().map(|log| candidate(log)).collect();
             candidates.retain(|log| !self.space.is_left_out(at(log)));
             // Those that a rewrite has, or is planned for, are there until it ends.
+            let of_others = backlog;
             backlog = backlog.max(tiers::backlog(&candidates, config));
             candidates.retain(|log| !taken.contains(&at(log)));
             let Some(chosen) = tiers::choose(&candidates, config).filter(|_| has_room) else { continue };
@@ -181,6 +183,8 @@ impl Upkeep {
                 self.space.next_merge = (index + 1) % count;
                 break;
             }
+            // More time would let no merge begin here.
+            backlog = of_others;
         }
         backlog
     }

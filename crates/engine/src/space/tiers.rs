@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const SMALLEST_BYTES: u64 = 64 << 10;
 
 /// See [`backlog`].
-const LARGE_AS_ONE: usize = 8;
+const IN_MEMORY_AS_ONE: usize = 8;
 
 /// What the choice depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +29,12 @@ pub(super) struct Candidate {
     pub bytes: u64,
     /// Runs: at least one for each ledger.
     pub runs: u64,
+    /// Its extents are not in memory.
+    pub is_on_disk: bool,
 }
 
-/// Logs beyond the fan-in of their tier, with those that are being rewritten: rewrites are so far behind. Of logs with large ledgers
-/// [`LARGE_AS_ONE`] count as one: their extents are in memory, so reads do not look at them, and all they cost is a descriptor.
+/// Logs beyond the fan-in of their tier, with those that are being rewritten: rewrites are so far behind. Of logs whose extents are
+/// in memory [`IN_MEMORY_AS_ONE`] count as one: reads look only at those that have the entry, so what such a log costs is a descriptor.
 pub(super) fn backlog(candidates: &[Candidate], config: &SpaceConfig) -> usize {
     if config.merge_fan_in < 2 {
         return 0;
@@ -40,38 +42,30 @@ pub(super) fn backlog(candidates: &[Candidate], config: &SpaceConfig) -> usize {
     let fan_in = config.merge_fan_in;
     let mut tiers: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for candidate in candidates.iter().filter(|candidate| !candidate.is_whole(config)) {
-        let (small, large) = tiers.entry(candidate.tier(fan_in as u64)).or_default();
-        *(if candidate.has_small_ledgers(config) { small } else { large }) += 1;
+        let (on_disk, in_memory) = tiers.entry(candidate.tier(fan_in as u64)).or_default();
+        *(if candidate.is_on_disk { on_disk } else { in_memory }) += 1;
     }
-    let behind = |(small, large): (usize, usize)| {
-        let behind = (small + large).saturating_sub(fan_in);
-        behind.min(small) + behind.saturating_sub(small) / LARGE_AS_ONE
+    let behind = |(on_disk, in_memory): (usize, usize)| {
+        let behind = (on_disk + in_memory).saturating_sub(fan_in);
+        behind.min(on_disk) + behind.saturating_sub(on_disk) / IN_MEMORY_AS_ONE
     };
     tiers.into_values().map(behind).sum()
 }
 
-/// Ledgers with so many bytes in so many runs are small on average.
-fn are_small(config: &SpaceConfig, bytes: u64, runs: u64) -> bool {
-    bytes / runs.max(1) < config.merge_ledger_bytes
-}
-
 impl Candidate {
-    pub(super) fn of(log: &EntryLog) -> Candidate {
+    pub(super) fn of(log: &EntryLog, is_on_disk: bool) -> Candidate {
         Candidate {
             log_id: log.log_id(),
             generation: log.generation(),
             bytes: log.size(),
             runs: log.run_count(),
+            is_on_disk,
         }
-    }
-
-    fn has_small_ledgers(&self, config: &SpaceConfig) -> bool {
-        are_small(config, self.bytes, self.runs)
     }
 
     /// Most bytes of a log whose ledgers are as small as these.
     fn bytes_max(config: &SpaceConfig, bytes: u64, runs: u64) -> u64 {
-        if are_small(config, bytes, runs) {
+        if bytes / runs.max(1) < config.merge_ledger_bytes {
             config.merge_log_bytes_max.max(config.log_bytes_max)
         } else {
             config.log_bytes_max
@@ -128,7 +122,7 @@ mod tests {
     }
 
     fn log(id: u64, bytes: u64, runs: u64) -> Candidate {
-        Candidate { log_id: LogId(id), generation: Generation(id), bytes, runs }
+        Candidate { log_id: LogId(id), generation: Generation(id), bytes, runs, is_on_disk: true }
     }
 
     #[test]
@@ -152,14 +146,15 @@ mod tests {
 
     #[test]
     fn a_backlog_is_what_a_tier_has_beyond_its_fan_in() {
-        let tier = |count: u64, bytes: u64, runs: u64| (0..count).map(move |id| log(id, bytes, runs));
-        let small: Vec<Candidate> =
-            tier(15, 100 << 10, 4).chain(tier(20, 2 << 20, 100)).chain(tier(15, 20 << 20, 1000)).collect();
-        assert_eq!(backlog(&small, &config()), 4);
-        assert_eq!(backlog(&small, &SpaceConfig { merge_fan_in: 0, ..config() }), 0);
-        let large: Vec<Candidate> = tier(40, 70 << 20, 50).collect();
-        assert_eq!(backlog(&large, &config()), 3, "24 beyond the fan-in, which reads do not look at");
-        let both: Vec<Candidate> = tier(4, 70 << 20, 50_000).chain(large).collect();
+        let tier = |count: u64, bytes: u64| (0..count).map(move |id| log(id, bytes, 4));
+        let logs: Vec<Candidate> =
+            tier(15, 100 << 10).chain(tier(20, 2 << 20)).chain(tier(15, 20 << 20)).collect();
+        assert_eq!(backlog(&logs, &config()), 4);
+        assert_eq!(backlog(&logs, &SpaceConfig { merge_fan_in: 0, ..config() }), 0);
+        let in_memory = tier(40, 70 << 20).map(|log| Candidate { is_on_disk: false, ..log });
+        let in_memory: Vec<Candidate> = in_memory.collect();
+        assert_eq!(backlog(&in_memory, &config()), 3, "24 beyond the fan-in, which reads need not look at");
+        let both: Vec<Candidate> = tier(4, 70 << 20).chain(in_memory).collect();
         assert_eq!(backlog(&both, &config()), 4 + 3);
     }
 

@@ -203,7 +203,7 @@ fn merges_that_are_behind_go_on_between_the_writes_of_a_flush() {
     let machine = Machine::open(config.clone(), disk.clone(), clock, random).unwrap();
     let mut bookie = Bookie { disk, machine, clock: Arc::new(ManualClock::new(0)), config };
     let merges = |bookie: &Bookie| bookie.machine.engine.space_status().merges;
-    // A merge begins with those that are there; those that come meanwhile are what it is behind by.
+    // A merge begins with those that are there; with those that come meanwhile it is behind.
     for (begin, end) in [(0, 40), (40, 55)] {
         for e in begin..end {
             (0..10).for_each(|id| bookie.add(id, e, 100));

@@ -36,7 +36,7 @@ mod write;
 
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
 pub use paged_index::IndexedRun;
-pub(crate) use paged_index::{PagedIndex, PagedIndexBuilder};
+pub(crate) use paged_index::{IndexWalk, PagedIndex, PagedIndexBuilder};
 pub use read::{Ahead, EntryLog, LogDescription, Patience};
 pub(crate) use read::{IndexedOpening, waited};
 pub(crate) use runs::LogIndex;

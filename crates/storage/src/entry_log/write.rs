@@ -181,7 +181,7 @@ impl EntryLogWriter {
     }
 
     /// Adds an entry. `body` is the entry as received (protocol reference, section 3.1), `crc32c` its CRC32C as
-    /// computed on arrival. Does at most one disk write per MiB of body and, at
+    /// computed on arrival. Does at most one disk write for each buffer of body and, at
     /// the end of a run, of index: usually none or one.
     ///
     /// # Panics
