@@ -34,6 +34,8 @@ const STEPS: u64 = 10;
 const RECORD_BYTES: u64 = 28;
 /// Longest wait for merges and collection after the last add.
 const SETTLE_MAX: Duration = Duration::from_secs(300);
+/// It is settled when nothing was copied for so long: a collection weighs many logs before it says anything.
+const QUIET_MIN: Duration = Duration::from_secs(25);
 
 /// A generator of its own, so that a run can be repeated (splitmix64).
 struct Random(u64);
@@ -150,7 +152,7 @@ fn logs_bytes(config: &EngineConfig) -> u64 {
 fn settle(running: &Running) -> Duration {
     let begun = Instant::now();
     let mut seen = (0, Instant::now());
-    while begun.elapsed() < SETTLE_MAX && seen.1.elapsed() < Duration::from_secs(10) {
+    while begun.elapsed() < SETTLE_MAX && seen.1.elapsed() < QUIET_MIN {
         let status = running.engine.space_status();
         let flushed = running.engine.stats().flushed_entries;
         let state = status.bytes_copied + status.logs_dropped + status.collections + flushed;
@@ -232,7 +234,8 @@ fn main() {
             short(cpu / outcome.adds as f64),
             short(outcome.latencies[0].at(0.99) / 1e3),
             stats.entry_logs.to_string(),
-            status.merges.to_string(),
+            format!("{}, {}", status.merges, status.logs_rewritten),
+            format!("{}, {}", stats.merge_in_flush_ns / 1_000_000_000, stats.flush_ns / 1_000_000_000),
             short(beside.cpu_ns as f64 / 1e3 / times.total().max(1) as f64),
             short(times.at(0.5) / 1e3),
             short(times.at(0.99) / 1e3),
@@ -251,7 +254,8 @@ fn main() {
         "CPU µs/add",
         "p99 ms",
         "logs",
-        "merges",
+        "merges, logs rewritten",
+        "s in flushes, of flushes",
         "CPU µs/read",
         "read p50 ms",
         "p99",

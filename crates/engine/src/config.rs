@@ -1,8 +1,10 @@
 //! How an engine is laid out and bounded.
 
 use crate::pacing::Room;
+use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canaries;
 use bindery_journal::record::HEADER_SIZE_BYTES;
+use bindery_storage::entry_log::LOG_WRITE_BYTES;
 use bindery_types::LedgerId;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -113,6 +115,8 @@ pub struct EngineConfig {
     pub ledger_bytes_max: u64,
     /// Bytes of index blocks and of what is read ahead.
     pub cache_pool_bytes: u64,
+    /// Bytes of one write to an entry log: at least two blocks. Between two of them a flush is paced, and merges that are behind go on.
+    pub log_write_bytes: usize,
     /// When the bytes of the write pool are taken from the system.
     pub pool_memory: PoolMemory,
     /// Bytes of one chunk; 0 chooses one between 1/64 of the pool and 8 MiB that holds the largest entry.
@@ -173,6 +177,7 @@ impl Default for EngineConfig {
             index_pool_bytes: 64 << 20,
             ledger_bytes_max: 1 << 30,
             cache_pool_bytes: 32 << 20,
+            log_write_bytes: LOG_WRITE_BYTES,
             pool_memory: PoolMemory::Touched,
             chunk_bytes: 0,
             journal_file_bytes: 256 << 20,
@@ -319,6 +324,12 @@ impl EngineConfig {
         let space = &self.space;
         if space.bytes_per_second == 0 || space.step_bytes == 0 {
             faults.push("compaction may copy no bytes: give it a rate above 0".to_owned());
+        }
+        let write = self.log_write_bytes;
+        if write <= BLOCK_SIZE_BYTES || !write.is_multiple_of(BLOCK_SIZE_BYTES) {
+            faults.push(format!(
+                "entry logs are written in whole blocks, at least two at a time, not {write} bytes"
+            ));
         }
         for (name, threshold) in [("minor", space.minor_threshold), ("major", space.major_threshold)] {
             if !(0.0..1.0).contains(&threshold) {

@@ -229,7 +229,10 @@ impl Machine {
         let mut known = Vec::new();
         let mut metas = Vec::new();
         let mut highest_ledger = None;
-        let memory = StorageMemory::new(config.index_pool_bytes, config.cache_pool_bytes);
+        let memory = StorageMemory {
+            log_write_bytes: config.log_write_bytes,
+            ..StorageMemory::new(config.index_pool_bytes, config.cache_pool_bytes)
+        };
         for (index, path) in config.ledger_dirs.iter().enumerate() {
             let failed = |source| OpenError::Directory { path: path.clone(), source };
             let mut opened = LedgerDirectory::open_with(&disk, path, &memory).map_err(failed)?;

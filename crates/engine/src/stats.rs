@@ -74,6 +74,8 @@ counters! {
     merged_bytes,
     /// Nanoseconds spent in flushes.
     flush_ns,
+    /// Nanoseconds between two writes of a flush that rewrites took, because they were behind; also of flushes that failed.
+    merge_in_flush_ns,
     /// Times a batch of adds found no room.
     no_room,
 }

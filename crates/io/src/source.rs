@@ -61,17 +61,24 @@ impl Random for SystemRandom {
     }
 }
 
-/// A clock that moves only when told to.
+/// A clock that moves only when told to, or also by a little whenever it is read.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     monotonic_ns: AtomicU64,
     wall_ms: AtomicI64,
+    /// By how much each reading moves the monotonic time.
+    tick_ns: u64,
 }
 
 impl ManualClock {
     /// Monotonic time 0, wall time as given.
     pub fn new(wall_ms: i64) -> ManualClock {
-        ManualClock { monotonic_ns: AtomicU64::new(0), wall_ms: AtomicI64::new(wall_ms) }
+        ManualClock { monotonic_ns: AtomicU64::new(0), wall_ms: AtomicI64::new(wall_ms), tick_ns: 0 }
+    }
+
+    /// Whatever code looks at the clock for takes time: each reading moves the monotonic time by `tick`.
+    pub fn ticking(self, tick: Duration) -> ManualClock {
+        ManualClock { tick_ns: u64::try_from(tick.as_nanos()).unwrap_or(u64::MAX), ..self }
     }
 
     /// Moves both times forward; the wall clock by whole milliseconds of `by`.
@@ -88,7 +95,7 @@ impl ManualClock {
 
 impl Clock for ManualClock {
     fn monotonic_ns(&self) -> u64 {
-        self.monotonic_ns.load(Ordering::SeqCst)
+        self.monotonic_ns.fetch_add(self.tick_ns, Ordering::SeqCst)
     }
     fn wall_ms(&self) -> i64 {
         self.wall_ms.load(Ordering::SeqCst)

@@ -665,6 +665,8 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_flushed_entries", &[], stats.flushed_entries);
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);
     out.counter("bindery_write_pool_full", &[], stats.no_room);
+    out.counter("bindery_flush_ms", &[], stats.flush_ns / 1_000_000);
+    out.counter("bindery_merge_in_flush_ms", &[], stats.merge_in_flush_ns / 1_000_000);
     let status = shared.engine.status();
     out.gauge("bindery_recovery_reserve_bytes", &[], gauge(status.recovery_reserve_bytes));
     out.counter("bindery_recovery_adds_refused", &[], status.recoveries_refused);

@@ -199,7 +199,8 @@ impl LedgerDirectory {
     pub fn begin_log(&mut self, generation: Generation) -> Result<EntryLogWriter, WriteError> {
         let log_id = LogId(self.next_log_id);
         self.next_log_id += 1;
-        let writer = EntryLogWriter::create(&self.disk, &self.dir, log_id, generation)?;
+        let write_bytes = self.memory.log_write_bytes;
+        let writer = EntryLogWriter::create_with(&self.disk, &self.dir, log_id, generation, write_bytes)?;
         Ok(writer.beside(&self.name_losses).charged_to(&self.memory.index))
     }
 

@@ -59,7 +59,8 @@ pub use state_table::{
 
 pub use entry_log::IndexedRun;
 pub use view::{
-    Asked, FoundEntry, Lead, LogView, NewerRuns, PagingOut, RunSearch, SoleRun, Source, locate, try_locate,
+    Asked, FoundEntry, Lead, LogView, NewerRuns, OverlapScan, PagingOut, RunSearch, SoleRun, Source, locate,
+    try_locate,
 };
 
 use std::fmt;

@@ -23,7 +23,7 @@ const URGENT_MAX: u64 = 8 * WHOLE;
 
 /// Sixteenths of the rate that a backlog of so many logs calls for, with `fan_in` of them in each merge.
 pub(super) fn urgency(backlog: usize, fan_in: usize) -> u64 {
-    (backlog as u64 * WHOLE / (fan_in as u64 / 2).max(1)).min(URGENT_MAX)
+    (backlog as u64 * WHOLE / (fan_in as u64 / 4).max(1)).min(URGENT_MAX)
 }
 
 pub(super) struct Budget {
@@ -152,13 +152,13 @@ mod tests {
 
     #[test]
     fn a_debt_of_merges_raises_the_rate_whatever_the_journal_does() {
-        assert_eq!([0, 4, 8, 16, 1000].map(|logs| urgency(logs, 16)), [0, 8, 16, 32, 128]);
+        assert_eq!([0, 2, 4, 8, 1000].map(|logs| urgency(logs, 16)), [0, 8, 16, 32, 128]);
         let config = SpaceConfig { step_bytes: 8 << 20, ..SpaceConfig::default() };
         let mut budget = Budget::new(0, &config);
         budget.spend(budget.available());
         let whole = 10 * config.bytes_per_second;
         earned(&mut budget, 0, 200_000);
-        budget.set_urgency(urgency(16, 16));
+        budget.set_urgency(urgency(8, 16));
         let slow = earned(&mut budget, 10, 3_000_000);
         // A step of each 5 ms has 256 KiB at most.
         assert!(slow > whole * 3 / 2 && slow <= 2 * whole, "{slow} of {whole}");

@@ -204,8 +204,9 @@ impl Upkeep {
                     continue;
                 };
                 let is_gone = |run: &&IndexedRun| {
-                    log.generation() < self.hidden_below(run.ledger)
-                        || self.trimmed(run.ledger, run.first, run.last) == Liveness::Dead
+                    let fate = self.fate(run.ledger);
+                    log.generation() < fate.gone_below
+                        || fate.of_entries(run.first, run.last) == Liveness::Dead
                 };
                 let found: u64 = runs.iter().filter(is_gone).map(|run| run.bytes).sum();
                 if counted + runs.len() as u64 <= found {

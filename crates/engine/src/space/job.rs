@@ -19,6 +19,10 @@
 //! 2. The ledger was ever removed after it (also when the removal is not committed, or was overtaken by another):
 //!    raised above the removal, it would come back (IB17).
 //!
+//! Whether the ledger was removed, and whether any other log reaches its entries with newer runs, is asked once for a ledger, when its
+//! runs are gathered, and may be old when an entry is settled. A removal in between, and a copy that a flush brings, are of a
+//! later generation than any on disk by then; what another rewrite makes was in its sources before, or came by such a flush.
+//!
 //! Why this is right: `docs/decisions/0013`.
 //!
 //! # Limits
@@ -36,8 +40,8 @@ use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{EXTENT_BYTES, IndexRecord, RECORD_BYTES};
 use bindery_storage::{
-    EntryLog, EntryLogWriter, Extent, Generation, LedgerDirectory, LogId, PagingOut, ReadBack, ReadError,
-    RunCursor, SealedLog,
+    EntryLog, EntryLogWriter, Extent, Generation, LedgerDirectory, LogId, OverlapScan, PagingOut, ReadBack,
+    ReadError, RunCursor, SealedLog,
 };
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
@@ -118,6 +122,8 @@ struct Waiting {
     run: Extent,
     /// Entries before it were let go.
     from: Option<EntryId>,
+    /// No removal came after it.
+    may_rise: bool,
 }
 
 /// A run whose entries are next.
@@ -149,6 +155,8 @@ pub(super) struct Job {
     directory: usize,
     cause: Cause,
     sources: Vec<SourceLog>,
+    /// Ascending.
+    source_ids: Vec<LogId>,
     /// Those before it are open.
     next_source: usize,
     /// How far each is read ahead.
@@ -159,6 +167,10 @@ pub(super) struct Job {
     open: Vec<Open>,
     /// The highest generation of the ledger in the sources.
     highest: Generation,
+    /// No other log has a run of the ledger among those entries: no newer copy is sought.
+    is_alone: bool,
+    /// In the other logs, how far the ledgers have come.
+    scans: Vec<OverlapScan>,
     output_id: LogId,
     output: Output,
     /// Bytes of the sources that were not gone through, with their footers: no more is copied.
@@ -188,15 +200,20 @@ impl Job {
     ) -> Job {
         let to_come = sources.iter().map(|log| log.size()).sum();
         let runs_to_come = sources.iter().map(|log| log.run_count()).sum();
+        let mut source_ids: Vec<LogId> = sources.iter().map(|log| log.log_id()).collect();
+        source_ids.sort_unstable();
         Job {
             directory,
             cause,
             window_bytes: Job::window_bytes(sources.len()),
             sources: sources.into_iter().map(|shared| SourceLog { shared, own: None, runs: None }).collect(),
+            source_ids,
             next_source: 0,
             runs: VecDeque::new(),
             open: Vec::new(),
             highest: Generation(0),
+            is_alone: false,
+            scans: Vec::new(),
             output_id: writer.log_id(),
             output: Output::Writing(writer),
             to_come,
@@ -301,7 +318,8 @@ impl Job {
             Some(entry) => self.settle(upkeep, self.open[0].run.ledger, entry),
             None => {
                 self.is_copied = !self.gather(upkeep)?;
-                Ok(passed)
+                // It may have asked many logs.
+                Ok(Piece { is_long: true, ..passed })
             }
         }
     }
@@ -388,12 +406,12 @@ impl Job {
         let Some(ledger) = self.sources.iter().filter_map(SourceLog::next_ledger).min() else {
             return Ok(false);
         };
-        let mut highest = None;
+        let fate = upkeep.fate(ledger);
         let mut runs = Vec::new();
         for (index, source) in self.sources.iter_mut().enumerate() {
             let at = (self.directory, source.shared.log_id());
             while let Some(run) = source.take_of(ledger).map_err(|error| JobError::Source(at, error))? {
-                let from = match upkeep.liveness(&run) {
+                let from = match fate.of_run(&run) {
                     Liveness::Dead => {
                         self.to_come = self.to_come.saturating_sub(run.bytes());
                         self.runs_to_come = self.runs_to_come.saturating_sub(1);
@@ -402,25 +420,42 @@ impl Job {
                     Liveness::From(entry) => Some(entry),
                     Liveness::Live => None,
                 };
-                highest = highest.max(Some(run.generation));
-                runs.push(Waiting { source: index, run, from });
+                runs.push(Waiting { source: index, run, from, may_rise: fate.may_rise(&run) });
             }
         }
         runs.sort_by_key(|waiting| waiting.run.first);
+        let all = || runs.iter().map(|waiting| &waiting.run);
+        if let (Some(first), Some(last), Some(lowest), Some(highest)) = (
+            all().map(|run| run.first).min(),
+            all().map(|run| run.last).max(),
+            all().map(|run| run.generation).min(),
+            all().map(|run| run.generation).max(),
+        ) {
+            self.highest = highest;
+            // Once for all runs of the ledger: where it is written in order, each log has other entries of it.
+            let mut scans = std::mem::take(&mut self.scans);
+            let is_newer = |log, newest: Generation| newest >= lowest && !self.has_source(log);
+            self.is_alone = !upkeep.is_overlapped(&mut scans, ledger, (first, last), is_newer)
+                || upkeep.shared.config().canaries.has(Canary::M49OtherLogsIgnored);
+            self.scans = scans;
+        }
         self.runs = runs.into();
-        self.highest = highest.unwrap_or(self.highest);
         Ok(true)
+    }
+
+    fn has_source(&self, (directory, log_id): LogRef) -> bool {
+        directory == self.directory && self.source_ids.binary_search(&log_id).is_ok()
     }
 
     /// Opens the next run. Returns the number of footers in which newer ones were sought.
     fn open_run(&mut self, upkeep: &Upkeep) -> u64 {
-        let Waiting { source, run, from } = self.runs.pop_front().expect("the caller saw it");
-        let generation = if upkeep.may_rise(&run) { self.highest } else { run.generation };
+        let Waiting { source, run, from, may_rise } = self.runs.pop_front().expect("the caller saw it");
+        let generation = if may_rise { self.highest } else { run.generation };
         // A newer copy in a source is met when the entry is settled.
-        let (directory, sources) = (self.directory, &self.sources);
-        let is_source =
-            |(index, log_id)| index == directory && sources.iter().any(|s| s.shared.log_id() == log_id);
-        let newer = upkeep.newer(&run, is_source);
+        let newer = match self.is_alone {
+            true => Newer::default(),
+            false => upkeep.newer(&run, |log| self.has_source(log)),
+        };
         let reads = newer.reads;
         self.open.push(Open {
             source,

@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn merges_are_owed_a_share_that_rises_with_the_logs_behind() {
-        assert_eq!([0, 4, 8, 16, 32, 1000].map(owed), [0, 0, 250, 500, 1000, 2000], "invariant 1");
+        assert_eq!([0, 2, 4, 8, 16, 1000].map(owed), [0, 0, 250, 500, 1000, 2000], "invariant 1");
     }
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!((time.available_ns(), time.owed_ns), (AT_ONCE_NS as u64, 39_999_000));
         time.on_rested(50_007_000);
         assert_eq!(time.owed_ns, 9_999_000, "invariant 3");
-        time.on_flushed(50_008_000, urgency(4, 16));
+        time.on_flushed(50_008_000, urgency(2, 16));
         assert_eq!(time.owed_ns, 0, "they are not behind any more");
         time.on_flushed(u64::MAX, behind);
         assert_eq!(time.owed_ns, OWED_MAX_NS);

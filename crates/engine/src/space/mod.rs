@@ -63,9 +63,12 @@ use crate::config::SpaceConfig;
 use crate::directories::{Directories, FlushError};
 use crate::shared::Shared;
 use crate::space_desk::{Cause, CompactionKind, WantedCollection};
+use crate::stats::Counters;
 use bindery_io::Clock;
 use bindery_io::canary::Canary;
-use bindery_storage::{Asked, DirectoryCommit, Extent, Generation, LogId, ReadError, RunSearch, Source};
+use bindery_storage::{
+    Asked, DirectoryCommit, Extent, Generation, LogId, OverlapScan, ReadError, RunSearch, Source,
+};
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
 use dead::DeadBytes;
@@ -127,6 +130,41 @@ enum Liveness {
     From(EntryId),
     /// All of it.
     Live,
+}
+
+/// What removals and trims say about the copies of a ledger, at one moment.
+struct Fate {
+    /// Copies of a lower generation are gone, by a removal that outlives a power cut.
+    gone_below: Generation,
+    /// The same by any removal, committed or not.
+    hidden_below: Generation,
+    /// Entries up to it are let go, by a trim that is committed.
+    trimmed: Option<EntryId>,
+}
+
+impl Fate {
+    fn of_run(&self, run: &Extent) -> Liveness {
+        if run.generation < self.gone_below {
+            return Liveness::Dead;
+        }
+        self.of_entries(run.first, run.last)
+    }
+
+    /// What the trim says about a run of these entries.
+    fn of_entries(&self, first: EntryId, last: EntryId) -> Liveness {
+        match self.trimmed {
+            Some(trimmed) if trimmed >= last => Liveness::Dead,
+            Some(trimmed) if trimmed >= first => {
+                Liveness::From(EntryId::new(trimmed.get() + 1).expect("it is below another entry"))
+            }
+            _ => Liveness::Live,
+        }
+    }
+
+    /// No removal came after the run: its copies may take a higher generation.
+    fn may_rise(&self, run: &Extent) -> bool {
+        run.generation >= self.hidden_below
+    }
 }
 
 /// Newer than a run, and overlapping it.
@@ -385,6 +423,7 @@ impl Upkeep {
     pub(crate) fn tend_behind(&mut self) {
         self.on_flushed();
         let (begun, time) = (self.clock.monotonic_ns(), self.space.merge_time.available_ns());
+        let spent = self.spent();
         // A flush that a stop waits for, or direct fences, is not held up.
         if time == 0 || self.shared.is_failed() || self.shared.pacing().is_hurried.load(Ordering::Acquire) {
             return;
@@ -397,7 +436,11 @@ impl Upkeep {
                 break;
             }
         }
-        self.space.merge_time.on_taken(self.clock.monotonic_ns());
+        let now = self.clock.monotonic_ns();
+        self.space.merge_time.on_taken(now);
+        if self.spent() > spent {
+            Counters::add(&self.shared.counters().merge_in_flush_ns, now.saturating_sub(begun));
+        }
     }
 
     /// Adds that wait for room want the disk for a flush, unless merges are behind.
@@ -481,41 +524,37 @@ impl Upkeep {
         self.directories.routing().is_waiting() && self.shared.config().journal_sync
     }
 
-    /// Copies of the ledger of a lower generation than this are gone, by a removal that outlives a power cut.
-    fn hidden_below(&self, ledger: LedgerId) -> Generation {
+    /// What removals and trims say about the copies of a ledger now.
+    fn fate(&self, ledger: LedgerId) -> Fate {
         let index = self.shared.shard_of(ledger);
-        let believes_all = self.shared.config().canaries.has(Canary::M27UncommittedRemovalCounts);
-        let flushed = if believes_all { u64::MAX } else { self.directories.flushed_generation(index) };
+        let canaries = &self.shared.config().canaries;
+        let flushed = match canaries.has(Canary::M27UncommittedRemovalCounts) {
+            true => u64::MAX,
+            false => self.directories.flushed_generation(index),
+        };
         let in_journal = self.counts_journal();
-        Generation(self.shared.lock(index).hidden_for_good(ledger, flushed, in_journal))
-    }
-
-    /// What is certain of a run: what is committed says it.
-    fn liveness(&self, extent: &Extent) -> Liveness {
-        if extent.generation < self.hidden_below(extent.ledger) {
-            return Liveness::Dead;
-        }
-        self.trimmed(extent.ledger, extent.first, extent.last)
-    }
-
-    /// What the committed trim of its ledger says about a run of these entries.
-    fn trimmed(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Liveness {
-        let shard = &self.shared.shards()[self.shared.shard_of(ledger)];
-        let believes_all = self.shared.config().canaries.has(Canary::M43UncommittedTrimCounts);
-        let trimmed = shard.lock().trimmed_for_good(ledger, believes_all);
-        match trimmed {
-            Some(trimmed) if trimmed >= last => Liveness::Dead,
-            Some(trimmed) if trimmed >= first => {
-                Liveness::From(EntryId::new(trimmed.get() + 1).expect("it is below another entry"))
-            }
-            _ => Liveness::Live,
+        let shard = self.shared.lock(index);
+        Fate {
+            gone_below: Generation(shard.hidden_for_good(ledger, flushed, in_journal)),
+            hidden_below: Generation(shard.hidden_below(ledger)),
+            trimmed: shard.trimmed_for_good(ledger, canaries.has(Canary::M43UncommittedTrimCounts)),
         }
     }
 
-    /// No removal came after the run, committed or not: its copies may take a higher generation.
-    fn may_rise(&self, extent: &Extent) -> bool {
-        let shard = &self.shared.shards()[self.shared.shard_of(extent.ledger)];
-        extent.generation.0 >= shard.lock().hidden_below(extent.ledger)
+    /// As [`bindery_storage::LogView::overlaps`], in all directories, with a scan for each.
+    fn is_overlapped(
+        &self,
+        scans: &mut Vec<OverlapScan>,
+        ledger: LedgerId,
+        (first, last): (EntryId, EntryId),
+        asked: impl Fn(LogRef, Generation) -> bool,
+    ) -> bool {
+        let views = self.shared.views();
+        scans.resize_with(views.len(), OverlapScan::default);
+        let mut views = views.iter().zip(scans).enumerate();
+        views.any(|(index, (view, scan))| {
+            view.overlaps(scan, ledger, first, last, |log_id, newest| asked((index, log_id), newest))
+        })
     }
 
     /// The newer runs that may hold an entry of this one, but for those in logs that are `known`.

@@ -15,7 +15,7 @@ use super::{Liveness, LogRef, Newer, Planned, Upkeep, Verdict};
 use crate::directories::FlushError;
 use crate::space_desk::{Cause, CompactionKind};
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{EntryLog, Extent, Generation, IndexedRun, LogId, ReadError};
+use bindery_storage::{EntryLog, Extent, Generation, IndexedRun, LogId, OverlapScan, ReadError};
 use bindery_types::EntryId;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -67,6 +67,8 @@ enum ToWeigh {
 /// A log being weighed.
 struct Weighing {
     log_id: LogId,
+    /// In the other logs, how far its runs on disk have come.
+    scans: Vec<OverlapScan>,
     log: Arc<EntryLog>,
     runs: ToWeigh,
     run: Option<RunWeighing>,
@@ -204,7 +206,7 @@ impl Upkeep {
                 ToWeigh::OnDisk(VecDeque::new(), 0)
             }
         };
-        Some(Weighing { log_id, log, runs, run: None, live: 0, total: 0 })
+        Some(Weighing { log_id, scans: Vec::new(), log, runs, run: None, live: 0, total: 0 })
     }
 
     /// Drops the dead that were found so far. `false`: there is no space for the commit.
@@ -309,7 +311,7 @@ impl Upkeep {
         };
         *work += 1;
         weighing.total += run.bytes();
-        let from = match self.liveness(&run) {
+        let from = match self.fate(run.ledger).of_run(&run) {
             Liveness::Dead => return false,
             Liveness::From(entry) => Some(entry),
             Liveness::Live => None,
@@ -344,7 +346,9 @@ impl Upkeep {
         weighing: &mut Weighing,
         is_major: bool,
     ) -> Option<Option<Extent>> {
-        let Weighing { log_id, log, runs: ToWeigh::OnDisk(runs, next), .. } = weighing else { return None };
+        let Weighing { log_id, log, scans, runs: ToWeigh::OnDisk(runs, next), .. } = weighing else {
+            return None;
+        };
         let view = &self.shared.views()[index];
         if runs.is_empty() {
             let Some(read) = view.indexed_runs(*log_id, *next, RUNS_AT_ONCE) else {
@@ -357,14 +361,16 @@ impl Upkeep {
             *runs = read.into();
         }
         let run = runs.pop_front()?;
-        let hidden_below = self.hidden_below(run.ledger);
-        let is_overlapped =
-            || is_major && self.shared.views().iter().any(|view| view.overlaps(&run, *log_id));
+        let fate = self.fate(run.ledger);
+        let gone_below = fate.gone_below;
+        let is_other = |log, _| log != (index, *log_id);
+        let mut is_overlapped =
+            || is_major && self.is_overlapped(scans, run.ledger, (run.first, run.last), is_other);
         // Runs are as old as their log, or older: by how much says the extent.
-        let is_older_in_part = hidden_below > Generation(0) && log.generation() >= hidden_below;
+        let is_older_in_part = gone_below > Generation(0) && log.generation() >= gone_below;
         let at = (index, *log_id);
         let is_readable = !self.space.skipped.contains_key(&at);
-        if log.generation() >= hidden_below && (is_older_in_part || is_overlapped()) && is_readable {
+        if log.generation() >= gone_below && (is_older_in_part || is_overlapped()) && is_readable {
             match view.run_on_disk(*log_id, &run) {
                 Some(Ok(extent)) => return Some(Some(extent)),
                 Some(Err(error)) => self.skip(at, &error.to_string()),
@@ -375,8 +381,8 @@ impl Upkeep {
             return Some(None);
         }
         weighing.total += run.bytes;
-        weighing.live += match self.trimmed(run.ledger, run.first, run.last) {
-            _ if log.generation() < hidden_below => 0,
+        weighing.live += match fate.of_entries(run.first, run.last) {
+            _ if log.generation() < gone_below => 0,
             Liveness::Dead => 0,
             // The last entry of a run is there.
             Liveness::From(entry) => {

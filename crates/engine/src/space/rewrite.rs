@@ -88,8 +88,9 @@ impl Upkeep {
     /// large ones, which takes long. Directories take turns.
     pub(super) fn begin_merge(&mut self, now: u64, config: &SpaceConfig) {
         let backlog = self.begin_merge_if_due(now, config);
-        let is_merging = self.space.has_job(Cause::Merge);
-        self.space.budget.set_urgency(if is_merging { urgency(backlog, config.merge_fan_in) } else { 0 });
+        // Merges may wait for a compaction, or for a collection that has not weighed their logs yet.
+        let is_busy = !self.space.jobs.is_empty() || self.is_collecting();
+        self.space.budget.set_urgency(if is_busy { urgency(backlog, config.merge_fan_in) } else { 0 });
     }
 
     /// Takes the next compaction, if it may begin now.
@@ -143,16 +144,15 @@ impl Upkeep {
             if self.directories.routing().has_failed(index) || now < self.space.merge_not_before_ns[index] {
                 continue;
             }
-            let logs = self.shared.views()[index].logs();
-            let candidates: Vec<Candidate> = logs
-                .iter()
-                .filter(|log| {
-                    let at = (index, log.log_id());
-                    !self.space.is_left_out(at) && !taken.contains(&at)
-                })
-                .map(|log| Candidate::of(log))
-                .collect();
+            let view = &self.shared.views()[index];
+            let at = |candidate: &Candidate| (index, candidate.log_id);
+            let candidate = |log: &EntryLog| Candidate::of(log, view.bytes_on_disk(log.log_id()).is_some());
+            let mut candidates: Vec<Candidate> = view.logs().iter().map(|log| candidate(log)).collect();
+            candidates.retain(|log| !self.space.is_left_out(at(log)));
+            // Those that a rewrite has, or is planned for, are there until it ends.
+            let of_others = backlog;
             backlog = backlog.max(tiers::backlog(&candidates, config));
+            candidates.retain(|log| !taken.contains(&at(log)));
             let Some(chosen) = tiers::choose(&candidates, config).filter(|_| has_room) else { continue };
             let bytes: u64 = candidates.iter().filter(|c| chosen.contains(&c.log_id)).map(|c| c.bytes).sum();
             let directory = &self.directories[index];
@@ -183,6 +183,8 @@ impl Upkeep {
                 self.space.next_merge = (index + 1) % count;
                 break;
             }
+            // More time would let no merge begin here.
+            backlog = of_others;
         }
         backlog
     }

@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 /// Logs below this many bytes times the fan-in are in the lowest tier.
 const SMALLEST_BYTES: u64 = 64 << 10;
 
+/// See [`backlog`].
+const IN_MEMORY_AS_ONE: usize = 8;
+
 /// What the choice depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
@@ -26,28 +29,37 @@ pub(super) struct Candidate {
     pub bytes: u64,
     /// Runs: at least one for each ledger.
     pub runs: u64,
+    /// Its extents are not in memory.
+    pub is_on_disk: bool,
 }
 
-/// Logs beyond the fan-in of their tier: merges are so far behind.
+/// Logs beyond the fan-in of their tier, with those that are being rewritten: rewrites are so far behind. Of logs whose extents are
+/// in memory [`IN_MEMORY_AS_ONE`] count as one: reads look only at those that have the entry, so what such a log costs is a descriptor.
 pub(super) fn backlog(candidates: &[Candidate], config: &SpaceConfig) -> usize {
-    let fan_in = u64::try_from(config.merge_fan_in).unwrap_or(u64::MAX);
-    if fan_in < 2 {
+    if config.merge_fan_in < 2 {
         return 0;
     }
-    let mut tiers: BTreeMap<u32, usize> = BTreeMap::new();
+    let fan_in = config.merge_fan_in;
+    let mut tiers: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for candidate in candidates.iter().filter(|candidate| !candidate.is_whole(config)) {
-        *tiers.entry(candidate.tier(fan_in)).or_default() += 1;
+        let (on_disk, in_memory) = tiers.entry(candidate.tier(fan_in as u64)).or_default();
+        *(if candidate.is_on_disk { on_disk } else { in_memory }) += 1;
     }
-    tiers.into_values().map(|logs| logs.saturating_sub(config.merge_fan_in)).sum()
+    let behind = |(on_disk, in_memory): (usize, usize)| {
+        let behind = (on_disk + in_memory).saturating_sub(fan_in);
+        behind.min(on_disk) + behind.saturating_sub(on_disk) / IN_MEMORY_AS_ONE
+    };
+    tiers.into_values().map(behind).sum()
 }
 
 impl Candidate {
-    pub(super) fn of(log: &EntryLog) -> Candidate {
+    pub(super) fn of(log: &EntryLog, is_on_disk: bool) -> Candidate {
         Candidate {
             log_id: log.log_id(),
             generation: log.generation(),
             bytes: log.size(),
             runs: log.run_count(),
+            is_on_disk,
         }
     }
 
@@ -110,7 +122,7 @@ mod tests {
     }
 
     fn log(id: u64, bytes: u64, runs: u64) -> Candidate {
-        Candidate { log_id: LogId(id), generation: Generation(id), bytes, runs }
+        Candidate { log_id: LogId(id), generation: Generation(id), bytes, runs, is_on_disk: true }
     }
 
     #[test]
@@ -139,6 +151,11 @@ mod tests {
             tier(15, 100 << 10).chain(tier(20, 2 << 20)).chain(tier(15, 20 << 20)).collect();
         assert_eq!(backlog(&logs, &config()), 4);
         assert_eq!(backlog(&logs, &SpaceConfig { merge_fan_in: 0, ..config() }), 0);
+        let in_memory = tier(40, 70 << 20).map(|log| Candidate { is_on_disk: false, ..log });
+        let in_memory: Vec<Candidate> = in_memory.collect();
+        assert_eq!(backlog(&in_memory, &config()), 3, "24 beyond the fan-in, which reads need not look at");
+        let both: Vec<Candidate> = tier(4, 70 << 20).chain(in_memory).collect();
+        assert_eq!(backlog(&both, &config()), 4 + 3);
     }
 
     #[test]

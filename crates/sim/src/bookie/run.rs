@@ -62,6 +62,8 @@ pub struct Profile {
     fill: f64,
     /// Chance, for each step, of a tierer's.
     tier: f64,
+    /// What each reading of the clock takes.
+    tick: Duration,
 }
 
 impl Profile {
@@ -93,6 +95,8 @@ impl Profile {
             cache_pool_bytes: of_memory(&[0, 9 << 10, 200 << 10, 4 << 20]),
             // Sometimes of a few ledgers.
             ledger_bytes_max: ledger_memory[random.child("ledger memory").below(4) as usize],
+            // Small ones, so that something happens between the writes of a flush.
+            log_write_bytes: [8 << 10, 16 << 10, 1 << 20][random.child("log writes").below(3) as usize],
             pool_memory: bindery_engine::PoolMemory::Touched,
             chunk_bytes,
             journal_file_bytes,
@@ -150,6 +154,7 @@ impl Profile {
             image_check: 0.03,
             fill: if random.child("fill").chance(0.1) { 0.01 } else { 0.0 },
             tier: if is_tiered { [0.03, 0.1, 0.3][tier.below(3) as usize] } else { 0.0 },
+            tick: Duration::from_micros(20 * random.child("tick").below(2)),
         }
     }
 }
@@ -393,7 +398,7 @@ pub fn run(profile: Profile) -> Report {
         expected: None,
         broken: None,
         hits: BTreeMap::new(),
-        clock: Arc::new(ManualClock::new(1_700_000_000_000)),
+        clock: Arc::new(ManualClock::new(1_700_000_000_000).ticking(profile.tick)),
         machine: None,
         lanes: Vec::new(),
         tickets: Vec::new(),

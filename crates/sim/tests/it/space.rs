@@ -5,7 +5,7 @@ use bindery_engine::{
     Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Refusal, SpaceConfig,
     WantedCollection,
 };
-use bindery_io::{Clock, Disk, ManualClock, SeededRandom};
+use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
 use bindery_storage::{EntryLog, Extent, Generation};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -184,20 +184,6 @@ impl Bookie {
     }
 }
 
-/// Time passes with each look at it.
-struct Ticking(ManualClock);
-
-impl Clock for Ticking {
-    fn monotonic_ns(&self) -> u64 {
-        self.0.advance(Duration::from_micros(20));
-        self.0.monotonic_ns()
-    }
-
-    fn wall_ms(&self) -> i64 {
-        self.0.wall_ms()
-    }
-}
-
 /// Under a load that never lets the flush thread rest, logs are merged between the writes of a flush, where merges are far behind;
 /// neither what is merged nor what the flush brings is lost, nor in a power cut afterwards.
 #[test]
@@ -213,11 +199,11 @@ fn merges_that_are_behind_go_on_between_the_writes_of_a_flush() {
         ..config(SpaceConfig { step_bytes: 8000, bytes_per_second: 1 << 30, ..merging() })
     };
     let random = Arc::new(SeededRandom::new(1));
-    let clock = Arc::new(Ticking(ManualClock::new(1_700_000_000_000)));
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000).ticking(Duration::from_micros(20)));
     let machine = Machine::open(config.clone(), disk.clone(), clock, random).unwrap();
     let mut bookie = Bookie { disk, machine, clock: Arc::new(ManualClock::new(0)), config };
     let merges = |bookie: &Bookie| bookie.machine.engine.space_status().merges;
-    // A merge begins with those that are there; those that come meanwhile are what it is behind by.
+    // A merge begins with those that are there; with those that come meanwhile it is behind.
     for (begin, end) in [(0, 40), (40, 55)] {
         for e in begin..end {
             (0..10).for_each(|id| bookie.add(id, e, 100));

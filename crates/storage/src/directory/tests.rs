@@ -2,7 +2,7 @@ use super::*;
 use crate::state_table::{Mark, STATE_FILE_NAME};
 use crate::testing::{MemDisk, numbers};
 use crate::{Asked, EntryLog, StateError};
-use crate::{Extent, IndexUse, ReadError, RunSearch, Source};
+use crate::{Extent, IndexUse, OverlapScan, ReadError, RunSearch, Source};
 use bindery_types::EntryId;
 
 fn dir() -> PathBuf {
@@ -105,6 +105,19 @@ fn assert_same_runs(view: &LogView, all: &LogView) {
     }
 }
 
+/// The answers of a scan about one ledger, which is behind those that it was asked about, equal those of the list of runs.
+fn check_overlaps(view: &LogView, scan: &mut OverlapScan, l: LedgerId) {
+    for first in (0..55).step_by(3) {
+        for (last, oldest) in [(first, 0), (first + 2, 0), (first + 4, 9)] {
+            let asked = |log_id: LogId, newest: Generation| log_id.0 % 3 != 0 && newest.0 >= oldest;
+            let runs = view.runs_within(l, entry(first), entry(last)).unwrap();
+            let expected = runs.iter().any(|run| asked(run.extent.log_id, run.extent.generation));
+            let found = view.overlaps(scan, l, entry(first), entry(last), asked);
+            assert_eq!(found, expected, "{l}: {first} to {last}, not older than {oldest}");
+        }
+    }
+}
+
 /// Flushes with random overlapping entries, replacements of several logs by one, restarts: reads equal the model.
 #[test]
 fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
@@ -119,6 +132,7 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
         // Goes on by a log at a time, while logs come, go and are paged.
         let all: Vec<LedgerId> = (0..6).map(ledger).collect();
         let (mut search, mut absent) = (RunSearch::default(), all.clone());
+        let (mut scan, mut scanned) = (OverlapScan::default(), 0);
         for generation in 1..25 {
             let mut ids: Vec<(i64, i64)> =
                 (0..next() % 30).map(|_| (i64::from(next() % 5), i64::from(next() % 50))).collect();
@@ -162,6 +176,11 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
                 (search, absent) = (RunSearch::default(), all.clone());
             }
             let view = directory.view();
+            if scanned == all.len() {
+                (scan, scanned) = (OverlapScan::default(), 0);
+            }
+            check_overlaps(&view, &mut scan, all[scanned]);
+            scanned += 1;
             let mut looks = 0..next() % 3;
             if view.retain_absent(&mut search, &mut absent, || looks.next().is_some()) {
                 let has = |l: &LedgerId| model.keys().any(|(ledger, _)| ledger == l);

@@ -36,14 +36,14 @@ mod write;
 
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
 pub use paged_index::IndexedRun;
-pub(crate) use paged_index::{PagedIndex, PagedIndexBuilder};
+pub(crate) use paged_index::{IndexWalk, PagedIndex, PagedIndexBuilder};
 pub use read::{Ahead, EntryLog, LogDescription, Patience};
 pub(crate) use read::{IndexedOpening, waited};
 pub(crate) use runs::LogIndex;
 pub use runs::RunCursor;
 pub use together::{FoundRun, TOGETHER_ENTRIES_MAX};
 pub use verify::{LogCheck, LogDamage, LogEvent, LogPart, LogTotals, VerifyReport};
-pub use write::{EntryLogWriter, SealedLog};
+pub use write::{EntryLogWriter, LOG_WRITE_BYTES, SealedLog};
 
 #[cfg(test)]
 pub(crate) use format::test_extent;

@@ -8,8 +8,8 @@
 //!         for each run, each of its width, 0 to 8 bytes, least significant byte first:
 //!         ledger - ledger of the block, first - least first, last - first, bytes of bodies and index records - least of them
 //! ```
-//! With columns of one width, any run of a block is found without going through those before it: a read asks the index of each log,
-//! and a merge asks those of all other logs about each run.
+//! With columns of one width, any run of a block is found without going through those before it: a read asks the index of each log.
+//! A merge asks those of newer logs about each ledger, ascending, and decodes a block at a time ([`IndexWalk`]).
 //!
 //! # Invariants
 //! 1. Questions about the reach of runs are answered exactly, without the disk: that no run of a log reaches an entry is
@@ -19,7 +19,7 @@
 //!
 //! # Limits
 //! 48 bytes for each [`FOOTER_BLOCK_EXTENTS`] runs, and for each run 3 to 6 bytes where ledger ids are near each other, 32
-//! at most. A look-up bisects the blocks, then the runs of one; one of many ledgers does so in a single pass.
+//! at most. A look-up bisects the blocks, then the runs of one; one of many ledgers does so in a single pass. 2 KiB for each walk.
 
 use super::FOOTER_BLOCK_EXTENTS;
 use crate::Extent;
@@ -163,6 +163,16 @@ impl PagedIndexBuilder {
             was_used: AtomicBool::new(false),
         })
     }
+}
+
+/// How far questions that ascend have come in an index. The runs of one block are decoded, because most questions are about the
+/// next run.
+#[derive(Debug, Default)]
+pub(crate) struct IndexWalk {
+    runs: Vec<IndexedRun>,
+    /// Those before it are behind.
+    at: usize,
+    next_block: usize,
 }
 
 /// The columns of one block.
@@ -319,6 +329,31 @@ impl PagedIndex {
         self.runs_within(ledger, entry, entry).next().map(|run| run.number)
     }
 
+    /// True when a run of the ledger reaches into `first..=last`. Questions to one `walk` ascend by ledger and first entry.
+    pub(crate) fn reaches(
+        &self,
+        walk: &mut IndexWalk,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+    ) -> bool {
+        loop {
+            while let Some(run) = walk.runs.get(walk.at) {
+                if (run.ledger, run.last) >= (ledger, first) {
+                    return run.ledger == ledger && run.first <= last;
+                }
+                walk.at += 1;
+            }
+            if walk.next_block >= self.blocks.len() {
+                return false;
+            }
+            let block = self.block_of(ledger, first, walk.next_block);
+            walk.runs.clear();
+            walk.runs.extend(self.runs_from(block * FOOTER_BLOCK_EXTENTS, FOOTER_BLOCK_EXTENTS));
+            (walk.at, walk.next_block) = (0, block + 1);
+        }
+    }
+
     /// The runs of a ledger that reach into `first..=last`, ascending.
     pub(crate) fn runs_within(
         &self,
@@ -340,7 +375,7 @@ impl PagedIndex {
         let mut runs = self.runs_from_block(0);
         let (mut at_block, mut next) = (None, None);
         for (place, &ledger) in ledgers.iter().enumerate().take(end).skip(begin) {
-            let block = self.block_of(ledger, at_block.unwrap_or(0));
+            let block = self.block_of(ledger, EntryId::FIRST, at_block.unwrap_or(0));
             // The runs wanted may be in the rest of the last block.
             if at_block.is_none_or(|at| at < block) {
                 runs = self.runs_from_block(block);
@@ -359,10 +394,10 @@ impl PagedIndex {
         }
     }
 
-    /// The block in which the runs of a ledger begin, if it has any, which is not before block `from`. From there on in steps
-    /// that double: it is mostly near.
-    fn block_of(&self, ledger: LedgerId, from: usize) -> usize {
-        let begins_before = |block: &Block| (block.ledger, block.first) <= (ledger, EntryId::FIRST);
+    /// The block in which the runs of a ledger that reach the entry begin, if it has any, which is not before block `from`. From
+    /// there on in steps that double: it is mostly near.
+    fn block_of(&self, ledger: LedgerId, entry: EntryId, from: usize) -> usize {
+        let begins_before = |block: &Block| (block.ledger, block.first) <= (ledger, entry);
         let (mut low, mut step) = (from, 1);
         while self.blocks.get(low + step).is_some_and(begins_before) {
             low += step;
@@ -468,6 +503,18 @@ mod tests {
                 index.retain_absent(&mut absent);
                 let has = |ledger: &LedgerId| extents.iter().any(|e| e.ledger == *ledger);
                 prop_assert_eq!(absent, asked.into_iter().filter(|ledger| !has(ledger)).collect::<Vec<_>>());
+            }
+            let questions = probes.iter().map(|(at, offset)| {
+                let run = &extents[usize::from(*at) % extents.len()];
+                (run.ledger, EntryId::new(run.first.get() + offset).unwrap_or(run.first))
+            });
+            let questions: BTreeSet<(LedgerId, EntryId)> = questions.collect();
+            let mut walk = IndexWalk::default();
+            for (ledger, first) in questions {
+                for last in [first, EntryId::new(first.get() + 5).unwrap(), EntryId::MAX] {
+                    let reaches = index.runs_within(ledger, first, last).next().is_some();
+                    prop_assert_eq!(index.reaches(&mut walk, ledger, first, last), reaches);
+                }
             }
             let numbered: Vec<IndexedRun> = index.runs_from(0, usize::MAX).collect();
             prop_assert_eq!(numbered.len(), extents.len());

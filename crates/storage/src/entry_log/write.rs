@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes per disk write: large enough for full device bandwidth, small enough to pace a flush with.
-const STAGING_BYTES: usize = 1 << 20;
+/// Bytes of one write to the disk: enough for the whole bandwidth of a device, and few enough to pace a flush with.
+pub const LOG_WRITE_BYTES: usize = 1 << 20;
 
 /// A log under construction. Dropped before [`EntryLogWriter::finish`] it leaves an orphan file, which the next
 /// open of the directory removes.
@@ -99,6 +99,22 @@ impl EntryLogWriter {
         log_id: LogId,
         generation: Generation,
     ) -> Result<EntryLogWriter, WriteError> {
+        EntryLogWriter::create_with(disk, dir, log_id, generation, LOG_WRITE_BYTES)
+    }
+
+    /// As [`EntryLogWriter::create`], with writes of `write_bytes`: at least two blocks.
+    pub(crate) fn create_with(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        log_id: LogId,
+        generation: Generation,
+        write_bytes: usize,
+    ) -> Result<EntryLogWriter, WriteError> {
+        // Nothing is written before the caller has the writer, which removes the file when a write fails.
+        assert!(
+            write_bytes > BLOCK_SIZE_BYTES && write_bytes.is_multiple_of(BLOCK_SIZE_BYTES),
+            "{write_bytes}"
+        );
         let path = dir.join(file_name(log_id));
         let create = || {
             if disk.exists(&path)? {
@@ -114,7 +130,7 @@ impl EntryLogWriter {
             dir: dir.to_owned(),
             path,
             header,
-            staging: AlignedBuf::zeroed(STAGING_BYTES),
+            staging: AlignedBuf::zeroed(write_bytes),
             filled: 0,
             written: 0,
             run: None,
@@ -165,7 +181,7 @@ impl EntryLogWriter {
     }
 
     /// Adds an entry. `body` is the entry as received (protocol reference, section 3.1), `crc32c` its CRC32C as
-    /// computed on arrival. Does at most one disk write per MiB of body and, at
+    /// computed on arrival. Does at most one disk write for each buffer of body and, at
     /// the end of a run, of index: usually none or one.
     ///
     /// # Panics

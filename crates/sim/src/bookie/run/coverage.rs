@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 48] = [
+pub const MARKS: [Mark; 49] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -28,6 +28,7 @@ pub const MARKS: [Mark; 48] = [
     "space.log_rewritten",
     "space.log_skipped",
     "space.output_failed",
+    "space.merged_in_flush",
     "ledger.removed",
     "ledger.forgotten",
     "ledger.refused",
@@ -98,6 +99,7 @@ impl Sim {
             (status.skipped.len() as u64, "space.log_skipped"),
             (status.errors, "space.output_failed"),
             (machine.engine.ledger_memory().refused, "ledger.refused"),
+            (machine.engine.stats().merge_in_flush_ns, "space.merged_in_flush"),
         ];
         for (count, mark) in found.into_iter().filter(|(count, _)| *count > 0) {
             *self.hits.entry(mark).or_default() += count;
