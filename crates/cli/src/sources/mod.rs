@@ -1,4 +1,4 @@
-//! What settings are made of: a configuration file and variables ([`values`], [`environment`]), and this machine ([`host`]).
+//! The places that settings come from: a configuration file and variables ([`values`], [`environment`]), and this machine ([`host`]).
 
 pub mod environment;
 pub mod host;

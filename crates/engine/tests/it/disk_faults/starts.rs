@@ -1,4 +1,4 @@
-//! Starts on disks without space: what the journal has is served, and waits for room.
+//! Starts on disks without space: the bookie serves the records of its journal, which wait for room.
 
 use super::*;
 
