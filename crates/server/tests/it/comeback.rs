@@ -1,5 +1,5 @@
-//! Clients add while the lost directories of a bookie are replaced by empty ones: what they are told follows metadata, however
-//! slowly that answers, and never runs ahead of it (IB27, IB28, decision 0014).
+//! Clients add while the lost directories of a bookie are replaced by empty ones: their answers follow metadata, however slow it
+//! is, and never run ahead of it (IB27, IB28, decision 0014).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -52,7 +52,7 @@ enum Fate {
     Deleted,
     /// Its last ensemble is without this bookie.
     Elsewhere,
-    /// What is stored is no metadata.
+    /// Its node holds bytes that are no metadata.
     Garbled,
     /// The store fails.
     Unreadable,
@@ -74,10 +74,10 @@ enum Answer {
     Fails,
 }
 
-/// What is not in here is answered at once.
+/// Requests that are not in here are answered at once.
 #[derive(Clone, Default)]
 struct Script {
-    /// Checks begin with a sync of the path of their ledger. Nothing else syncs it.
+    /// Checks begin with a sync of the path of their ledger; other parts of a bookie do not sync it.
     checks: BTreeMap<String, Answer>,
     /// Reads of the metadata of [`LAST`] wait.
     is_cover_held: bool,
@@ -172,7 +172,7 @@ async fn come_back(
         start_over(disk, config, &cluster, beneath, over).await.unwrap()
     });
     let served = async {
-        // Who comes before it is ready is closed.
+        // Connections that come before it is ready are closed.
         while try_read(address, 1, 0).await.is_err() {
             assert!(!starting.is_finished());
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -301,7 +301,7 @@ async fn adds_that_come_while_lost_directories_are_replaced_get_the_verdict_of_m
         assert_eq!(add(&mut other, none, ledger, 1).await, ErrorCode::Ok, "ledger {ledger}");
     }
 
-    // What metadata said under the cover does not count once the ledger is marked.
+    // A verdict of the time under the cover does not count once the ledger is marked.
     let (ended, open_still) =
         (ledgers_with(Fate::Open).next().unwrap(), ledgers_with(Fate::Open).nth(1).unwrap());
     assert_eq!(add(&mut other, none, ended, ADDS + 1).await, ErrorCode::Ok);
