@@ -5,10 +5,9 @@
 
 use crate::args::BookieArgs;
 use crate::bookie_security;
-use crate::config::environment::OPTIONS;
-use crate::config::host::Host;
-use crate::config::values::{Place, Values};
-use crate::settings::places::absolute;
+use crate::sources::environment::OPTIONS;
+use crate::sources::host::Host;
+use crate::sources::values::{Place, Values, absolute};
 use bindery_metadata::SaslLogin;
 use bindery_server::auth::{AuthConfig, JaasConfig, Provider};
 use bindery_server::tls::TlsConfig;
@@ -224,10 +223,10 @@ fn startup_users(file: &mut Values, host: &dyn Host) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::environment::Variable;
-    use crate::config::host::tests::Fake;
-    use crate::config::values::Finding;
     use crate::settings::metadata_security;
+    use crate::sources::environment::Variable;
+    use crate::sources::host::tests::Fake;
+    use crate::sources::values::Finding;
 
     fn tls(has_clients: bool) -> TlsConfig {
         TlsConfig {

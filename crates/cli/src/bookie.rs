@@ -3,12 +3,12 @@
 use crate::args::BookieArgs;
 use crate::config;
 use crate::exit::{self, Failure};
-use crate::ledger::access::is_unreachable;
 use crate::logging;
+use crate::metadata_failure::is_unreachable;
 use crate::runtime;
 use crate::settings;
 use crate::signals::Signals;
-use crate::tier::role::TierRole;
+use crate::tier_role::TierRole;
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::OpenError;
 use bindery_metadata::layout::CookiesError;

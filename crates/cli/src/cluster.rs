@@ -3,8 +3,8 @@
 use crate::args::{ClusterCommand, CookieCommand, InitArgs, LogFormat, MetadataArgs};
 use crate::cluster_transfer::{self, open_failure, store_failure};
 use crate::exit::Failure;
-use crate::ledger::access::unreachable;
 use crate::logging;
+use crate::metadata_failure::unreachable;
 use crate::output;
 use crate::runtime;
 use crate::tier::restore::PAUSE_REASON;

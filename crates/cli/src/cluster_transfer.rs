@@ -2,7 +2,7 @@
 
 use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{self, Failure};
-use crate::ledger::access::{is_unreachable, unreachable};
+use crate::metadata_failure::{is_unreachable, unreachable};
 use crate::output;
 use bindery_metadata::transfer::{self, Dump, Export, ExportSummary, ImportError};
 use bindery_metadata::{Layout, MetadataStore, MetadataUri, OpenError, StoreError, zookeeper};

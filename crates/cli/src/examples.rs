@@ -117,7 +117,7 @@ fn examples_of(path: &str) -> Option<&'static [&'static str]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cli;
+    use crate::command_line::Cli;
     use clap::CommandFactory;
 
     fn paths(command: &Command, path: &str, found: &mut Vec<String>) {

@@ -1,6 +1,6 @@
 //! Shell completions and man pages, made from the command line itself.
 
-use crate::args::{Cli, EXIT_CODES};
+use crate::command_line::{Cli, EXIT_CODES};
 use crate::examples::with_examples;
 use crate::exit::Failure;
 use crate::output;

@@ -1,9 +1,9 @@
 //! `bindery inspect`: raw files in words, without a server. Reads only.
 
 use crate::args::InspectCommand;
+use crate::bucket::{self, open_store};
 use crate::exit::{self, DAMAGED, Failure};
 use crate::runtime;
-use crate::tier::place::{self, open_store};
 use bindery_io::{Disk, OpenMode, RealDisk};
 use bindery_journal::inspect::Item;
 use bindery_journal::record::Record;
@@ -142,9 +142,9 @@ fn object_in_store(url: &str, out: &mut impl Write) -> Result<(), Failure> {
     let store = open_store(folder)?;
     let runtime = runtime::single()?;
     let size = runtime.block_on(store.size_bytes(name));
-    let size = size.map_err(|error| place::failure(&store, &error))?;
+    let size = size.map_err(|error| bucket::failure(&store, &error))?;
     let read = ahead(size, |range| runtime.block_on(store.read(name, range)));
-    object_of(&format!("{}/{name}", store.url()), size, read, |error| place::failure(&store, error), out)
+    object_of(&format!("{}/{name}", store.url()), size, read, |error| bucket::failure(&store, error), out)
 }
 
 /// Verifies an object, and shows what is in it.

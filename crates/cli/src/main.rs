@@ -8,8 +8,10 @@ mod bookie;
 mod bookie_health;
 mod bookie_list;
 mod bookie_security;
+mod bucket;
 mod cluster;
 mod cluster_transfer;
+mod command_line;
 mod conf_file;
 mod config;
 mod disk;
@@ -18,25 +20,30 @@ mod exit;
 mod flow;
 mod generate;
 mod inspect;
+mod keys;
 mod ledger;
 mod live;
 mod logging;
+mod metadata_failure;
 mod offline;
 mod output;
+mod parse;
 mod progress;
 mod request_limits;
 mod runtime;
 mod settings;
 mod signals;
+mod sources;
 mod standalone;
 mod tier;
+mod tier_role;
 mod tls_settings;
 mod usage;
 mod user;
 mod verify;
 
-use args::{BookieCommand, Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
+use command_line::{BookieCommand, Cli, Command};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -62,7 +69,7 @@ fn main() -> ExitCode {
         Command::Disk(args) => disk::run(&args),
         Command::Flow(args) => flow::run(&args),
         Command::User(args) => user::run(args),
-        Command::ExitCodes => output::write_all(format!("{}\n", args::EXIT_CODES).as_bytes()),
+        Command::ExitCodes => output::write_all(format!("{}\n", command_line::EXIT_CODES).as_bytes()),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
     };

@@ -1,8 +1,8 @@
 //! Limits of requests in progress and of patience with peers: BookKeeper's keys count requests and threads, this bookie
 //! counts bytes. Each key that is given is translated, and a note says how. Those that limit what is not here are in the table
-//! of keys (`config::keys`).
+//! of keys (`crate::keys`).
 
-use crate::config::values::Values;
+use crate::sources::values::Values;
 use bindery_server::config::BookieConfig;
 use bindery_server::connection::StalledClose;
 use std::time::Duration;
@@ -157,7 +157,7 @@ fn patience(file: &mut Values, config: &mut BookieConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::values::Finding;
+    use crate::sources::values::Finding;
     use std::path::PathBuf;
 
     fn applied(text: &str) -> (BookieConfig, Vec<String>, Vec<String>) {

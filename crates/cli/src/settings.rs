@@ -5,7 +5,7 @@ pub(crate) mod admin_tls;
 mod connections;
 mod disks;
 pub(crate) mod metadata_security;
-pub(crate) mod places;
+mod places;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -13,13 +13,13 @@ mod tests;
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::auth_settings;
 use crate::bookie_security;
-use crate::config::environment::{self, Naming};
-use crate::config::host::Host;
-use crate::config::keys::{self, Status, View};
-use crate::config::values::{Finding, Given, Place, Values};
+use crate::keys::{self, Status, View};
+use crate::parse::parse_size;
 use crate::request_limits;
-use crate::tier;
-use crate::tier::role::TierSettings;
+use crate::sources::environment::{self, Naming};
+use crate::sources::host::Host;
+use crate::sources::values::{Finding, Given, Place, Values};
+use crate::tier_role::{self, TierSettings};
 use crate::tls_settings;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
@@ -216,7 +216,7 @@ fn take_all(
 
 /// The object store, and how this bookie's own client speaks to bookies.
 fn tier_of(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) -> Option<(TierSettings, bool)> {
-    let mut tier = tier::settings::of_bookie(args, file, config);
+    let mut tier = tier_role::settings::of_bookie(args, file, config);
     let has_tierer = matches!(tier, Some((_, true)));
     let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer);
     let is_used = security.user.as_ref().is_some_and(bookie_security::User::is_of_jaas);
@@ -349,19 +349,4 @@ pub fn memory_limit(text: &str, machine_bytes: u64) -> Result<u64, String> {
         ));
     }
     Ok(bytes)
-}
-
-/// `512MiB`, `1G`, `1000000`: powers of two whatever the letter case, as memory is counted.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }

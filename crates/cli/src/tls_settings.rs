@@ -2,8 +2,7 @@
 //!
 //! Nothing is read here but the settings: the files are loaded when the bookie starts.
 
-use crate::config::values::Values;
-use crate::settings::places::absolute;
+use crate::sources::values::{Values, absolute};
 use bindery_server::tls::{CipherName, TlsConfig, TlsSettings};
 use bindery_tls::store::PasswordSource;
 use std::path::{Path, PathBuf};
@@ -161,7 +160,7 @@ fn listed<T: FromStr>(file: &mut Values, key: &str, known: impl FnOnce() -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::values::Finding;
+    use crate::sources::values::Finding;
     use bindery_server::tls::TlsVersion;
 
     const PEM: &str = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\n\

@@ -60,7 +60,7 @@ fn one_line(rendered: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cli;
+    use crate::command_line::Cli;
     use clap::Parser;
 
     fn said(line: &[&str]) -> String {

@@ -2,16 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use bindery_metadata::StoreError;
 use bindery_metadata::memory::MemoryStore;
-use bindery_metadata::store::{
-    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreFuture, Version, Watch,
-};
-use bytes::Bytes;
+use bindery_metadata::store::{MetadataStore, Node, StoreFuture, Watch};
+use bindery_metadata::{StoreError, StoreLayer};
 use parking_lot::Mutex;
-use tokio::sync::watch;
 
 pub(crate) struct Lagging {
     inner: MemoryStore,
@@ -48,7 +43,10 @@ impl Lagging {
     }
 }
 
-impl MetadataStore for Lagging {
+impl StoreLayer for Lagging {
+    fn beneath(&self) -> &dyn MetadataStore {
+        &self.inner
+    }
     fn get(&self, path: &str) -> StoreFuture<'_, Node> {
         if self.is_away.load(Ordering::Relaxed) {
             return Box::pin(async { Err(StoreError::ConnectionLoss) });
@@ -70,30 +68,6 @@ impl MetadataStore for Lagging {
         }
         self.inner.get_and_watch(path)
     }
-    fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
-        self.inner.exists(path)
-    }
-    fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)> {
-        self.inner.exists_and_watch(path)
-    }
-    fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
-        self.inner.children(path)
-    }
-    fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
-        self.inner.children_and_watch(path)
-    }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
-        self.inner.create(path, data, mode)
-    }
-    fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
-        self.inner.set(path, data, expected)
-    }
-    fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
-        self.inner.delete(path, expected)
-    }
-    fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
-        self.inner.multi(ops)
-    }
     fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if self.is_away.load(Ordering::Relaxed) {
@@ -106,17 +80,5 @@ impl MetadataStore for Lagging {
             self.is_behind.store(false, Ordering::Relaxed);
             self.inner.sync(&path).await
         })
-    }
-    fn session(&self) -> watch::Receiver<SessionState> {
-        self.inner.session()
-    }
-    fn session_credentials(&self) -> Option<SessionCredentials> {
-        self.inner.session_credentials()
-    }
-    fn session_timeout(&self) -> Duration {
-        self.inner.session_timeout()
-    }
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
     }
 }

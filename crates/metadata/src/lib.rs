@@ -39,8 +39,9 @@
 //! `bindery cluster init` is [`init`].
 //!
 //! # Parts
-//! [`store`] the trait · [`zookeeper`], [`memory`] drivers · [`conformance`] what every driver must do · [`uri`] ·
-//! [`fault`] why a server gives no session · [`layout`] cluster, cookies, registration, ledgers, ids · [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes · [`transfer`] export and import
+//! [`store`] the trait · [`layer`] a store over another one · [`zookeeper`], [`memory`] drivers · [`conformance`] what every driver
+//! must do · [`uri`] · [`fault`] why a server gives no session · [`layout`] cluster, cookies, registration, ledgers, ids ·
+//! [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes · [`transfer`] export and import
 //!
 //! # Not here   files and clocks (callers keep the session file), placement, garbage collection
 
@@ -48,6 +49,7 @@ pub mod codec;
 pub mod conformance;
 pub mod cookie;
 pub mod fault;
+pub mod layer;
 pub mod layout;
 pub mod memory;
 pub mod registrar;
@@ -61,6 +63,7 @@ use std::sync::Arc;
 pub use crate::codec::service_info::{BookieServiceInfo, Endpoint};
 pub use crate::cookie::{Cookie, CookieProblem, Directory, StartKind};
 pub use crate::fault::{Fault, ServerFaults, WaitFor};
+pub use crate::layer::StoreLayer;
 pub use crate::layout::{
     InitError, InitOutcome, Layout, LedgerLayout, Membership, OpenError, RegistrationMode,
 };

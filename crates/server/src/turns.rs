@@ -156,7 +156,9 @@ mod tests {
             network += 1;
         }
         assert!(turns.place(address("192.0.2.2")).is_none());
+        assert_eq!(turns.logins(), LOGINS_MAX);
         drop(places);
+        assert_eq!(turns.logins(), 0);
         assert!(turns.place(address("192.0.2.2")).is_some());
         assert!(turns.0.places.lock().of_address.is_empty(), "nothing is kept of who left");
     }

@@ -1,7 +1,8 @@
 //! Command line of `bindery bench`.
 
-use crate::ledger::args::{AccessArgs, Digest, PasswordArgs, QuorumArgs, ledger_id};
+use crate::ledger::args::{AccessArgs, Digest, PasswordArgs, QuorumArgs};
 use crate::ledger::placement::PlacementArgs;
+use crate::parse::ledger_id;
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand, ValueEnum};
 

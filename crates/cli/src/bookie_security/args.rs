@@ -7,8 +7,8 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::{BookieSecurity, Login, User, keys};
-use crate::config::values::Values;
 use crate::exit::Failure;
+use crate::sources::values::Values;
 
 const HEADING: &str = "TLS with bookies, and the user there";
 /// The variable with the user's password. BINDERY_PASSWORD is that of ledgers.

@@ -8,7 +8,7 @@ use bindery_client::{Mechanism, TlsOptions};
 use bindery_server::tls::TlsConfig;
 
 use super::{BookieSecurity, Login, User};
-use crate::config::values::{Given, Values, truth};
+use crate::sources::values::{Given, Values, truth};
 
 /// The one implementation of TLS that BookKeeper has.
 const TLS_CLASS: &str = "org.apache.bookkeeper.tls.TLSContextFactory";

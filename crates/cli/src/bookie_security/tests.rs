@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::values::Values;
+use crate::sources::values::Values;
 use bindery_server::tls::TlsConfig;
 
 const JAAS: &str = "BookKeeper {\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n    username=\"hd\"\n    \

@@ -1,10 +1,10 @@
 //! `bindery config check`.
 
 use super::args::CheckArgs;
-use super::values::{Finding, Place};
 use crate::exit::Failure;
 use crate::ledger::form;
 use crate::output;
+use crate::sources::values::{Finding, Place};
 use serde_json::json;
 
 /// Prints all that can be said of a file; fails when a bookie would not start with it.

@@ -1,7 +1,7 @@
 //! `bindery config explain`.
 
-use super::keys::{self, Key, Status};
 use crate::exit::Failure;
+use crate::keys::{self, Key, Status};
 use crate::ledger::form;
 use crate::output;
 use serde_json::json;

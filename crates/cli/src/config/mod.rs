@@ -1,20 +1,17 @@
 //! The configuration as its operator has it: a `bk_server.conf`, flags, the environment; and the commands that look at it.
 //!
-//! There is one format, BookKeeper's, and one table of keys ([`keys`]). `settings` puts everything together.
+//! There is one format, BookKeeper's, and one table of keys ([`crate::keys`]). `settings` puts everything together.
 
 pub mod args;
 mod check;
-pub mod environment;
 mod explain;
-pub mod host;
-pub mod keys;
 mod reference;
 mod show;
-pub mod values;
 
 use crate::args::BookieArgs;
 use crate::exit::Failure;
 use crate::settings::{self, Examined};
+use crate::sources::host::ThisMachine;
 use args::{ConfigArgs, ConfigCommand};
 
 /// Runs one of `bindery config`.
@@ -43,5 +40,5 @@ pub fn examine(args: &mut BookieArgs) -> Result<Examined, Failure> {
     // A variable that is no text is no setting.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    Ok(settings::examine(args, text.as_deref(), variables.collect(), &host::ThisMachine))
+    Ok(settings::examine(args, text.as_deref(), variables.collect(), &ThisMachine))
 }

@@ -1,7 +1,7 @@
 //! docs/reference/configuration.md, made from the table of keys.
 
 use super::explain::{capital, reason};
-use super::keys::{self, Key, Status};
+use crate::keys::{self, Key, Status};
 
 const HEAD: &str = "# Keys of the configuration file
 

@@ -1,13 +1,13 @@
 //! `bindery config show`.
 
 use super::args::ShowArgs;
-use super::keys::{self, Key};
-use super::values::Place;
 use crate::args::{BookieArgs, MemoryUse};
 use crate::exit::Failure;
+use crate::keys::{self, Key};
 use crate::ledger::form;
 use crate::output;
 use crate::settings::Examined;
+use crate::sources::values::Place;
 use bindery_engine::PoolMemory;
 use bindery_server::memory::{default_limit, machine_bytes};
 use serde_json::json;

@@ -3,6 +3,7 @@
 use super::args::{AccessArgs, QuorumArgs};
 use crate::exit::{self, Failure};
 use crate::logging;
+use crate::metadata_failure::{is_unreachable, unreachable, unreachable_because};
 use crate::runtime;
 use bindery_client::{
     AppendOpenError, Client, ClientBuilder, ConnectError, CreateError, LedgerError, MetadataUri, OpenError,
@@ -90,38 +91,6 @@ async fn connect(
             &format_args!("a server of {servers} opened a session, and then did not answer a request"),
         )),
     }
-}
-
-/// Of a metadata store that a command does not reach.
-pub fn unreachable(uri: &str, error: &StoreError) -> Failure {
-    match error {
-        StoreError::Unreachable { faults, waited } if waited.is_zero() => unreachable_because(uri, faults),
-        StoreError::Unreachable { faults, waited } => {
-            unreachable_because(uri, &format_args!("{faults} (tried for {waited:?})"))
-        }
-        other => unreachable_because(uri, other),
-    }
-}
-
-fn unreachable_because(uri: &str, why: &dyn Display) -> Failure {
-    Failure::with_code(
-        exit::UNREACHABLE,
-        format!(
-            "cannot reach the metadata store {uri}: {why}. bindery standalone starts a store and a bookie on this machine; \
-             --metadata URI or BINDERY_METADATA names another cluster"
-        ),
-    )
-}
-
-/// Whether an error of the metadata store means that it cannot be reached.
-pub fn is_unreachable(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::ConnectionLoss
-            | StoreError::Unreachable { .. }
-            | StoreError::SessionExpired
-            | StoreError::Closed
-    )
 }
 
 /// Of the metadata store.

@@ -3,7 +3,7 @@
 use super::placement::PlacementArgs;
 use crate::args::MetadataArgs;
 use crate::bookie_security::args::BookieSecurityArgs;
-use crate::settings::parse_size;
+use crate::parse::{duration, ledger_id, parse_size, seconds};
 use bindery_client::FrameLimit;
 use bindery_types::{DigestType, EntryId, LedgerId};
 use clap::{Args, Subcommand, ValueEnum};
@@ -405,14 +405,6 @@ pub struct BookieHealthArgs {
     pub interval: f64,
 }
 
-/// Seconds between two looks: a number above zero.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    text.parse::<f64>()
-        .ok()
-        .filter(|seconds| seconds.is_finite() && *seconds > 0.0)
-        .ok_or_else(|| "give a number of seconds above zero".to_owned())
-}
-
 fn frame_limit(text: &str) -> Result<FrameLimit, String> {
     let bytes = parse_size(text).ok_or("not a size: for example 5253120 or 10MiB")?;
     let limit = u32::try_from(bytes).ok().and_then(FrameLimit::new);
@@ -420,34 +412,9 @@ fn frame_limit(text: &str) -> Result<FrameLimit, String> {
     limit.ok_or_else(|| format!("a frame has from {least} to {most} bytes"))
 }
 
-/// A time: a number with ms, s or m; seconds without a unit.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let scale_ms = match unit {
-        "ms" => 1.0,
-        "" | "s" => 1_000.0,
-        "m" => 60_000.0,
-        _ => return Err(format!("unknown unit {unit:?}: use ms, s or m, for example 500ms")),
-    };
-    let number: f64 =
-        number.trim().parse().map_err(|_| "not a time: for example 500ms, 3s or 2m".to_owned())?;
-    let ms = number * scale_ms;
-    // A day bounds it, so that no sum of times overflows.
-    if !(1.0..=86_400_000.0).contains(&ms) {
-        return Err("out of range: 1ms to 1440m".to_owned());
-    }
-    Ok(Duration::from_micros((ms * 1000.0) as u64))
-}
-
 /// A time that may be zero.
 fn patience(text: &str) -> Result<Duration, String> {
     if text.trim() == "0" { Ok(Duration::ZERO) } else { duration(text) }
-}
-
-pub fn ledger_id(text: &str) -> Result<LedgerId, String> {
-    let raw = text.parse::<i64>().ok();
-    raw.and_then(LedgerId::new).ok_or_else(|| "a ledger id is a number from 0 to 2^63-1".to_owned())
 }
 
 fn entry_id(text: &str) -> Result<EntryId, String> {

@@ -11,8 +11,8 @@
 use super::access::store_failure;
 use super::form::{count, size};
 use crate::admin_http::{self, Address, Words};
+use crate::bucket::{catalogue_failure, open_store, read_catalogue};
 use crate::exit::Failure;
-use crate::tier::place::{catalogue_failure, open_store, read_catalogue};
 use bindery_client::{Client, LedgerId, LedgerInfo, Reconcile, TierSupport};
 use bindery_metadata::codec::service_info::PROTOCOL_HTTP;
 use bindery_tiering::ClusterId;

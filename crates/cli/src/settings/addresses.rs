@@ -1,8 +1,8 @@
 //! Where the bookie listens, and what it tells clients to connect to.
 
 use crate::args::BookieArgs;
-use crate::config::host::{self, Host};
-use crate::config::values::Values;
+use crate::sources::host::{self, Host};
+use crate::sources::values::Values;
 use bindery_server::admin::access::read_tokens;
 use bindery_server::config::{AdminScope, BookieConfig};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -2,9 +2,8 @@
 //!
 //! Nothing is read here but the settings: the files are loaded when the bookie starts.
 
-use super::places::absolute;
-use crate::config::values::{Finding, Values};
 use crate::exit::{self, Failure};
+use crate::sources::values::{Finding, Values, absolute};
 use bindery_server::tls::{TlsConfig, TlsSettings};
 use bindery_tls::store::{Password, PasswordSource};
 use std::path::Path;

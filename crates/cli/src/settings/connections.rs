@@ -1,6 +1,6 @@
 //! Connections: their number, how long they may be silent, and the options of their sockets.
 
-use crate::config::values::Values;
+use crate::sources::values::Values;
 use bindery_server::config::BookieConfig;
 use bindery_server::sockets::{KERNEL_BUFFER_BYTES_MIN, Keepalive};
 use std::time::Duration;

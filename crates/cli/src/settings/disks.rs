@@ -1,6 +1,6 @@
 //! Full and slow disks.
 
-use crate::config::values::Values;
+use crate::sources::values::Values;
 use bindery_server::config::BookieConfig;
 use std::time::Duration;
 

@@ -3,31 +3,13 @@
 //!
 //! Nothing is read here but the settings: the files are read for each connection.
 
-use super::places::absolute;
 use crate::args::MetadataArgs;
-use crate::config::values::{Finding, Values};
 use crate::exit::{self, Failure};
 use crate::output;
+use crate::sources::values::{Finding, Values, absolute};
 use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions, WaitFor};
 use bindery_tls::store::{Password, PasswordSource, StoreFile};
 use std::path::{Path, PathBuf};
-
-/// Java's system properties, and the keys that have their meaning here.
-pub(crate) const PROPERTIES: [(&str, &str); 13] = [
-    ("zookeeper.client.secure", "zkTlsEnable"),
-    ("zookeeper.ssl.trustStore.location", "zkTlsTrustStore"),
-    ("zookeeper.ssl.trustStore.type", "zkTlsTrustStoreType"),
-    ("zookeeper.ssl.trustStore.password", "zkTlsTrustStorePassword"),
-    ("zookeeper.ssl.trustStore.passwordPath", "zkTlsTrustStorePasswordPath"),
-    ("zookeeper.ssl.keyStore.location", "zkTlsKeyStore"),
-    ("zookeeper.ssl.keyStore.type", "zkTlsKeyStoreType"),
-    ("zookeeper.ssl.keyStore.password", "zkTlsKeyStorePassword"),
-    ("zookeeper.ssl.keyStore.passwordPath", "zkTlsKeyStorePasswordPath"),
-    ("zookeeper.ssl.hostnameVerification", "zkTlsHostnameVerification"),
-    ("zookeeper.sasl.client", "zkSaslEnable"),
-    ("zookeeper.sasl.clientconfig", "zkSaslSection"),
-    ("java.security.auth.login.config", "jaasFile"),
-];
 
 /// The section of a JAAS file in which ZooKeeper's client looks for itself.
 const SECTION: &str = "Client";

@@ -1,7 +1,7 @@
 //! Where things are: the cluster's metadata, and the bookie's directories.
 
 use crate::args::BookieArgs;
-use crate::config::values::Values;
+use crate::sources::values::{Values, absolute};
 use bindery_metadata::MetadataUri;
 use bindery_server::config::BookieConfig;
 use std::path::{Path, PathBuf};
@@ -144,12 +144,4 @@ fn listed((key, text): (&str, String), file: &mut Values) -> Vec<PathBuf> {
         return Vec::new();
     }
     names.into_iter().map(|name| absolute(Path::new(name), file)).collect()
-}
-
-pub(crate) fn absolute(dir: &Path, file: &mut Values) -> PathBuf {
-    std::path::absolute(dir).unwrap_or_else(|error| {
-        let text = format!("directory {:?} cannot be used: {error}", dir.display().to_string());
-        file.faults.push(text.into());
-        dir.to_owned()
-    })
 }

@@ -1,6 +1,6 @@
 //! Garbage collection, compaction, merging and scrub.
 
-use crate::config::values::Values;
+use crate::sources::values::Values;
 use bindery_server::config::BookieConfig;
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 mod operators;
 
 use super::*;
-use crate::args::{Cli, Command};
-use crate::config::host::tests::Fake;
+use crate::command_line::{Cli, Command};
+use crate::sources::host::tests::Fake;
 use bindery_client::TlsOptions;
 use bindery_server::config::AdminScope;
 use bindery_server::sockets::Keepalive;
@@ -277,7 +277,7 @@ fn empty_names_of_directories_are_faults_and_not_the_current_directory() {
     let faults = resolve(&args(&metadata), Some("journalDirectory=,\nledgerDirectories=/l\n")).unwrap_err();
     assert!(faults[0].starts_with("journalDirectory has an empty name"), "{faults:?}");
     let mut file = Values::default();
-    places::absolute(Path::new(""), &mut file);
+    crate::sources::values::absolute(Path::new(""), &mut file);
     assert_eq!(file.faults.len(), 1, "{:?}", file.faults);
 }
 

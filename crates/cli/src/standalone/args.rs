@@ -41,7 +41,7 @@ pub struct StandaloneArgs {
     #[arg(long, value_name = "on|off", default_value = "on", requires = "tier")]
     pub tier_role: Switch,
     /// Local copies go this long after all of a ledger is in object storage [default: 240m]
-    #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration, requires = "tier")]
+    #[arg(long, value_name = "DURATION", value_parser = crate::parse::duration, requires = "tier")]
     pub tier_grace: Option<Duration>,
     /// Speak TLS with clients that ask for it: PEM file with the bookies' certificate, which is for 127.0.0.1
     #[arg(long, value_name = "FILE", requires = "tls_key")]

@@ -13,7 +13,7 @@
 use super::home::Home;
 use super::plan::{Plan, bookie_name};
 use crate::exit::{self, Failure};
-use crate::tier::role::TierRole;
+use crate::tier_role::TierRole;
 use bindery_coordinator::{Coordinator, CoordinatorConfig};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{ConnectOptions, InitOutcome, MetadataUri, Security};

@@ -5,8 +5,8 @@ use crate::args::Switch;
 use crate::cluster::named_cluster;
 use crate::ledger::form;
 use crate::settings::memory_limit;
-use crate::tier::args::TierTuning;
-use crate::tier::role::{self, TierSettings};
+use crate::tier_role::tuning::TierTuning;
+use crate::tier_role::{self, TierSettings};
 use bindery_client::TlsOptions;
 use bindery_engine::PoolMemory;
 use bindery_server::config::{BookieConfig, OptionNames};
@@ -99,7 +99,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
     let tier = tier_url(args).map(|url| {
         // A newcomer's machine has other things to do.
         let tuning = TierTuning { memory_limit: Some(TIER_MEMORY.to_owned()), ..TierTuning::default() };
-        role::settings("--tier", url, &tuning).map(TierSettings::beside_bookies)
+        tier_role::settings("--tier", url, &tuning).map(TierSettings::beside_bookies)
     });
     let tier = tier.and_then(|tier| tier.map_err(|more| faults.extend(more)).ok());
     if !faults.is_empty() {
@@ -248,7 +248,7 @@ fn memory_shares(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::command_line::{Cli, Command};
     use clap::Parser;
 
     fn args(options: &[&str]) -> StandaloneArgs {

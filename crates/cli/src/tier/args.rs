@@ -2,12 +2,12 @@
 
 use crate::args::{LogFormat, MetadataArgs};
 use crate::bookie_security::args::BookieSecurityArgs;
-use crate::ledger::args::{ledger_id, seconds};
+use crate::parse::{ledger_id, seconds};
+use crate::tier_role::tuning::TierTuning;
 use bindery_types::LedgerId;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// `bindery tier --store URL` runs a tierer, as `bindery tier run` does; the others look and ask.
 #[derive(Debug, Args)]
@@ -120,52 +120,6 @@ pub struct TierRunArgs {
     /// Form of the log on standard error
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
-}
-
-/// How a tierer works.
-#[derive(Debug, Clone, Default, Args)]
-pub struct TierTuning {
-    /// Bytes of entries and parts in memory, for example 256MiB; at least 48MiB [default: 256MiB]
-    #[arg(long, value_name = "SIZE")]
-    pub memory_limit: Option<String>,
-    /// Bytes read from bookies in a second, for example 50MiB [default: no limit]
-    #[arg(long, value_name = "SIZE")]
-    pub rate: Option<String>,
-    /// Compress blocks that become shorter by a tenth or more [default: none]
-    #[arg(long, value_name = "none|zstd")]
-    pub compression: Option<Compress>,
-    /// Bytes of an object; it is finished at four fifths of that [default: 80MiB]
-    #[arg(long, value_name = "SIZE")]
-    pub object_size: Option<String>,
-    /// Requests to bookies with last reconciled entries in flight, from 1 to 1024 [default: 32]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub updates: Option<u16>,
-    /// How last reconciled entries travel: batched, many ledgers in a request; single, one [default: batched]
-    #[arg(long, value_name = "batched|single")]
-    pub update_mode: Option<Updates>,
-    /// Objects go this long after nothing refers to them any more; longer than any read takes [default: 60m]
-    #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration)]
-    pub delete_delay: Option<Duration>,
-    /// Objects of whose entries a smaller share than this is left are rewritten; 0: none [default: 0.5]
-    #[arg(long, value_name = "SHARE", value_parser = share)]
-    pub rewrite_below: Option<f64>,
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (0.0..1.0).contains(share));
-    share.ok_or_else(|| "give a share from 0, below 1".to_owned())
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Compress {
-    None,
-    Zstd,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Updates {
-    Batched,
-    Single,
 }
 
 /// Where a tierer answers.

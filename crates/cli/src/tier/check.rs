@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 
 use bindery_io::{SystemClock, SystemRandom};
-use bindery_tiering::store::{self, CheckError, Checked, StoreError, StoreOptions, StoreUrl, Verdict};
+use bindery_tiering::store::{self, Checked, StoreOptions, StoreUrl, Verdict};
 
-use crate::exit::{Failure, UNREACHABLE};
+use crate::exit::Failure;
 use crate::runtime;
+use crate::tier_role::check_failure;
 
 /// Runs the command; data goes to standard output.
 pub fn run(url: &str) -> Result<(), Failure> {
@@ -21,7 +22,7 @@ pub fn run(url: &str) -> Result<(), Failure> {
         }
     }));
     written.map_err(Failure::new)?;
-    checked.map_err(|error| failure(url, &error))?;
+    checked.map_err(|error| check_failure(url, &error))?;
     writeln!(io::stdout().lock(), "{url} can hold a tier").map_err(Failure::new)
 }
 
@@ -33,18 +34,4 @@ fn line(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
     };
     let requests = if checked.requests == 1 { "request" } else { "requests" };
     writeln!(out, "{name:<20}{verdict:<30}{:>4} {requests:<9}{took:>9.1} ms", checked.requests)
-}
-
-/// The fault of a store, and where credentials come from if that may help.
-pub fn failure(url: &StoreUrl, error: &CheckError) -> Failure {
-    let text = format!("{url} cannot hold a tier: {error}");
-    match error {
-        CheckError::Failed { error: StoreError::Unavailable { .. }, .. } => {
-            Failure::with_code(UNREACHABLE, text)
-        }
-        CheckError::Failed { error: StoreError::Denied { .. } | StoreError::NotFound { .. }, .. } => {
-            Failure::new(format!("{text}; credentials come from {}", url.kind().credentials()))
-        }
-        CheckError::Failed { .. } | CheckError::Dishonoured { .. } => Failure::new(text),
-    }
 }

@@ -1,19 +1,15 @@
 //! `bindery tier`: ledgers in object storage.
 //!
 //! # Parts
-//! [`settings`] those of a bookie · [`role`] a tierer inside a process, and what its admin port answers · `run` the process that is
-//! only that · `status`, `now` ask one · `pause` for all of them · `check` a store ·
-//! `verify` all that is in one · [`restore`] ledgers from one · `place` which one
+//! `run` the process that is only a tierer ([`crate::tier_role`]) · `status`, `now` ask one · `pause` for all of them · `check` a
+//! store · `verify` all that is in one ([`crate::bucket`] says which) · [`restore`] ledgers from one
 
 pub mod args;
 mod check;
 mod now;
 mod pause;
-pub mod place;
 pub mod restore;
-pub mod role;
 mod run;
-pub mod settings;
 mod status;
 mod verify;
 

@@ -1,12 +1,12 @@
 //! `bindery tier run`: a process that is a tierer only.
 
 use super::args::TierRunArgs;
-use super::role::{self, TierRole};
 use crate::exit::Failure;
 use crate::logging;
 use crate::runtime;
 use crate::settings::admin_tls;
 use crate::signals::Signals;
+use crate::tier_role::{self, TierRole};
 use bindery_metadata::MetadataUri;
 use bindery_server::admin::access::{Access, read_tokens};
 use bindery_server::admin::extension::{open_tls, serve_extension};
@@ -27,7 +27,7 @@ pub fn run(args: TierRunArgs) -> Result<(), Failure> {
     let metadata: MetadataUri =
         args.metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
     let mut settings =
-        role::settings("--store", url, &args.tuning).map_err(|faults| Failure::usage_of(&faults))?;
+        tier_role::settings("--store", url, &args.tuning).map_err(|faults| Failure::usage_of(&faults))?;
     settings.security = args.security.security()?;
     if let Some(file) = &args.admin_tokens {
         read_tokens(file).map_err(|why| Failure::usage(format!("--admin-tokens: {why}")))?;

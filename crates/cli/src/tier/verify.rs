@@ -2,10 +2,10 @@
 //! [`bindery_tiering::scrub`] decides what is compared and what counts as damage.
 
 use super::args::TierVerifyArgs;
-use super::place::{
+use crate::args::{LogFormat, MetadataArgs};
+use crate::bucket::{
     catalogue_failure, cluster_in, cluster_of, failure, is_lost, open_layout, open_store, read_catalogue,
 };
-use crate::args::{LogFormat, MetadataArgs};
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};
 use crate::logging;

@@ -20,8 +20,10 @@ use bindery_io::canary::Canaries;
 use bindery_types::{DigestType, EntryId, Quorum};
 
 use super::bookie::Mode;
+use super::event::{Event, StoreFate};
 use super::orders::{self, Touched};
-use super::world::{Call, Event, Part, Setup, StoreFate, WRITER, World};
+use super::part::Part;
+use super::world::{Call, Setup, WRITER, World};
 
 /// What may happen in a world.
 #[derive(Debug, Clone, Copy)]

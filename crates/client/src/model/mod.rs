@@ -38,9 +38,11 @@
 
 mod bookie;
 mod checks;
+mod event;
 mod explore;
 mod network;
 mod orders;
+mod part;
 mod regressions;
 mod repair;
 mod shells;

@@ -14,9 +14,10 @@
 //! 3. An event that is left until it matters is tried as soon as it does.
 
 use super::bookie::Mode;
+use super::event::Event;
 use super::explore::Budget;
 use super::network::{Flight, Link, Request, Stage};
-use super::world::{Call, Core, Event, WRITER, World};
+use super::world::{Call, Core, WRITER, World};
 use crate::writer::core::Step;
 
 /// Events of which one comes first in some order of each kind that comes to the same. None: all must be tried.

@@ -5,8 +5,9 @@ use bindery_io::canary::Canaries;
 use bindery_types::{BookieId, DigestType, EntryId, LedgerState, Quorum};
 
 use super::bookie::Mode;
+use super::event::{Event, StoreFate};
 use super::network::{Request, Stage};
-use super::world::{Call, Event, Setup, StoreFate, WRITER, World};
+use super::world::{Call, Setup, WRITER, World};
 use crate::writer::core::Step;
 
 /// The first recoverer.

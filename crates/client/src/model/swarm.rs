@@ -12,7 +12,8 @@ use bindery_wire::ErrorCode;
 
 use super::bookie::Mode;
 use super::checks::Summary;
-use super::world::{Call, Core, Event, Setup, StoreFate, WRITER, World};
+use super::event::{Event, StoreFate};
+use super::world::{Call, Core, Setup, WRITER, World};
 use crate::recovery::core::READ_AHEAD_ENTRIES;
 use crate::writer::core::GRACE_TICKS;
 

@@ -2,11 +2,7 @@
 //!
 //! The next event is chosen outside: by a seed (`swarm`) or exhaustively (`explore`). The checks are in `checks`.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hasher};
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +21,9 @@ use bytes::Bytes;
 
 use super::bookie::{Bookie, Mode, Served, Word};
 use super::checks::{Ghost, Heard};
+use super::event::{Event, StoreFate};
 use super::network::{Link, Request, Stage};
+use super::part::Part;
 use super::repair::Repair;
 use crate::entry::EntryCodec;
 use crate::handover::{Handover, claimed, needs_marks};
@@ -66,88 +64,6 @@ pub(super) struct Setup {
     pub random: Option<Arc<SeededRandom>>,
 }
 
-/// Something that can happen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Event {
-    /// The application appends an entry.
-    Append,
-    StartRecovery,
-    BeginClose,
-    /// The writer leaves the ledger to the next one.
-    HandOver,
-    /// That one comes.
-    TakeOver,
-    /// The time is over after which a writer looks whether bookies are back that lack something.
-    Tick,
-    /// A recoverer does not wait for late answers any longer.
-    LosePatience(usize),
-    /// A process dies.
-    Kill(usize),
-    /// The pause is over after which a writer looks for replacements again.
-    Retry,
-    /// The writer finds that bookies are too slow.
-    ReportSlow,
-    /// The writer announces its LAC (last add confirmed).
-    Announce,
-    /// The application forces the ledger.
-    Force,
-    /// Re-replication begins, or takes its next step.
-    Repair,
-    /// A bookie does the oldest request of a connection, or refuses it.
-    Serve {
-        party: usize,
-        bookie: usize,
-        is_old: bool,
-        refusal: Option<ErrorCode>,
-    },
-    Sync(usize),
-    /// A party gets an answer.
-    Hear {
-        party: usize,
-        bookie: usize,
-        flight: usize,
-        is_damaged: bool,
-    },
-    /// A party waits no longer; the request goes on.
-    TimeOut {
-        party: usize,
-        bookie: usize,
-        flight: usize,
-    },
-    Break {
-        party: usize,
-        bookie: usize,
-    },
-    /// Power is cut: the bookie is down, and knows what was durable when it is up again.
-    Crash(usize),
-    /// The disks of a bookie are lost as well: it starts again with empty ones, under its name.
-    LoseDisks(usize),
-    Turn(usize, Mode),
-    TurnReadOnly(usize, bool),
-    /// The metadata store does what it was asked.
-    AskStore {
-        party: usize,
-        fate: StoreFate,
-    },
-    /// Its answer arrives. The party may lose patience when it is an error.
-    HearStore {
-        party: usize,
-        gives_up: bool,
-    },
-}
-
-/// What becomes of a call of the metadata store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StoreFate {
-    Done,
-    /// Not done, and the answer is lost.
-    LostBefore,
-    /// Done, and the answer is lost.
-    LostAfter,
-    /// A read shows this version, which is not the newest.
-    Stale(i32),
-}
-
 #[derive(Clone, Debug)]
 pub(super) enum Core {
     Writer(Box<WriterCore>),
@@ -179,54 +95,6 @@ pub(super) struct Party {
     /// It never reads older metadata than it has seen.
     pub seen_version: i32,
     pub heard: Heard,
-}
-
-/// A part of the world: copied when it is changed, and known by a hash that is kept while it is not.
-#[derive(Clone, Debug)]
-pub(super) struct Part<T> {
-    value: Arc<T>,
-    hash: OnceCell<u64>,
-}
-
-impl<T> From<T> for Part<T> {
-    fn from(value: T) -> Part<T> {
-        Part { value: Arc::new(value), hash: OnceCell::new() }
-    }
-}
-
-impl<T> Deref for Part<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T: Clone> DerefMut for Part<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        self.hash.take();
-        Arc::make_mut(&mut self.value)
-    }
-}
-
-impl<T: std::fmt::Debug> Part<T> {
-    /// Of all that its debug form shows.
-    pub fn fingerprint(&self) -> u64 {
-        *self.hash.get_or_init(|| {
-            let mut hashing = Hashing(DefaultHasher::new());
-            write!(hashing, "{:?}", self.value).expect("hashing does not fail");
-            hashing.0.finish()
-        })
-    }
-}
-
-struct Hashing(DefaultHasher);
-
-impl std::fmt::Write for Hashing {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0.write(text.as_bytes());
-        Ok(())
-    }
 }
 
 /// See the module.

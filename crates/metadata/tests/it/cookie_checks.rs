@@ -1,6 +1,6 @@
 //! The start-up checks, over every combination of stored cookie, directory cookies, contents and expansion.
 
-use bindery_metadata::cookie::{Cookie, CookieProblem, Directory, StartKind, validate};
+use bindery_metadata::cookie::{Cookie, CookieProblem, Directory, StartKind, validate, validate_with_losses};
 use bindery_types::BookieId;
 
 fn dirs(names: &[&str]) -> Vec<String> {
@@ -209,4 +209,34 @@ fn journals_come_and_go_at_the_end_of_the_list() {
     let expected = cookie("b:1", &["/j"], &["/a", "/b"], None, Some("i"));
     let refused = validate(&expected, &stored(&two), &both.collect::<Vec<_>>(), true);
     assert!(matches!(refused, Err(CookieProblem::AddedAndRemoved { .. })), "{refused:?}");
+}
+
+/// Invariant 2 for each kind of directory, also where the index has directories of its own: with expansion allowed, a directory
+/// without a cookie that the store's cookie knows is lost, not new.
+#[test]
+fn a_directory_of_any_kind_that_the_store_knows_is_lost_without_its_cookie() {
+    let expected = || cookie("b:1", &["/j"], &["/a"], Some(&["/i"]), Some("i"));
+    let paths = ["/j", "/a", "/i"];
+    for missing in paths {
+        let directories = paths.map(|path| directory(path, (path != missing).then(expected), true));
+        let outcome = validate(&expected(), &[expected()], &directories, true);
+        let lost = CookieProblem::DirectoryLost { bookie_id: "b:1".into(), directories: dirs(&[missing]) };
+        assert_eq!(outcome, Err(lost));
+    }
+}
+
+/// An operator's word brings back empty directories alone: one with contents and no cookie is another bookie's, perhaps.
+#[test]
+fn accepted_losses_are_of_directories_that_come_back_empty() {
+    let all = |is_empty| {
+        [
+            directory("/j", Some(expected()), false),
+            directory("/a", None, is_empty),
+            directory("/b", Some(expected()), false),
+        ]
+    };
+    let outcome = validate_with_losses(&expected(), &[expected()], &all(true), false);
+    assert_eq!(outcome, Ok(StartKind::Lost { stamp: dirs(&["/a", "/j", "/b"]) }));
+    let outcome = validate_with_losses(&expected(), &[expected()], &all(false), false);
+    assert!(matches!(outcome, Err(CookieProblem::DirectoryLost { .. })), "{outcome:?}");
 }

@@ -12,14 +12,12 @@ use bindery_metadata::layout::{
 use bindery_metadata::memory::{Fault, MemoryCluster, MemoryStore};
 use bindery_metadata::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 use bindery_metadata::store::{
-    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError, StoreFuture,
-    Version, Watch,
+    CreateMode, MetadataStore, SessionCredentials, SessionState, StoreError, StoreFuture, Version,
 };
-use bindery_metadata::{BookieServiceInfo, Cookie, LedgerLayout, RegistrationMode, SessionId};
+use bindery_metadata::{BookieServiceInfo, Cookie, LedgerLayout, RegistrationMode, SessionId, StoreLayer};
 use bindery_types::BookieId;
-use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 const WRITABLE: &str = "/ledgers/available/b:1";
 const READ_ONLY: &str = "/ledgers/available/readonly/b:1";
@@ -339,30 +337,9 @@ struct SlowToDelete {
     inner: Arc<MemoryStore>,
 }
 
-impl MetadataStore for SlowToDelete {
-    fn get(&self, path: &str) -> StoreFuture<'_, Node> {
-        self.inner.get(path)
-    }
-    fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)> {
-        self.inner.get_and_watch(path)
-    }
-    fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
-        self.inner.exists(path)
-    }
-    fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)> {
-        self.inner.exists_and_watch(path)
-    }
-    fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
-        self.inner.children(path)
-    }
-    fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
-        self.inner.children_and_watch(path)
-    }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
-        self.inner.create(path, data, mode)
-    }
-    fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
-        self.inner.set(path, data, expected)
+impl StoreLayer for SlowToDelete {
+    fn beneath(&self) -> &dyn MetadataStore {
+        &*self.inner
     }
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
         let path = path.to_owned();
@@ -370,24 +347,6 @@ impl MetadataStore for SlowToDelete {
             tokio::time::sleep(Duration::from_millis(300)).await;
             self.inner.delete(&path, expected).await
         })
-    }
-    fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
-        self.inner.multi(ops)
-    }
-    fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
-        self.inner.sync(path)
-    }
-    fn session(&self) -> watch::Receiver<SessionState> {
-        self.inner.session()
-    }
-    fn session_credentials(&self) -> Option<SessionCredentials> {
-        self.inner.session_credentials()
-    }
-    fn session_timeout(&self) -> Duration {
-        self.inner.session_timeout()
-    }
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
     }
 }
 

@@ -5,21 +5,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bindery_metadata::OpenError;
 use bindery_metadata::layout::{InitError, init_cluster};
 use bindery_metadata::memory::{Fault, MemoryCluster, MemoryStore};
-use bindery_metadata::store::{
-    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError, StoreFuture,
-    Version, Watch,
-};
+use bindery_metadata::store::{CreateMode, MetadataStore, Op, Stat, StoreError, StoreFuture, Version};
 use bindery_metadata::transfer::{COUNTER_STEPS_MAX, Dump, Export, ImportError, import};
 use bindery_metadata::zookeeper::{self, ZooKeeperOptions};
-use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode};
+use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode, StoreLayer};
 use bindery_types::{BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, Quorum, Segment};
 use bytes::Bytes;
-use tokio::sync::watch;
 
 type Store = Arc<dyn MetadataStore>;
 
@@ -234,24 +229,9 @@ impl Dies {
     }
 }
 
-impl MetadataStore for Dies {
-    fn get(&self, path: &str) -> StoreFuture<'_, Node> {
-        self.inner.get(path)
-    }
-    fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)> {
-        self.inner.get_and_watch(path)
-    }
-    fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
-        self.inner.exists(path)
-    }
-    fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)> {
-        self.inner.exists_and_watch(path)
-    }
-    fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
-        self.inner.children(path)
-    }
-    fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
-        self.inner.children_and_watch(path)
+impl StoreLayer for Dies {
+    fn beneath(&self) -> &dyn MetadataStore {
+        &self.inner
     }
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
         self.write(|| self.inner.create(path, data, mode))
@@ -264,21 +244,6 @@ impl MetadataStore for Dies {
     }
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
         self.write(|| self.inner.multi(ops))
-    }
-    fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
-        self.inner.sync(path)
-    }
-    fn session(&self) -> watch::Receiver<SessionState> {
-        self.inner.session()
-    }
-    fn session_credentials(&self) -> Option<SessionCredentials> {
-        self.inner.session_credentials()
-    }
-    fn session_timeout(&self) -> Duration {
-        self.inner.session_timeout()
-    }
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
     }
 }
 

@@ -182,6 +182,16 @@ mod tests {
         let given = Situation { free: 150, held: 0, is_short: false, ..full };
         assert_eq!(next_step(given), Step::Keep);
         assert_eq!(next_step(Situation { free: 200, ..given }), Step::Refill);
+        assert_eq!(next_step(Situation { held: 0, ..full }), Step::Keep, "there is nothing to give up");
+        let eighth = Situation { free: 12, held: 96, size: 96, is_short: false, takes_adds: false };
+        assert_eq!(next_step(eighth), Step::Keep);
+        assert_eq!(next_step(Situation { free: 11, ..eighth }), Step::GiveUp);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_not_taken_for_none() {
+        let no_directory = tempfile::NamedTempFile::new().unwrap();
+        assert!(Reserve::new(no_directory.path(), 5 << 20).held(&RealDisk::new()).is_err());
     }
 
     #[test]
@@ -200,11 +210,32 @@ mod tests {
         assert_eq!(reserve.held(&disk).unwrap(), 0);
     }
 
+    /// One of the right size is left alone; of a larger one, which was configured before, the space comes back.
+    #[test]
+    fn it_has_the_size_that_is_configured_now() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new();
+        let space = Space { total: 1 << 40, free: 1 << 39 };
+        let (large, small) = (Reserve::new(dir.path(), 8 << 20), Reserve::new(dir.path(), (5 << 20) + 1));
+        assert_eq!(small.size(), 5 << 20, "whole blocks");
+        for _ in 0..2 {
+            large.tend(&disk, space, false, true).unwrap();
+            assert_eq!(large.held(&disk).unwrap(), 8 << 20);
+        }
+        small.tend(&disk, space, false, true).unwrap();
+        assert_eq!(small.held(&disk).unwrap(), 0);
+        small.tend(&disk, space, false, true).unwrap();
+        assert_eq!(small.held(&disk).unwrap(), 5 << 20);
+    }
+
     #[test]
     fn the_default_fits_a_write_pool_and_small_volumes() {
         assert_eq!(default_bytes(1 << 40, 512 * MIB), 576 * MIB);
         assert_eq!(default_bytes(3200 * MIB, 512 * MIB), 100 * MIB);
         assert_eq!(default_bytes(256 * MIB, 512 * MIB), 8 * MIB);
         assert_eq!(default_bytes(1 << 20, 512 * MIB), 8 * MIB);
+        assert_eq!(default_bytes(1 << 40, 512 << 20), 576 << 20);
+        let odd = default_bytes((1 << 30) + 32 * 1000, 1 << 30);
+        assert_eq!(odd, 32 << 20, "whole blocks, not more than a 32nd");
     }
 }

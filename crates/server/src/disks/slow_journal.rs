@@ -212,7 +212,19 @@ mod tests {
     fn a_write_that_never_ends_is_slow_though_nothing_is_counted() {
         let mut journal = Clocked::new();
         assert_eq!(journal.run(60, 100, 0, Duration::ZERO), None);
+        assert_eq!(journal.run(40, 0, 0, LIMIT), None, "as long as a write may last");
         assert!(journal.run(40, 0, 0, LIMIT * 10).is_some());
+    }
+
+    /// Of the three slow parts that make half of a window, one would be of the time before the first look.
+    #[test]
+    fn what_was_written_before_the_first_look_does_not_count() {
+        let mut journal = Clocked::new();
+        journal.pulse = Pulse { groups: 1000, slow: 1000, busy: Duration::ZERO };
+        journal.core.tick(journal.now, &[journal.pulse]);
+        assert_eq!(journal.run(5, 0, 0, Duration::ZERO), None);
+        assert_eq!(journal.run(10, 1, 1, Duration::ZERO), None);
+        assert_eq!(journal.run(30, 0, 0, Duration::ZERO), None);
     }
 
     #[test]

@@ -189,6 +189,7 @@ mod tests {
         assert!(!core.check(&[reading(19)]).takes_high_priority, "less than high priority needs");
         assert_eq!(core.check(&[reading(51)]).read_only, None);
         assert!(core.check(&[reading(99)]).is_almost_full);
+        assert!(!core.check(&[reading(100)]).is_almost_full, "exactly at the threshold");
         assert!(!core.check(&[reading(101)]).is_almost_full);
     }
 
@@ -197,6 +198,7 @@ mod tests {
         let mut core = core(limits(0.95, 0.80), 1);
         assert!(core.check(&[reading(10)]).read_only.is_some());
         assert!(core.check(&[reading(150)]).read_only.is_some(), "below the threshold, above the mark");
+        assert!(core.check(&[reading(200)]).read_only.is_some(), "exactly at the mark");
         assert_eq!(core.check(&[reading(201)]).read_only, None);
         assert_eq!(core.check(&[reading(60)]).read_only, None, "the mark is for those that were full");
     }

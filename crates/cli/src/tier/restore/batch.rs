@@ -1,7 +1,7 @@
 //! Some ledgers at a time: bookies take them over, their metadata is created, one of them is read.
 
-use super::super::place::catalogue_failure;
 use super::metadata::{self, End};
+use crate::bucket::catalogue_failure;
 use crate::exit::{self, Failure};
 use crate::ledger::access::ledger_failure;
 use bindery_client::{Client, OpenMode, Reconcile};

@@ -22,10 +22,10 @@ mod batch;
 mod metadata;
 
 use super::args::TierRestoreArgs;
-use super::place::{
+use crate::args::LogFormat;
+use crate::bucket::{
     catalogue_failure, cluster_of, failure, is_lost, open_layout, open_store, read_catalogue,
 };
-use crate::args::LogFormat;
 use crate::cluster_transfer::store_failure;
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};

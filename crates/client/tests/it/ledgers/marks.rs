@@ -4,13 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::{Client, HANDOVER_PROPERTY, LedgerId, OpenMode, StoreError};
-use bindery_metadata::Layout;
 use bindery_metadata::memory::{Fault, MemoryStore};
-use bindery_metadata::store::{
-    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreFuture, Version, Watch,
-};
-use bytes::Bytes;
-use tokio::sync::watch;
+use bindery_metadata::store::{MetadataStore, Node, StoreFuture};
+use bindery_metadata::{Layout, StoreLayer};
 
 use crate::ledgers::PASSWORD;
 use crate::ledgers::cluster::{Cluster, entry, options, payload};
@@ -21,7 +17,10 @@ struct NoMarks {
     why: fn(&str) -> StoreError,
 }
 
-impl MetadataStore for NoMarks {
+impl StoreLayer for NoMarks {
+    fn beneath(&self) -> &dyn MetadataStore {
+        &*self.inner
+    }
     fn get(&self, path: &str) -> StoreFuture<'_, Node> {
         match path.contains("/underreplication/") {
             true => {
@@ -30,48 +29,6 @@ impl MetadataStore for NoMarks {
             }
             false => self.inner.get(path),
         }
-    }
-    fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)> {
-        self.inner.get_and_watch(path)
-    }
-    fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
-        self.inner.exists(path)
-    }
-    fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)> {
-        self.inner.exists_and_watch(path)
-    }
-    fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
-        self.inner.children(path)
-    }
-    fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
-        self.inner.children_and_watch(path)
-    }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
-        self.inner.create(path, data, mode)
-    }
-    fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
-        self.inner.set(path, data, expected)
-    }
-    fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
-        self.inner.delete(path, expected)
-    }
-    fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
-        self.inner.multi(ops)
-    }
-    fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
-        self.inner.sync(path)
-    }
-    fn session(&self) -> watch::Receiver<SessionState> {
-        self.inner.session()
-    }
-    fn session_credentials(&self) -> Option<SessionCredentials> {
-        self.inner.session_credentials()
-    }
-    fn session_timeout(&self) -> Duration {
-        self.inner.session_timeout()
-    }
-    fn close(&self) -> StoreFuture<'_, ()> {
-        self.inner.close()
     }
 }
 

@@ -108,10 +108,12 @@ mod tests {
         let pool = ByteBudget::new("test", 1 << 20);
         let held = pool.try_acquire(1 << 20).unwrap();
         let mut claim = FairShare::new(QUANTUM);
+        assert!(!claim.is_waiting() && !claim.has_turn());
         assert!(claim.take(&pool, 1000, 10_000).is_none());
         assert!(claim.is_waiting() && claim.take(&pool, 1000, 10_000).is_none());
         drop(held);
         poll(&mut claim);
+        assert!(!claim.is_waiting() && claim.has_turn());
         let reads: Vec<_> = (0..10).map(|_| claim.take(&pool, 1000, 10_000).unwrap()).collect();
         assert_eq!(pool.gauge().used, 10_000);
         let held = pool.try_acquire((1 << 20) - 10_000).unwrap();
@@ -120,6 +122,7 @@ mod tests {
         poll(&mut claim);
         assert_eq!(pool.gauge().used, 11_000);
         claim.end_turn();
+        assert!(!claim.has_turn());
         drop(reads);
         assert_eq!(pool.gauge().used, 0, "invariant 1");
     }
@@ -160,6 +163,17 @@ mod tests {
         // A connection that asks at a moment when no other waits gets more than a turn. Counted by entries it would be
         // 8,000 to 1.
         assert!(*most <= least * 3, "within a factor of 3: {served:?}");
+    }
+
+    #[test]
+    fn a_read_as_large_as_a_quantum_lets_no_turn_pass() {
+        let pool = ByteBudget::new("test", 1 << 20);
+        let held = pool.try_acquire(1 << 20).unwrap();
+        let mut claim = FairShare::new(QUANTUM);
+        assert!(claim.take(&pool, QUANTUM, QUANTUM).is_none());
+        drop(held);
+        poll(&mut claim);
+        assert!(claim.has_turn());
     }
 
     #[test]

@@ -100,10 +100,26 @@ mod tests {
         for held in FREE..FREE + 5 * STEP {
             assert!(cover.reach(held) > held, "invariant 1");
         }
+        cover.release(FREE + 3 * STEP + 1);
+        assert_eq!(steps(cover.lease.as_ref().unwrap()), 5, "four in use and one more");
+        cover.release(FREE + 3 * STEP);
+        assert_eq!(steps(cover.lease.as_ref().unwrap()), 4, "three in use and one more");
         cover.release(FREE + 1);
         assert_eq!(steps(cover.lease.as_ref().unwrap()), 2, "one in use and one more (invariant 3)");
         cover.release(FREE);
         assert_eq!(pool.gauge().used, 0);
+    }
+
+    #[test]
+    fn a_step_is_taken_for_what_is_not_covered_and_within_half_of_the_pool() {
+        let pool = pool(6);
+        let mut cover = QueueMemory::new(pool.clone());
+        for _ in 0..2 {
+            assert_eq!(cover.reach(FREE), FREE + STEP);
+            assert_eq!(pool.gauge().used, pool.gauge().capacity / 6, "it is covered already");
+        }
+        assert_eq!(cover.reach(FREE + STEP), FREE + 2 * STEP, "as much of that half stays free");
+        assert_eq!(cover.reach(FREE + 2 * STEP), FREE + 2 * STEP, "invariant 2");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::frames::{KEY, exchange, hello, http, read_request};
 use bindery_io::{Disk, RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::memory::{MemoryCluster, MemoryStore};
-use bindery_metadata::{Layout, LedgerLayout, layout};
+use bindery_metadata::{Layout, LedgerLayout, MetadataStore, layout};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
@@ -77,7 +77,18 @@ pub async fn start_on(
     cluster: &MemoryCluster,
 ) -> Result<Running, StartError> {
     let store = Arc::new(cluster.open());
-    let own = Layout::open(store.clone(), "/ledgers", None).await.unwrap();
+    start_over(disk, config, cluster, store.clone(), store).await
+}
+
+/// As [`start_on`]; the bookie sees `over` in place of its own connection to metadata, which is beneath it.
+pub async fn start_over(
+    disk: Arc<dyn Disk>,
+    config: BookieConfig,
+    cluster: &MemoryCluster,
+    store: Arc<MemoryStore>,
+    over: Arc<dyn MetadataStore>,
+) -> Result<Running, StartError> {
+    let own = Layout::open(over, "/ledgers", None).await.unwrap();
     let components = Components {
         disk,
         clock: Arc::new(SystemClock::new()),

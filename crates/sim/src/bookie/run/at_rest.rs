@@ -1,6 +1,7 @@
 //! Checks of a bookie at rest, and what changes between two starts.
 
-use super::{JOURNALS_MAX, Op, Sim, journal_dirs, read_now};
+use super::profile::{JOURNALS_MAX, journal_dirs};
+use super::{Op, Sim, read_now};
 use crate::bookie::ghost::Check;
 use bindery_engine::{Machine, Refusal};
 use bindery_types::EntryId;

@@ -12,12 +12,17 @@
 //! 2. A waiter waits for one goal, and is in the order of deadlines.
 //! 3. A job holds memory for all that it has not delivered, and a slot, until it is finished.
 //!
-//! # Not here   requests, decoding, callbacks ([`super::fetcher`])
+//! # Parts
+//! Here what is asked, cancelled and timed out, [`requests`] what is sent, [`arrivals`] what comes of it.
+//!
+//! # Not here   requests over the network, decoding, callbacks ([`super::fetcher`])
 
 mod ahead;
+mod arrivals;
 mod circuit;
 mod lanes;
 mod memory;
+mod requests;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +36,7 @@ use circuit::Circuit;
 use lanes::{Lanes, Place};
 use memory::{BlockId, Memory, ObjectKey};
 
-use super::index::{Block, Index, block_cost_bytes, cut, decoding_cost_bytes, footer_cost_bytes};
+use super::index::{Block, Index, cut};
 use super::{Ask, FetchError, FetchOptions, ReaderId};
 use crate::object::Extent;
 
@@ -374,58 +379,6 @@ impl<W> Core<W> {
         Ok(Found::Needs(Key::Block(id), piece))
     }
 
-    /// Begins to read what follows a block, when less than half of what is to be ahead is here or on its way. It is
-    /// not urgent, so it takes only slots and memory that others do not use.
-    #[expect(clippy::too_many_arguments, reason = "one place of an object, taken apart")]
-    fn read_ahead(
-        &mut self,
-        now_ns: u64,
-        reader: ReaderId,
-        object: ObjectKey,
-        extent: &Extent,
-        block: usize,
-        blocks: usize,
-        out: &mut Actions<W>,
-    ) {
-        let is_spare = self.lanes.is_empty()
-            && self.running() < self.options.requests_max / 2
-            && self.lanes.running(reader) < self.options.requests_per_reader_max
-            && self.circuit.is_reachable()
-            && !self.is_stopped;
-        // The block itself may be on its way to be fetched, with those behind it.
-        let id_of = |at: usize| BlockId(object, extent.blocks[at].offset);
-        if !is_spare || !self.is_here_or_coming(&id_of(block)) {
-            return;
-        }
-        let missing = (block + 1..extent.blocks.len()).find(|at| !self.is_here_or_coming(&id_of(*at)));
-        let Some(missing) = missing.filter(|at| at - block <= blocks.div_ceil(2)) else { return };
-        let count = self.count_together(object, extent, missing, blocks);
-        self.start_blocks(now_ns, reader, object, Arc::new(cut(extent, missing, count)), false, out);
-    }
-
-    fn is_here_or_coming(&self, id: &BlockId) -> bool {
-        let is_coming = |goal: &Goal| matches!(goal.state, GoalState::Running(_));
-        self.memory.has_block(id) || self.goals.get(&Key::Block(*id)).is_some_and(is_coming)
-    }
-
-    /// How many blocks from `first` on to read with one request: up to `most`, as far as none of them is here, on its way or
-    /// bad, within the bytes that a sequence may have.
-    fn count_together(&self, object: ObjectKey, extent: &Extent, first: usize, most: usize) -> usize {
-        let sequences = self.sequences.count().max(1) as u64;
-        let bytes_max = self.options.ahead_bytes_max.min(self.memory.max() / 2 / sequences);
-        let (mut bytes, mut count) = (0, 0);
-        for (at, block) in extent.blocks.iter().enumerate().skip(first).take(most.max(1)) {
-            let id = BlockId(object, block.offset);
-            bytes += u64::from(block.stored_size_bytes).max(block_cost_bytes(extent, at));
-            let is_wanted = !self.is_here_or_coming(&id) && !self.bad.contains_key(&Key::Block(id));
-            if count > 0 && (bytes > bytes_max || !is_wanted) {
-                break;
-            }
-            count += 1;
-        }
-        count
-    }
-
     /// Puts a waiter to a goal, which is made when it is new.
     fn join(&mut self, id: WaiterId, key: Key, extent: Option<Arc<Extent>>) {
         let waiter = self.waiters.get_mut(&id).expect("a waiter joins");
@@ -511,334 +464,6 @@ impl<W> Core<W> {
             Err(_) => self.stats.failures += 1,
         }
         out.push(Action::Answer(waiter.on, outcome.map(Got::Entry)));
-    }
-
-    fn running(&self) -> usize {
-        self.jobs.len() + self.slots.len()
-    }
-
-    /// Starts what may start.
-    fn pump(&mut self, now_ns: u64, out: &mut Actions<W>) {
-        self.is_starving = false;
-        // Readers come first, unless none of them may have more requests at once.
-        let mut may_check = false;
-        while self.running() < self.options.requests_max {
-            let Some((place, key)) = self.lanes.next(self.options.requests_per_reader_max) else {
-                may_check = true;
-                break;
-            };
-            match self.start(now_ns, place, key, out) {
-                Ok(()) => {}
-                Err(None) => {
-                    self.is_starving = true;
-                    break;
-                }
-                Err(Some(error)) => self.fail_goal(now_ns, &key, &error, out),
-            }
-        }
-        while may_check
-            && self.slots.len() < self.options.requests_of_checks_max
-            && self.running() < self.options.requests_max
-            && let Some((_, (bytes, _))) = self.checks.first_key_value()
-        {
-            let bytes = *bytes;
-            if !self.reserve(now_ns, bytes, true, out) {
-                self.is_starving = true;
-                break;
-            }
-            let (WaiterId(number), (_, on)) = self.checks.pop_first().expect("it was just seen");
-            self.slots.insert(SlotId(number), bytes);
-            out.push(Action::Answer(on, Ok(Got::Slot(SlotId(number)))));
-        }
-    }
-
-    fn reserve(&mut self, now_ns: u64, bytes: u64, may_evict: bool, out: &mut Actions<W>) -> bool {
-        let mut evicted = Vec::new();
-        let is_reserved = self.memory.reserve(now_ns, bytes, may_evict, &mut evicted);
-        out.extend(evicted.into_iter().map(Action::Drop));
-        is_reserved
-    }
-
-    /// Starts a goal whose turn it is; `Err(None)` when memory does not suffice at the moment.
-    fn start(
-        &mut self,
-        now_ns: u64,
-        place: Place,
-        key: Key,
-        out: &mut Actions<W>,
-    ) -> Result<(), Option<FetchError>> {
-        let too_large = |object: &ObjectKey, bytes: u64, max: u64| {
-            Some(FetchError::TooLarge { object: object.0.id, bytes, max })
-        };
-        let max = self.memory.max();
-        match key {
-            Key::Index(object) => {
-                let bytes = footer_cost_bytes(&object.0);
-                if bytes > max {
-                    return Err(too_large(&object, bytes, max));
-                }
-                if !self.reserve(now_ns, bytes, true, out) {
-                    return Err(None);
-                }
-                self.lanes.take(place);
-                let job = self.begin(now_ns, place.reader, object, None, bytes, out);
-                self.goals.get_mut(&key).expect("it was queued").state = GoalState::Running(job);
-            }
-            Key::Block(id @ BlockId(object, _)) => {
-                let alone = self.goals[&key].extent.clone().expect("the goal of a block has its extent");
-                let together = self.with_following(id, &alone);
-                if self.start_blocks(now_ns, place.reader, object, together, true, out) {
-                    return Ok(());
-                }
-                let bytes = blocks_cost_bytes(&alone);
-                if bytes > max {
-                    return Err(too_large(&object, bytes, max));
-                }
-                if !self.start_blocks(now_ns, place.reader, object, alone, true, out) {
-                    return Err(None);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A block with those that its sequence has read ahead.
-    fn with_following(&mut self, BlockId(object, offset): BlockId, alone: &Arc<Extent>) -> Arc<Extent> {
-        let blocks = next_of(alone.last).map_or(1, |next| self.sequences.blocks(alone.ledger, next));
-        if blocks <= 1 {
-            return alone.clone();
-        }
-        let Some(index) = self.memory.index(&object) else { return alone.clone() };
-        let Some(extent) = index.extent_of(alone.ledger, alone.first) else { return alone.clone() };
-        let Ok(at) = extent.blocks.binary_search_by_key(&offset, |block| block.offset) else {
-            return alone.clone();
-        };
-        Arc::new(cut(extent, at, self.count_together(object, extent, at, blocks)))
-    }
-
-    /// Starts a request for blocks, of which none is here or on its way. False when there is no memory for it.
-    fn start_blocks(
-        &mut self,
-        now_ns: u64,
-        reader: ReaderId,
-        object: ObjectKey,
-        extent: Arc<Extent>,
-        is_waited_for: bool,
-        out: &mut Actions<W>,
-    ) -> bool {
-        let bytes = blocks_cost_bytes(&extent);
-        if !self.reserve(now_ns, bytes, is_waited_for, out) {
-            return false;
-        }
-        let job = self.begin(now_ns, reader, object, Some(extent.clone()), bytes, out);
-        for (at, block) in extent.blocks.iter().enumerate() {
-            let key = Key::Block(BlockId(object, block.offset));
-            match self.goals.get_mut(&key) {
-                Some(goal) => {
-                    let GoalState::Queued(place) = goal.state else {
-                        panic!("invariant 3: a second request for a block")
-                    };
-                    goal.state = GoalState::Running(job);
-                    // The turn is that of the first; those behind it go along.
-                    if at == 0 { self.lanes.take(place) } else { self.lanes.remove(place) }
-                }
-                None => {
-                    self.stats.blocks_ahead += 1;
-                    let goal =
-                        Goal { waiters: BTreeSet::new(), extent: None, state: GoalState::Running(job) };
-                    self.goals.insert(key, goal);
-                }
-            }
-        }
-        true
-    }
-
-    fn begin(
-        &mut self,
-        now_ns: u64,
-        reader: ReaderId,
-        object: ObjectKey,
-        extent: Option<Arc<Extent>>,
-        reserved: u64,
-        out: &mut Actions<W>,
-    ) -> JobId {
-        let id = JobId(self.next_job);
-        self.next_job += 1;
-        let until_ns = now_ns.saturating_add(self.options.request_timeout.as_nanos() as u64);
-        let what = extent.clone().map_or(What::Index, |extent| What::Blocks(extent, 0));
-        self.lanes.begin(reader);
-        let job = Job {
-            reader,
-            object: object.0,
-            extent,
-            delivered: 0,
-            reserved,
-            tries: 1,
-            until_ns,
-            is_late: false,
-        };
-        self.jobs.insert(id, job);
-        let until_ns = until_ns.min(now_ns.saturating_add(self.options.try_timeout.as_nanos() as u64));
-        out.push(Action::Start(Start { job: id, object: object.0, what, at_ns: now_ns, until_ns }));
-        id
-    }
-
-    /// The index of a job's object is here.
-    pub fn index_arrived(&mut self, now_ns: u64, id: JobId, index: Arc<Index>, out: &mut Actions<W>) {
-        let job = self.jobs.get_mut(&id).expect("a job delivers before it is finished");
-        let key = ObjectKey(job.object);
-        let reserved = std::mem::take(&mut job.reserved);
-        job.delivered = 1;
-        self.succeed();
-        let mut evicted = Vec::new();
-        self.memory.insert_index(key, index, reserved, &mut evicted);
-        out.extend(evicted.into_iter().map(Action::Drop));
-        let Some(goal) = self.forget_goal(now_ns, &Key::Index(key)) else { return };
-        for waiter in goal.waiters {
-            self.route(now_ns, waiter, out);
-        }
-    }
-
-    /// Sends a waiter on, now that its object's index is here.
-    fn route(&mut self, now_ns: u64, id: WaiterId, out: &mut Actions<W>) {
-        let ask = self.waiters[&id].ask;
-        let found = self.find(now_ns, &ask, out).and_then(|found| {
-            if let Found::Needs(key, _) = &found {
-                self.believe(now_ns, key)?;
-            }
-            Ok(found)
-        });
-        match found {
-            Err(error) => self.answer(now_ns, id, Err(error), out),
-            Ok(Found::Here(block)) => self.answer_block(now_ns, id, &block, out),
-            Ok(Found::Needs(key, extent)) => self.join(id, key, extent),
-        }
-    }
-
-    fn answer_block(&mut self, now_ns: u64, id: WaiterId, block: &BlockId, out: &mut Actions<W>) {
-        let pin = self.memory.pin(block, Some(now_ns)).expect("it is in the cache");
-        self.answer(now_ns, id, Ok(pin), out);
-    }
-
-    /// The next block of a job is here.
-    pub fn block_arrived(&mut self, now_ns: u64, id: JobId, block: Block, out: &mut Actions<W>) {
-        let (block_id, cost_bytes) = self.deliver(id);
-        self.succeed();
-        self.memory.insert_block(block_id, Arc::new(block), cost_bytes);
-        self.jobs.get_mut(&id).expect("it delivers").reserved -= cost_bytes;
-        let Some(goal) = self.forget_goal(now_ns, &Key::Block(block_id)) else { return };
-        for waiter in goal.waiters {
-            self.answer_block(now_ns, waiter, &block_id, out);
-        }
-    }
-
-    /// The next block of a job is bad.
-    pub fn block_failed(&mut self, now_ns: u64, id: JobId, error: &FetchError, out: &mut Actions<W>) {
-        let (block_id, _) = self.deliver(id);
-        self.succeed();
-        self.stats.alarms += 1;
-        self.note_bad(now_ns, Key::Block(block_id), error);
-        self.fail_goal(now_ns, &Key::Block(block_id), error, out);
-    }
-
-    fn deliver(&mut self, id: JobId) -> (BlockId, u64) {
-        let job = self.jobs.get_mut(&id).expect("a job delivers before it is finished");
-        let extent = job.extent.as_ref().expect("a job that reads blocks has an extent");
-        let at = job.delivered;
-        job.delivered += 1;
-        (BlockId(ObjectKey(job.object), extent.blocks[at].offset), block_cost_bytes(extent, at))
-    }
-
-    fn succeed(&mut self) {
-        self.circuit.succeed();
-        self.trial = None;
-    }
-
-    /// A try of a job ended. With an error it is tried again when that may help.
-    pub fn finished(&mut self, now_ns: u64, id: JobId, result: Result<(), FetchError>, out: &mut Actions<W>) {
-        let error = match result {
-            Ok(()) => None,
-            Err(error) => {
-                self.stats.requests_failed += 1;
-                Some(error)
-            }
-        };
-        if error == Some(FetchError::Stopped) {
-            // There is nothing that would run another one.
-            self.stop(now_ns, out);
-        }
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        if let Some(FetchError::Unreachable { reason }) = &error {
-            // One that was late has failed already, as far as others are concerned.
-            let is_out_of_reach = match std::mem::take(&mut job.is_late) {
-                true => !self.circuit.is_reachable(),
-                false => self.circuit.fail(now_ns, reason),
-            };
-            if is_out_of_reach {
-                self.fail_queued(now_ns, out);
-            } else if let Some(start) = self.retry(now_ns, id) {
-                out.push(Action::Start(start));
-                return;
-            }
-        }
-        let job = self.jobs.remove(&id).expect("it was just there");
-        self.memory.release(job.reserved);
-        self.lanes.end(job.reader);
-        let object = ObjectKey(job.object);
-        let keys: Vec<Key> = match &job.extent {
-            None if job.delivered > 0 => Vec::new(),
-            None => vec![Key::Index(object)],
-            Some(extent) => {
-                let left = extent.blocks[job.delivered..].iter();
-                left.map(|block| Key::Block(BlockId(object, block.offset))).collect()
-            }
-        };
-        let error = error.unwrap_or(FetchError::Unreachable { reason: Arc::from("the answer ended early") });
-        if error.is_of_object() {
-            self.succeed();
-            self.stats.alarms += u64::from(error.is_alarm());
-            keys.iter().for_each(|key| self.note_bad(now_ns, *key, &error));
-        }
-        keys.iter().for_each(|key| self.fail_goal(now_ns, key, &error, out));
-        self.pump(now_ns, out);
-    }
-
-    /// Tries a job again, if somebody waits for it and there is time.
-    fn retry(&mut self, now_ns: u64, id: JobId) -> Option<Start> {
-        let job = self.jobs.get_mut(&id)?;
-        let pause_ns = (self.options.retry_pause.as_nanos() as u64) << job.tries.min(16).saturating_sub(1);
-        // Many jobs that failed together do not come back together.
-        let pause_ns = pause_ns.saturating_sub(pause_ns / 4 * (id.0 % 3) / 2);
-        let at_ns = now_ns.saturating_add(pause_ns);
-        let object = ObjectKey(job.object);
-        let is_wanted = |key: &Key| self.goals.get(key).is_some_and(|goal| !goal.waiters.is_empty());
-        let is_wanted = match &job.extent {
-            None => is_wanted(&Key::Index(object)),
-            Some(extent) => extent.blocks[job.delivered..]
-                .iter()
-                .any(|block| is_wanted(&Key::Block(BlockId(object, block.offset)))),
-        };
-        if job.tries > self.options.retries_max || at_ns >= job.until_ns || !is_wanted {
-            return None;
-        }
-        job.tries += 1;
-        let what = match &job.extent {
-            None => What::Index,
-            Some(extent) => What::Blocks(extent.clone(), job.delivered),
-        };
-        let until_ns = job.until_ns.min(at_ns.saturating_add(self.options.try_timeout.as_nanos() as u64));
-        Some(Start { job: id, object: job.object, what, at_ns, until_ns })
-    }
-
-    /// The store is out of reach: everything that is queued fails.
-    fn fail_queued(&mut self, now_ns: u64, out: &mut Actions<W>) {
-        let error = self.circuit.error();
-        while let Some((_, key)) = self.lanes.next(usize::MAX) {
-            self.fail_goal(now_ns, &key, &error, out);
-        }
-        while let Some((_, (_, on))) = self.checks.pop_first() {
-            out.push(Action::Answer(on, Err(error.clone())));
-        }
     }
 
     /// Waits for a slot and memory of its own, behind all readers.
@@ -1007,10 +632,4 @@ impl<W> Core<W> {
 
 fn next_of(entry: EntryId) -> Option<EntryId> {
     EntryId::new(entry.get().checked_add(1)?)
-}
-
-/// Memory for a request that brings these blocks.
-fn blocks_cost_bytes(extent: &Extent) -> u64 {
-    let kept: u64 = (0..extent.blocks.len()).map(|at| block_cost_bytes(extent, at)).sum();
-    kept + decoding_cost_bytes(&extent.blocks)
 }

@@ -14,9 +14,9 @@ mod requests;
 mod space;
 mod tier;
 
-use super::values::{self, Given};
 use crate::args::BookieArgs;
-use crate::tier::role::TierSettings;
+use crate::sources::values::{self, Given};
+use crate::tier_role::TierSettings;
 use bindery_metadata::MetadataUri;
 use bindery_server::config::BookieConfig;
 use std::collections::BTreeMap;
@@ -271,9 +271,9 @@ mod tests {
     #[test]
     fn no_key_of_bookkeeper_or_pulsar_is_missing() {
         for (version, text) in [
-            ("BookKeeper 4.17.2", include_str!("../testdata/bookkeeper-4.17.2.keys")),
-            ("BookKeeper 4.18.0", include_str!("../testdata/bookkeeper-4.18.0.keys")),
-            ("Pulsar 4.0", include_str!("../testdata/pulsar-4.0.keys")),
+            ("BookKeeper 4.17.2", include_str!("../config/testdata/bookkeeper-4.17.2.keys")),
+            ("BookKeeper 4.18.0", include_str!("../config/testdata/bookkeeper-4.18.0.keys")),
+            ("Pulsar 4.0", include_str!("../config/testdata/pulsar-4.0.keys")),
         ] {
             let missing: Vec<&str> = listed(text).filter(|name| find(name).is_none()).collect();
             assert!(missing.is_empty(), "{version}: {missing:?}");
@@ -282,8 +282,8 @@ mod tests {
 
     #[test]
     fn our_own_keys_are_none_of_bookkeepers() {
-        let java: BTreeSet<&str> = listed(include_str!("../testdata/bookkeeper-4.17.2.keys"))
-            .chain(listed(include_str!("../testdata/bookkeeper-4.18.0.keys")))
+        let java: BTreeSet<&str> = listed(include_str!("../config/testdata/bookkeeper-4.17.2.keys"))
+            .chain(listed(include_str!("../config/testdata/bookkeeper-4.18.0.keys")))
             .collect();
         for key in all() {
             let is_ours = matches!(key.status, Status::Ours);

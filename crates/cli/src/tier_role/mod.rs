@@ -1,11 +1,13 @@
 //! A tierer inside this process: its settings, its start (again and again where bookies must not wait for it), its end, and what
 //! its admin port answers.
 
-use super::args::{Compress, TierTuning, Updates};
-use super::check;
+pub mod settings;
+pub mod tuning;
+
+use self::tuning::{Compress, TierTuning, Updates};
 use crate::bookie_security::BookieSecurity;
 use crate::exit::{self, Failure};
-use crate::settings::parse_size;
+use crate::parse::parse_size;
 use bindery_client::{Client, ConnectError};
 use bindery_io::{Clock, SystemClock, SystemRandom};
 use bindery_metadata::{ConnectOptions, Layout, MetadataUri, OpenError, Security};
@@ -18,7 +20,7 @@ use bindery_server::latch::Latch;
 use bindery_server::metrics::Exposition;
 use bindery_tiering::catalogue::CatalogueError;
 use bindery_tiering::object::Compression;
-use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
+use bindery_tiering::store::{self, CheckError, Store, StoreError, StoreOptions, StoreUrl};
 use bindery_types::LedgerId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,7 +177,7 @@ async fn connect(settings: &TierSettings, layout: &Layout) -> Result<Client, Not
 fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {
     match error {
         StartError::Store { error, .. } => {
-            let failure = check::failure(settings.store.url(), &error);
+            let failure = check_failure(settings.store.url(), &error);
             NotStarted { is_transient: failure.code == exit::UNREACHABLE, failure }
         }
         StartError::Metadata(cause) if cause.is_transient() => {
@@ -378,6 +380,20 @@ impl MetricSink for Sink<'_> {
     }
     fn gauge(&mut self, name: &str, labels: &[(&str, &str)], value: i64) {
         self.0.gauge(name, labels, value);
+    }
+}
+
+/// The fault of a store, and where credentials come from if that may help.
+pub fn check_failure(url: &StoreUrl, error: &CheckError) -> Failure {
+    let text = format!("{url} cannot hold a tier: {error}");
+    match error {
+        CheckError::Failed { error: StoreError::Unavailable { .. }, .. } => {
+            Failure::with_code(exit::UNREACHABLE, text)
+        }
+        CheckError::Failed { error: StoreError::Denied { .. } | StoreError::NotFound { .. }, .. } => {
+            Failure::new(format!("{text}; credentials come from {}", url.kind().credentials()))
+        }
+        CheckError::Failed { .. } | CheckError::Dishonoured { .. } => Failure::new(text),
     }
 }
 

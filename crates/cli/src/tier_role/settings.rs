@@ -1,9 +1,9 @@
 //! Keys of a bookie's configuration file, and its flags, that are about object storage (ours; BookKeeper has none).
 
-use super::args::{Compress, TierTuning, Updates};
-use super::role::{self, TierSettings};
+use super::TierSettings;
+use super::tuning::{Compress, TierTuning, Updates};
 use crate::args::{BookieArgs, Switch};
-use crate::config::values::{Finding, Values};
+use crate::sources::values::{Finding, Values};
 use bindery_server::config::BookieConfig;
 use bindery_server::tier::{TierConfig, TrimConfig};
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
         }
         return None;
     };
-    match role::settings(option, &url, &tuning) {
+    match super::settings(option, &url, &tuning) {
         Ok(settings) => Some((settings.beside_bookies(), has_role)),
         Err(faults) => {
             file.faults.extend(faults.into_iter().map(Finding::from));

@@ -10,7 +10,6 @@
 //! This is opt-in (`--config-env`): other programs also set names like `BK_PORT`, and a shell in which some are set
 //! must not move a bookie's data.
 
-use crate::settings::metadata_security::PROPERTIES;
 use clap::ValueEnum;
 
 /// Whose way of naming settings in the environment counts.
@@ -35,6 +34,23 @@ pub struct Variable {
     /// Its value.
     pub value: String,
 }
+
+/// Java's system properties, and the keys that have their meaning here.
+const PROPERTIES: [(&str, &str); 13] = [
+    ("zookeeper.client.secure", "zkTlsEnable"),
+    ("zookeeper.ssl.trustStore.location", "zkTlsTrustStore"),
+    ("zookeeper.ssl.trustStore.type", "zkTlsTrustStoreType"),
+    ("zookeeper.ssl.trustStore.password", "zkTlsTrustStorePassword"),
+    ("zookeeper.ssl.trustStore.passwordPath", "zkTlsTrustStorePasswordPath"),
+    ("zookeeper.ssl.keyStore.location", "zkTlsKeyStore"),
+    ("zookeeper.ssl.keyStore.type", "zkTlsKeyStoreType"),
+    ("zookeeper.ssl.keyStore.password", "zkTlsKeyStorePassword"),
+    ("zookeeper.ssl.keyStore.passwordPath", "zkTlsKeyStorePasswordPath"),
+    ("zookeeper.ssl.hostnameVerification", "zkTlsHostnameVerification"),
+    ("zookeeper.sasl.client", "zkSaslEnable"),
+    ("zookeeper.sasl.clientconfig", "zkSaslSection"),
+    ("java.security.auth.login.config", "jaasFile"),
+];
 
 /// Names of BookKeeper's image that are no keys of the bookie.
 const OF_IMAGE: [&str; 1] = ["dlogRootPath"];

@@ -4,6 +4,7 @@ use super::environment;
 use crate::conf_file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Where a value stands.
@@ -219,6 +220,15 @@ pub fn truth(value: &str) -> Option<bool> {
         "false" | "no" | "off" | "f" | "n" => Some(false),
         _ => None,
     }
+}
+
+/// A directory or file of a setting from the root on.
+pub fn absolute(dir: &Path, file: &mut Values) -> PathBuf {
+    std::path::absolute(dir).unwrap_or_else(|error| {
+        let text = format!("directory {:?} cannot be used: {error}", dir.display().to_string());
+        file.faults.push(text.into());
+        dir.to_owned()
+    })
 }
 
 #[cfg(test)]

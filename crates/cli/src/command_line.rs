@@ -1,0 +1,103 @@
+//! The command line.
+
+use crate::args::{BookieArgs, ClusterArgs, FlowArgs, InspectArgs, OfflineArgs};
+use crate::bench::args::BenchArgs;
+use crate::config::args::ConfigArgs;
+use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
+use crate::standalone::args::StandaloneArgs;
+use crate::tier::args::TierArgs;
+use crate::user::UserArgs;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Of `bindery help exit-codes` and of the man page.
+pub const EXIT_CODES: &str = "Exit codes:
+  0  done, or stopped on request with everything flushed
+  1  failed; the message says why and what to do
+  2  wrong command line or configuration
+  3  a running bookie lost its registration for good and stopped
+  4  stopped on request before all was done: a bookie replays at its next start, of an append the
+     message names the last acknowledged entry
+  5  the ledger cannot be written, or no longer; the message names the last acknowledged entry
+  6  no such ledger, or no such entry
+  7  the metadata store, or a bookie that is needed, cannot be reached
+  8  the reader of standard output closed it (| head)
+  9  bindery verify, ledger verify or tier verify found damage; each finding says where and what to do
+  130, 143  an append stopped by SIGINT or SIGTERM; all that was read is acknowledged
+
+Data goes to standard output, everything else to standard error.";
+
+/// A build that checks itself says so: it is slower, and has the planted bugs that the tests switch on.
+const VERSION: &str = if bindery_io::canary::CAN_BE_PLANTED {
+    concat!(env!("CARGO_PKG_VERSION"), " (debug build, with assertions and planted bugs for tests)")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
+/// A ledger store that speaks Apache BookKeeper's protocols.
+#[derive(Debug, Parser)]
+#[command(name = "bindery", version = VERSION, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a coordinator and bookies in one process until SIGTERM or SIGINT
+    Standalone(Box<StandaloneArgs>),
+    /// Run a bookie until SIGTERM or SIGINT, or list those of a cluster
+    Bookie(Box<BookieCli>),
+    /// Create, append to, read, follow, list and delete ledgers
+    Ledger(LedgerArgs),
+    /// Measure adds and reads
+    Bench(BenchArgs),
+    /// Check a bk_server.conf, show the settings in force, explain a key
+    Config(Box<ConfigArgs>),
+    /// Look after the metadata of a cluster
+    Cluster(ClusterArgs),
+    /// Keep ledgers in object storage
+    Tier(Box<TierArgs>),
+    /// Show raw files, without a server
+    Inspect(InspectArgs),
+    /// Check everything a stopped bookie has on disk; changes nothing
+    Verify(OfflineArgs),
+    /// Show where the bytes of a stopped bookie are
+    Disk(OfflineArgs),
+    /// Show who holds which bytes of a running bookie, and who waits for what, live
+    Flow(FlowArgs),
+    /// Make lines of a file of users
+    User(UserArgs),
+    /// Explain the exit codes
+    #[command(long_about = EXIT_CODES)]
+    ExitCodes,
+    /// Write a completion script for a shell to standard output
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages: this command's to standard output, or all into a directory
+    Man {
+        /// Write a page for each subcommand into this directory; it is created if need be
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+/// `bindery bookie` runs one; `bindery bookie list` lists them.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BookieCli {
+    #[command(subcommand)]
+    pub command: Option<BookieCommand>,
+    #[command(flatten)]
+    pub run: BookieArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BookieCommand {
+    /// List the bookies of a cluster: id, state, address
+    List(BookieListArgs),
+    /// Ask the bookies of a cluster again and again: state, requests under way, latencies, hedges
+    Health(BookieHealthArgs),
+}
