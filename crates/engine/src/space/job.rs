@@ -21,14 +21,16 @@
 //!
 //! Whether the ledger was removed, and whether any other log reaches its entries with newer runs, is asked once for a ledger, when its
 //! runs are gathered, and may be old when an entry is settled. A removal in between, and a copy that a flush brings, are of a
-//! later generation than any on disk by then; what another rewrite makes was in its sources before, or came by such a flush.
+//! later generation than any on disk by then; the copies in the output of another rewrite were in its sources when this one asked, or
+//! came by such a flush.
 //!
 //! Why this is right: `docs/decisions/0013`.
 //!
 //! # Limits
-//! [`JOB_SOURCES_MAX`] sources with any number of runs. In memory: 408 runs of each source and those of one ledger, 120 bytes
-//! each; about 20 bytes for each run of the output, charged to the index pool, of which at most [`RUN_BYTES`] are expected; 1,024
-//! records of each open run, of which a source has one; [`WINDOWS_BYTES`] over all sources, which are read past the page cache.
+//! [`JOB_SOURCES_MAX`] sources with any number of runs. In memory: 408 runs of each source and those of one ledger, 128 bytes
+//! each; 2 KiB for each newer log on disk; about 20 bytes for each run of the output, charged to the index pool, of which at
+//! most [`RUN_BYTES`] are expected; 1,024 records of each open run, of which a source has one; [`WINDOWS_BYTES`] over all sources,
+//! which are read past the page cache.
 //! One call does one piece of work: it opens a source or a run, gathers the runs of a ledger, reads records, settles one entry,
 //! writes [`FOOTER_RUNS`] runs of the footer or reads back as many, makes the output durable, or pages out 1,024 runs. What is
 //! left for the commit is bounded by [`HIDDEN_RUNS_MAX`] runs of the sources, and by those of an output that comes into

@@ -32,7 +32,7 @@ pub struct Profile {
     pub(super) fill: f64,
     /// Chance, for each step, of a tierer's.
     pub(super) tier: f64,
-    /// What each reading of the clock takes.
+    /// Time that each reading of the clock takes.
     pub(super) tick: Duration,
 }
 
