@@ -109,7 +109,7 @@ fn assert_same_runs(view: &LogView, all: &LogView) {
 fn check_overlaps(view: &LogView, scan: &mut OverlapScan, l: LedgerId) {
     for first in (0..55).step_by(3) {
         for (last, oldest) in [(first, 0), (first + 2, 0), (first + 4, 9)] {
-            let asked = |log_id: LogId, newest: Generation| log_id.0 % 3 != 0 && newest.0 >= oldest;
+            let asked = |log_id: LogId, newest: Generation| !log_id.0.is_multiple_of(3) && newest.0 >= oldest;
             let runs = view.runs_within(l, entry(first), entry(last)).unwrap();
             let expected = runs.iter().any(|run| asked(run.extent.log_id, run.extent.generation));
             let found = view.overlaps(scan, l, entry(first), entry(last), asked);
