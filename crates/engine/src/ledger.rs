@@ -259,12 +259,17 @@ impl LedgerState {
     /// Charged for explicit LACs: the last one, and the list that it is in. Those before it go once it is flushed, and the write
     /// cache counts them until then.
     pub(crate) fn explicit_lac_charge(&self) -> usize {
+        self.explicit_lacs.last().map_or(0, |(_, body)| LedgerState::charge_of_lac(body.len()))
+    }
+
+    /// Charged for an explicit LAC of so many bytes.
+    pub(crate) const fn charge_of_lac(length: usize) -> usize {
         // A box, a list of one, the counts of an `Arc`, and what the allocator adds to each.
-        const LIST_BYTES: usize = size_of::<Vec<(u64, Arc<[u8]>)>>()
+        size_of::<Vec<(u64, Arc<[u8]>)>>()
             + size_of::<(u64, Arc<[u8]>)>()
             + 2 * size_of::<usize>()
-            + 3 * 16;
-        self.explicit_lacs.last().map_or(0, |(_, body)| LIST_BYTES + body.len())
+            + 3 * 16
+            + length
     }
 
     /// Takes the explicit LACs out, but for those before the last durable one.

@@ -14,11 +14,14 @@
 //! 1. From the limit on no ledger begins with an ordinary add, an explicit LAC, or a copy in object storage.
 //! 2. Fences and adds of recoveries begin ledgers up to an eighth more: writers that filled the memory must not keep others from
 //!    closing their ledgers.
-//! 3. Requests for a ledger that is known are never refused here, and a start takes over whatever was acknowledged.
+//! 3. Adds, fences and reads of a ledger that is known are never refused here, and a start takes over whatever was acknowledged. From
+//!    the limit on a known ledger gets no larger explicit LAC, and no first copy in object storage: both are tried again, and would
+//!    use up what is for recoveries.
 //! 4. A shard charges for its ledgers when one begins and when some are forgotten, not only at its next cut.
 //!
 //! # Limits
-//! Shards look at the sum without a common lock, so each of them may exceed the limit by one ledger. Not counted: what a ledger
+//! Shards look at the sum without a common lock, so each of them may exceed the limit by one ledger, and by the fences of one commit
+//! where they go to the tables directly. Not counted: what a ledger
 //! needs only until it is flushed, which the write cache counts, and parked polls, which have a number of their own.
 
 use bindery_storage::{IndexPool, IndexUse};
@@ -27,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Longest body of an explicit LAC, which is kept in memory for each ledger: the protocol's have 16 bytes and a digest of at
 /// most 20.
-pub(crate) const EXPLICIT_LAC_BYTES_MAX: usize = 256;
+pub const EXPLICIT_LAC_BYTES_MAX: usize = 256;
 
 /// The part of the limit that fences and recoveries have beyond it.
 const URGENT_SHARE: u64 = 8;

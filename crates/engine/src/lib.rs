@@ -85,7 +85,7 @@ pub use flushing::Flushing;
 pub use garbage::{AcceptedGap, Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
 pub use journaling::{InFlight, Journaling};
 pub use journals::JournalStats;
-pub use ledger_budget::LedgerMemory;
+pub use ledger_budget::{EXPLICIT_LAC_BYTES_MAX, LedgerMemory};
 pub use lookup::{DiskRead, Lookup};
 pub use open::{Machine, OpenError, ReplayFault, WantOfSpace};
 pub use pulse::JournalPulse;

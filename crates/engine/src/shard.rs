@@ -432,6 +432,10 @@ impl Shard {
         if !self.may_begin(ledger, Beginning::Ordinary) {
             return Answer::Now(waiter, Err(Refusal::ReadOnly));
         }
+        // The room beyond the limit is for fences and recoveries.
+        if !self.may_keep_lac(ledger, body.len()) {
+            return Answer::Now(waiter, Err(Refusal::TooManyRequests));
+        }
         let pieces: [&[u8]; 3] = [&ledger.get().to_be_bytes(), key.as_bytes(), body];
         // Any writer may send them, so they leave the last chunks to fences.
         let Ok(placed) = self.place(Kind::ExplicitLac, &pieces, Lane::Recovery) else {

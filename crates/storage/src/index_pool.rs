@@ -7,8 +7,6 @@
 //!    back.
 //!    Ledger states and the runs of logs that are being written cannot be paged out and have precedence.
 
-use crate::BlockCache;
-use crate::entry_log::LOG_WRITE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -104,27 +102,5 @@ impl IndexCharge {
 impl Drop for IndexCharge {
     fn drop(&mut self) {
         self.set(0);
-    }
-}
-
-/// What the ledger directories of a bookie share, and what bounds their memory.
-#[derive(Clone)]
-pub struct StorageMemory {
-    /// Extents, ledger states, and runs of logs that are being written.
-    pub index: Arc<IndexPool>,
-    /// Index blocks and what is read ahead.
-    pub cache: Arc<BlockCache>,
-    /// Buffer of each entry log that is written, which is also the size of its writes: at least two blocks.
-    pub log_write_bytes: usize,
-}
-
-impl StorageMemory {
-    /// Pools of these sizes, and writes of [`LOG_WRITE_BYTES`].
-    pub fn new(index_bytes: u64, cache_bytes: u64) -> StorageMemory {
-        StorageMemory {
-            index: Arc::new(IndexPool::new(index_bytes)),
-            cache: Arc::new(BlockCache::new(cache_bytes)),
-            log_write_bytes: LOG_WRITE_BYTES,
-        }
     }
 }

@@ -26,6 +26,7 @@ pub mod entry_log;
 mod error;
 mod extents;
 mod index_pool;
+mod memory;
 mod paged;
 mod read_only;
 pub mod redb_file;
@@ -49,7 +50,8 @@ pub use error::{
 };
 pub use extents::{Coverage, ExtentDirectory};
 pub(crate) use index_pool::IndexCharge;
-pub use index_pool::{IndexPool, IndexUse, StorageMemory};
+pub use index_pool::{IndexPool, IndexUse};
+pub use memory::StorageMemory;
 pub use paged::PagedLog;
 pub use read_only::ReadOnlyDisk;
 pub use state_table::{

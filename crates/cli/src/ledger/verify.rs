@@ -312,11 +312,18 @@ fn advice(report: &VerifyReport) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if report.is_damaged() {
+    // The only sound copies may be on bookies that could not be asked: nothing is repaired before they are.
+    if report.is_damaged() && !has(Fault::Unreachable) {
         let at_fault =
             report.bookies.iter().filter(|(_, counts)| counts.sound() + counts.unreachable < counts.checked);
         let at_fault: Vec<&str> = at_fault.map(|(bookie, _)| bookie.as_str()).collect();
         lines.push(repair(id, &at_fault, report.lost, report.is_closed));
+        if has(Fault::Different) && report.lost == 0 {
+            lines.push(
+                "different: a repair copies whichever copy it reads, so keep the bookies with wrong copies stopped while it runs"
+                    .to_owned(),
+            );
+        }
     }
     lines
 }
@@ -334,7 +341,13 @@ fn repair(id: LedgerId, at_fault: &[&str], lost: u64, is_closed: bool) -> String
             count(lost, "entry is", "entries are")
         );
     }
-    let mut said = "missing, damaged or different copies come back from other bookies: ".to_owned();
+    if !is_closed {
+        return format!(
+            "the ledger is open: repair it once it is closed, by its writer or, where that is gone, by bindery ledger close {id}; then \
+             bindery ledger verify {id}"
+        );
+    }
+    let mut said = "missing or damaged copies come back from other bookies: ".to_owned();
     match at_fault {
         [bookie] => {
             let _ = write!(said, "bookkeeper shell recover -force {bookie} --ledger {id}");
@@ -348,9 +361,6 @@ fn repair(id: LedgerId, at_fault: &[&str], lost: u64, is_closed: bool) -> String
         }
     }
     said.push_str(", which needs one more writable bookie than the ensemble has");
-    if !is_closed {
-        said.push_str(" and closes the ledger: its writer ends");
-    }
     said.push_str("; AutoRecovery does it by itself for ledgers that are marked");
     if at_fault.len() > 1 {
         let _ = write!(
@@ -370,8 +380,9 @@ mod tests {
         let id = LedgerId::MIN;
         let one = repair(id, &["b:1"], 0, true);
         assert!(one.contains("bookkeeper shell recover -force b:1 --ledger 0,"), "{one}");
-        assert!(!one.contains("append") && !one.contains("closes"), "{one}");
-        assert!(repair(id, &["b:1"], 0, false).contains("closes the ledger"));
+        assert!(!one.contains("append"), "{one}");
+        let open = repair(id, &["b:1"], 0, false);
+        assert!(open.contains("once it is closed") && !open.contains("shell recover"), "{open}");
         let two = repair(id, &["b:1", "b:2"], 0, true);
         assert!(two.contains("for b:1, b:2, one after the other") && two.contains("append NEW"), "{two}");
         let lost = repair(id, &["b:1"], 2, true);

@@ -24,6 +24,20 @@ impl Shard {
         self.config.ledger_budget.has_room((LedgerState::BYTES + more_slots) as u64, beginning)
     }
 
+    /// True when the ledger takes no more memory with an explicit LAC of so many bytes, or there is room for that.
+    pub(super) fn may_keep_lac(&self, ledger: LedgerId, length: usize) -> bool {
+        let before = self.ledgers.get(&ledger).map_or(0, |state| state.explicit_lac_charge());
+        let more = LedgerState::charge_of_lac(length).saturating_sub(before);
+        more == 0 || self.config.ledger_budget.has_room(more as u64, Beginning::Ordinary)
+    }
+
+    /// True when something is known of the ledger's entries in object storage, or there is room for that.
+    pub(super) fn may_be_tiered(&self, ledger: LedgerId) -> bool {
+        let is_tiered = self.ledgers.get(&ledger).is_some_and(|state| state.tier.is_some());
+        let more = (TierState::BYTES + SET_BYTES) as u64;
+        is_tiered || self.config.ledger_budget.has_room(more, Beginning::Ordinary)
+    }
+
     /// The state of a ledger, which begins if it was not known. A request that begins one asks [`Shard::may_begin`] before.
     pub(super) fn known_or_begun(&mut self, ledger: LedgerId) -> &mut LedgerState {
         if let Entry::Vacant(place) = self.ledgers.entry(ledger) {
@@ -115,6 +129,15 @@ mod tests {
     }
 
     fn restore_from_tier(shard: &mut Shard, ledger: i64) -> Result<(), Refusal> {
+        shard.restore_from_tier(&one_object(ledger)).0.result
+    }
+
+    fn reconcile(shard: &mut Shard, ledger: i64) -> Result<(), Refusal> {
+        shard.reconcile(&one_object(ledger)).0.result
+    }
+
+    /// The first entry of a ledger, in an object.
+    fn one_object(ledger: i64) -> Reconciliation {
         let object = ObjectRef {
             id: ObjectId::new(1, [0; 10]),
             length_bytes: 9,
@@ -123,8 +146,7 @@ mod tests {
             etag_crc: 0,
         };
         let extents = vec![TierExtent { first: EntryId::FIRST, last: EntryId::FIRST, object }];
-        let update = Reconciliation { ledger: id(ledger), last: Some(EntryId::FIRST), extents };
-        shard.restore_from_tier(&update).0.result
+        Reconciliation { ledger: id(ledger), last: Some(EntryId::FIRST), extents }
     }
 
     fn used(shard: &Shard) -> u64 {
@@ -141,6 +163,8 @@ mod tests {
     #[test]
     fn from_the_limit_on_no_ledger_begins_and_those_that_are_known_go_on() {
         let mut shard = shard_with(LIMIT);
+        let with_lac = 1 << 40;
+        assert_eq!(write_lac(&mut shard, with_lac, 1, 16), None);
         let refused = fill(&mut shard, 0, |shard, ledger| add(shard, ledger) == Ok(()));
         assert!((150..200).contains(&refused), "{refused} ledgers in {LIMIT} bytes");
         assert!(used(&shard) <= LIMIT && used(&shard) > LIMIT - 1024, "{}", used(&shard));
@@ -155,12 +179,17 @@ mod tests {
         assert_eq!(restore_from_tier(&mut shard, refused), Err(Refusal::TooManyRequests));
         assert_eq!(shard.on_verdict(id(refused), KEY, false, MetadataVerdict::OpenHere), read_only);
         assert!(shard.vouched.is_empty(), "a set without end");
-        assert_eq!(shard.ledgers.len() as i64, refused);
+        assert_eq!(shard.ledgers.len() as i64, refused + 1);
         // Those that are here.
         assert_eq!(
-            (add(&mut shard, 0), write_lac(&mut shard, 1, 1, 16), fence(&mut shard, 2)),
+            (add(&mut shard, 0), write_lac(&mut shard, with_lac, 2, 16), fence(&mut shard, 2)),
             (Ok(()), None, None)
         );
+        // They take no more memory: the room beyond the limit is for recoveries.
+        let later = Err(Refusal::TooManyRequests);
+        assert_eq!(write_lac(&mut shard, with_lac, 3, 200), Some(later));
+        assert_eq!(write_lac(&mut shard, 1, 1, 16), Some(later));
+        assert_eq!(reconcile(&mut shard, 0), later);
         assert_eq!(shard.on_verdict(id(3), KEY, false, MetadataVerdict::OpenHere), Ok(()));
 
         // Recoveries have more, and an end as well.

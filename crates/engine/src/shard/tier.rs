@@ -68,6 +68,7 @@ impl Shard {
             Some(_) if self.takes_no_adds() => {
                 Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
             }
+            Some(_) if !self.may_be_tiered(ledger) => Err(Refusal::TooManyRequests),
             Some(_) => self.place_update(ledger, &update.extents).map_err(|NoRoom| Refusal::TooManyRequests),
         };
         let (lre, sequence) = register(&self.ledgers[&ledger]);
@@ -105,7 +106,9 @@ impl Shard {
             Some(_) if self.takes_no_adds() => {
                 Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
             }
-            Some(_) if !self.may_begin(ledger, Beginning::Ordinary) => Err(Refusal::TooManyRequests),
+            Some(_) if !self.may_begin(ledger, Beginning::Ordinary) || !self.may_be_tiered(ledger) => {
+                Err(Refusal::TooManyRequests)
+            }
             Some(_) => self
                 .place_extents(ledger, &update.extents, Kind::Restored)
                 .map_err(|NoRoom| Refusal::TooManyRequests),

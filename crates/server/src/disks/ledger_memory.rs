@@ -12,12 +12,16 @@ const FREE_PERCENT: u64 = 90;
 #[derive(Debug, Default)]
 pub struct LedgerMemoryCore {
     is_full: bool,
+    /// Refusals at the last look.
+    refused: u64,
 }
 
 impl LedgerMemoryCore {
     /// Why new ledgers should go elsewhere, if they should.
     pub fn tick(&mut self, memory: LedgerMemory) -> Option<String> {
-        let LedgerMemory { used_bytes, bytes_max, .. } = memory;
+        let LedgerMemory { used_bytes, bytes_max, refused } = memory;
+        // A map that would double may not, below the share that counts as full.
+        self.is_full |= std::mem::replace(&mut self.refused, refused) < refused;
         let percent = if self.is_full { FREE_PERCENT } else { FULL_PERCENT };
         self.is_full = u128::from(used_bytes) * 100 >= u128::from(bytes_max) * u128::from(percent);
         self.is_full.then(|| {
@@ -42,6 +46,8 @@ mod tests {
             |used_bytes| core.tick(LedgerMemory { used_bytes, bytes_max: 1000, refused: 0 }).is_some();
         let seen = [0, 949, 950, 1100, 900, 899, 949, 950].map(&mut is_full_at);
         assert_eq!(seen, [false, false, true, true, true, false, false, true]);
+        let refusing = LedgerMemory { used_bytes: 910, bytes_max: 1000, refused: 1 };
+        assert!(core.tick(refusing).is_some(), "it refuses already");
         let vast = LedgerMemory { used_bytes: u64::MAX / 2, bytes_max: u64::MAX, refused: 0 };
         assert_eq!(LedgerMemoryCore::default().tick(vast), None);
     }

@@ -10,8 +10,7 @@
 //! verdict, engine's status -> garbage::GarbageDesk: rounds with a compaction while space, or memory for ledgers, is short
 //! ```
 //! The cores decide and do no I/O; [`DiskWatch`] measures on a blocking thread every `diskCheckInterval`, and looks at
-//! the engine twice a second: it measures at once when something begins to wait for space, or ledgers are too many, and when
-//! that is over.
+//! the engine twice a second: it measures at once when something begins to wait for space, and when nothing does any more.
 //!
 //! # Limits
 //! One measurement at a time. A disk that does not answer it leaves the last verdict in force.
@@ -181,8 +180,8 @@ struct Checks {
 }
 
 impl Checks {
-    /// True when that is due now: the interval is over, something began to wait for space, which is what the reserve is for, or for
-    /// memory, or what waited found some, and the bookie may be writable again.
+    /// True when that is due now: the interval is over, something began to wait for space, which is what the reserve is for, or
+    /// what waited found some, and the bookie may be writable again.
     fn is_due(&mut self, now_ns: u64, is_short: bool, interval: Duration) -> bool {
         let is_over = Duration::from_nanos(now_ns.saturating_sub(self.checked_ns)) >= interval;
         let has_turned = std::mem::replace(&mut self.was_short, is_short) != is_short;
@@ -201,6 +200,8 @@ pub struct DiskWatch {
     desk: Arc<DiskDesk>,
     ledgers: Mutex<LedgerMemoryCore>,
     rounds: Mutex<FullRounds>,
+    /// Those for ledgers that are too many.
+    ledger_rounds: Mutex<FullRounds>,
     /// The configured time between rounds of garbage collection.
     round_interval: Duration,
 }
@@ -248,6 +249,7 @@ impl DiskWatch {
             desk: Arc::new(DiskDesk::default()),
             ledgers: Mutex::default(),
             rounds: Mutex::default(),
+            ledger_rounds: Mutex::default(),
             round_interval,
         }
     }
@@ -279,7 +281,8 @@ impl DiskWatch {
         if verdict.is_almost_full && self.limits.forces_collection {
             engine.want_collection(WantedCollection { minor: true, major: false });
         }
-        self.ask_for_space(is_short || are_ledgers_too_many || verdict.full.contains(&true), garbage);
+        self.ask_for_space(is_short || verdict.full.contains(&true), garbage);
+        self.ask_for_ledgers(are_ledgers_too_many, garbage);
         engine.set_full_directories(&verdict.full);
         standing.set_high_priority(verdict.takes_high_priority);
         standing.set(Cause::DiskFull, verdict.read_only);
@@ -291,6 +294,13 @@ impl DiskWatch {
         let are_too_many = reason.is_some();
         standing.set(Cause::TooManyLedgers, reason);
         are_too_many
+    }
+
+    /// Rounds become rare whatever they remove: there may be ledgers enough that are alive, and each round lists the whole cluster.
+    fn ask_for_ledgers(&self, are_too_many: bool, garbage: &GarbageDesk) {
+        if self.ledger_rounds.lock().is_due(Instant::now(), are_too_many, 0, self.round_interval) {
+            garbage.ask(GarbageRequest { minor: true, major: true, ..GarbageRequest::default() });
+        }
     }
 
     /// The log tells operators to delete ledgers: this makes it help soon, however long the configured intervals are.
@@ -321,7 +331,8 @@ impl DiskWatch {
             let now_ns = clock.monotonic_ns();
             let status = engine.status();
             standing.set(Cause::StorageFailed, status.failed);
-            let is_short = tell_what_waits(&engine, &standing) | self.look_at_ledgers(&engine, &standing);
+            let is_short = tell_what_waits(&engine, &standing);
+            self.look_at_ledgers(&engine, &standing);
             // Once for each time that it is full.
             is_told &= !standing.takes_adds();
             if status.recoveries_refused > refused && !is_told {

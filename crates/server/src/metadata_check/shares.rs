@@ -1,7 +1,7 @@
 //! What connections share, places or bytes: each takes some only while it then holds no more than was free before.
 //!
-//! So one that takes all it can holds half, two hold a third each, and there is always some for a newcomer: it would take as many
-//! connections as there are places to keep another out.
+//! So one that takes all it can holds half, the next a quarter, and so on: it takes a connection for each doubling of the capacity
+//! (13 for 4,096 places) to leave nothing. As some comes back, those that hold least take it first.
 
 use std::collections::BTreeMap;
 

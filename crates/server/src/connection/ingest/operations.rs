@@ -8,7 +8,7 @@ use crate::connection::request::{ReadKind, ReadRequest, Reply, code};
 use crate::connection::{CloseReason, Connection};
 use crate::read_class::ReadClass;
 use crate::shared::Shared;
-use bindery_engine::{Add, Poll, Refusal, Waiter};
+use bindery_engine::{Add, EXPLICIT_LAC_BYTES_MAX, Poll, Refusal, Waiter};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use bindery_wire::entry::{EntryHeader, ExplicitLac};
 use bindery_wire::frame::LENGTH_PREFIX_SIZE_BYTES;
@@ -21,9 +21,6 @@ use std::time::Duration;
 
 /// Room for a v2 AUTH answer.
 const V2_AUTH_ANSWER_BYTES: usize = 64;
-
-/// Far above ledger, LAC and the longest digest (36 bytes): it is kept in memory for each ledger.
-const EXPLICIT_LAC_BYTES_MAX: usize = 1024;
 
 /// Whether a read fences.
 enum Fencing {
