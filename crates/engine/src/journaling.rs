@@ -60,8 +60,8 @@ impl InFlight {
         Completions { grants: std::mem::take(&mut self.grants), ..Completions::default() }
     }
 
-    /// True when the journal has nothing to do for it, and waits for a file.
-    pub(crate) fn is_refusals(&self) -> bool {
+    /// True when the journal has nothing to do for it, and waits for a file: no write of it hangs.
+    pub fn is_refusals(&self) -> bool {
         self.is_refusals
     }
 }

@@ -8,7 +8,9 @@ impl Sim {
     /// that was this step.
     pub(super) fn refuses_ahead(&mut self, journal: usize) -> bool {
         let lane = &self.lanes[journal];
-        let is_under_way = lane.in_flight.is_some() || lane.written.is_some();
+        let under_way = lane.in_flight.as_ref().or(lane.written.as_ref().map(|(in_flight, _)| in_flight));
+        // Refusals without a group go out at once: nothing is written that could hang.
+        let is_under_way = under_way.is_some_and(|in_flight| !in_flight.is_refusals());
         let engine = self.machine().engine.clone();
         if !is_under_way || !engine.status().is_read_only || !self.checks.chance(0.3) {
             return false;
