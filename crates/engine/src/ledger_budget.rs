@@ -21,8 +21,8 @@
 //!
 //! # Limits
 //! Shards look at the sum without a common lock, so each of them may exceed the limit by one ledger, and by the fences of one commit
-//! where they go to the tables directly. Not counted: what a ledger
-//! needs only until it is flushed, which the write cache counts, and parked polls, which have a number of their own.
+//! where they go to the tables directly. Not counted: what a ledger needs only until it is flushed, which the write cache counts, and
+//! parked polls, which have a number of their own.
 
 use bindery_storage::{IndexPool, IndexUse};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub struct LedgerMemory {
     pub used_bytes: u64,
     /// From here on no ledger begins, but for fences and recoveries.
     pub bytes_max: u64,
-    /// Requests that were refused because they would have begun one.
+    /// Requests that were refused because they would have begun one, or enlarged one for good.
     pub refused: u64,
 }
 
@@ -66,7 +66,7 @@ impl LedgerBudget {
         Arc::new(LedgerBudget { index, bytes_max, refused: AtomicU64::new(0) })
     }
 
-    /// Whether a ledger that takes so many bytes may begin. Counts those that may not.
+    /// Whether the states may take so many bytes more. Counts requests that are refused for it.
     pub(crate) fn has_room(&self, bytes: u64, beginning: Beginning) -> bool {
         let limit = match beginning {
             Beginning::Ordinary => self.bytes_max,

@@ -718,6 +718,14 @@ impl LogView {
         Some(index.runs_from(from, count).collect())
     }
 
+    /// Shows the live logs, ascending, each with whether its extents stay on disk. Holds the lock meanwhile.
+    pub fn visit_logs(&self, mut visit: impl FnMut(&EntryLog, bool)) {
+        let live = self.live.read();
+        for (log_id, shown) in &live.logs {
+            visit(&shown.log, live.index_at(*log_id).is_ok());
+        }
+    }
+
     /// The live logs, ascending.
     pub fn logs(&self) -> Vec<Arc<EntryLog>> {
         self.live.read().logs.values().map(|live| live.log.clone()).collect()

@@ -426,13 +426,15 @@ impl Job {
             }
         }
         runs.sort_by_key(|waiting| waiting.run.first);
-        let all = || runs.iter().map(|waiting| &waiting.run);
-        if let (Some(first), Some(last), Some(lowest), Some(highest)) = (
-            all().map(|run| run.first).min(),
-            all().map(|run| run.last).max(),
-            all().map(|run| run.generation).min(),
-            all().map(|run| run.generation).max(),
-        ) {
+        if let Some(Waiting { run: earliest, .. }) = runs.first() {
+            let first = earliest.first;
+            let (mut last, mut lowest, mut highest) =
+                (earliest.last, earliest.generation, earliest.generation);
+            for Waiting { run, .. } in &runs {
+                last = last.max(run.last);
+                lowest = lowest.min(run.generation);
+                highest = highest.max(run.generation);
+            }
             self.highest = highest;
             // Once for all runs of the ledger: where it is written in order, each log has other entries of it.
             let mut scans = std::mem::take(&mut self.scans);

@@ -144,10 +144,10 @@ impl Upkeep {
             if self.directories.routing().has_failed(index) || now < self.space.merge_not_before_ns[index] {
                 continue;
             }
-            let view = &self.shared.views()[index];
             let at = |candidate: &Candidate| (index, candidate.log_id);
-            let candidate = |log: &EntryLog| Candidate::of(log, view.bytes_on_disk(log.log_id()).is_some());
-            let mut candidates: Vec<Candidate> = view.logs().iter().map(|log| candidate(log)).collect();
+            let mut candidates = Vec::new();
+            self.shared.views()[index]
+                .visit_logs(|log, is_on_disk| candidates.push(Candidate::of(log, is_on_disk)));
             candidates.retain(|log| !self.space.is_left_out(at(log)));
             // Those that a rewrite has, or is planned for, are there until it ends.
             let of_others = backlog;
