@@ -157,7 +157,9 @@ impl Bookie {
     pub async fn start(mut config: BookieConfig, components: Components) -> Result<Bookie, StartError> {
         let begun_ns = components.clock.monotonic_ns();
         let wanted = config.limits.connections_max;
-        config.limits.connections_max = descriptors::raise(wanted)?;
+        let allowed = descriptors::raise(wanted)?;
+        config.limits.connections_max = allowed.connections;
+        config.space.logs_in_memory_as_one = allowed.logs_as_one(config.ledger_dirs.len());
         let around = Surroundings {
             ledger_dirs: config.ledger_dirs.len(),
             shards_min: config.ledger_dirs.len().max(config.journal_dirs.len()),

@@ -9,6 +9,9 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
 pub const DESCRIPTORS_RESERVED: u64 = 1024;
 /// Fewer connections than this are not worth serving.
 pub const CONNECTIONS_MIN: u64 = 64;
+/// Bounds of [`Allowed::logs_as_one`]. More would let a start open tens of thousands of logs.
+const LOGS_AS_ONE_MIN: usize = 8;
+const LOGS_AS_ONE_MAX: usize = 256;
 /// With fewer a bookie does not start.
 const DESCRIPTORS_MIN: u64 = 256;
 
@@ -25,8 +28,27 @@ pub struct TooFewDescriptors {
     pub wanted: u64,
 }
 
-/// Raises the limit as far as it goes, or to what `connections_max` connections need; returns how many of them it allows.
-pub fn raise(connections_max: usize) -> Result<usize, TooFewDescriptors> {
+/// What the limit allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowed {
+    /// Connections, at most those that were asked for.
+    pub connections: usize,
+    /// Descriptors left for everything else, most of them for entry logs.
+    pub files: u64,
+}
+
+impl Allowed {
+    /// So many entry logs whose extents are in memory, of each of `directories`, may count as one that merges are behind
+    /// ([`bindery_engine::SpaceConfig::logs_in_memory_as_one`]). Under a load that never ends about sixteen times as many are open, in each
+    /// directory: that is a quarter of the descriptors for files.
+    pub fn logs_as_one(&self, directories: usize) -> usize {
+        let share = self.files / 64 / directories.max(1) as u64;
+        usize::try_from(share).unwrap_or(usize::MAX).clamp(LOGS_AS_ONE_MIN, LOGS_AS_ONE_MAX)
+    }
+}
+
+/// Raises the limit as far as it goes, or to what `connections_max` connections need.
+pub fn raise(connections_max: usize) -> Result<Allowed, TooFewDescriptors> {
     let wanted = connections_max as u64 + DESCRIPTORS_RESERVED;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // None means no limit.
@@ -36,7 +58,8 @@ pub fn raise(connections_max: usize) -> Result<usize, TooFewDescriptors> {
             limit = raised;
         }
     }
-    allowed(limit, wanted).map(|connections| connections.min(connections_max))
+    let connections = allowed(limit, wanted)?.min(connections_max);
+    Ok(Allowed { connections, files: limit.saturating_sub(connections as u64) })
 }
 
 /// What to raise the limit to: where a system refuses the first, the second.
@@ -68,6 +91,15 @@ mod tests {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let most = maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX);
         assert!(current.is_none_or(|current| current >= most), "{current:?} of {maximum:?}");
+    }
+
+    #[test]
+    fn few_descriptors_mean_few_logs() {
+        let as_one = |files, directories| Allowed { connections: 0, files }.logs_as_one(directories);
+        assert_eq!(
+            [(256, 1), (1024, 1), (4096, 2), (1 << 20, 1)].map(|(f, d)| as_one(f, d)),
+            [8, 16, 32, 256]
+        );
     }
 
     #[test]

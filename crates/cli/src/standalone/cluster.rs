@@ -288,7 +288,8 @@ fn clash(address: &SocketAddr, ids: &[Option<String>]) -> Option<usize> {
 fn share_descriptors(configs: &mut [BookieConfig]) -> Result<usize, Failure> {
     let wanted = configs.first().map_or(0, |config| config.limits.connections_max);
     let files = configs.len().saturating_sub(1) * descriptors::DESCRIPTORS_RESERVED as usize;
-    let allowed = descriptors::raise(wanted + COORDINATOR_CONNECTIONS_MAX + files).map_err(Failure::new)?;
+    let allowed =
+        descriptors::raise(wanted + COORDINATOR_CONNECTIONS_MAX + files).map_err(Failure::new)?.connections;
     let (coordinator, each) = shares(allowed.saturating_sub(files), configs.len());
     for config in configs {
         config.limits.connections_max = each;

@@ -18,9 +18,6 @@ use std::collections::BTreeMap;
 /// Logs below this many bytes times the fan-in are in the lowest tier.
 const SMALLEST_BYTES: u64 = 64 << 10;
 
-/// See [`backlog`].
-const IN_MEMORY_AS_ONE: usize = 8;
-
 /// What the choice depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
@@ -33,8 +30,9 @@ pub(super) struct Candidate {
     pub is_on_disk: bool,
 }
 
-/// Logs beyond the fan-in of their tier, with those that are being rewritten: rewrites are so far behind. Of logs whose extents are
-/// in memory [`IN_MEMORY_AS_ONE`] count as one: reads look only at those that have the entry, so what such a log costs is a descriptor.
+/// How far rewrites are behind: the logs beyond the fan-in of their tier, including those that are being rewritten. Logs whose extents
+/// are in memory count as [`SpaceConfig::logs_in_memory_as_one`] says: a read looks only into those that have its entry, so all that
+/// such a log costs is a descriptor.
 pub(super) fn backlog(candidates: &[Candidate], config: &SpaceConfig) -> usize {
     if config.merge_fan_in < 2 {
         return 0;
@@ -47,7 +45,7 @@ pub(super) fn backlog(candidates: &[Candidate], config: &SpaceConfig) -> usize {
     }
     let behind = |(on_disk, in_memory): (usize, usize)| {
         let behind = (on_disk + in_memory).saturating_sub(fan_in);
-        behind.min(on_disk) + behind.saturating_sub(on_disk) / IN_MEMORY_AS_ONE
+        behind.min(on_disk) + behind.saturating_sub(on_disk) / config.logs_in_memory_as_one.max(1)
     };
     tiers.into_values().map(behind).sum()
 }
@@ -151,9 +149,9 @@ mod tests {
             tier(15, 100 << 10).chain(tier(20, 2 << 20)).chain(tier(15, 20 << 20)).collect();
         assert_eq!(backlog(&logs, &config()), 4);
         assert_eq!(backlog(&logs, &SpaceConfig { merge_fan_in: 0, ..config() }), 0);
-        let in_memory = tier(40, 70 << 20).map(|log| Candidate { is_on_disk: false, ..log });
+        let in_memory = tier(16 + 200, 70 << 20).map(|log| Candidate { is_on_disk: false, ..log });
         let in_memory: Vec<Candidate> = in_memory.collect();
-        assert_eq!(backlog(&in_memory, &config()), 3, "24 beyond the fan-in, which reads need not look at");
+        assert_eq!(backlog(&in_memory, &config()), 3, "200 beyond the fan-in, which reads need not look at");
         let both: Vec<Candidate> = tier(4, 70 << 20).chain(in_memory).collect();
         assert_eq!(backlog(&both, &config()), 4 + 3);
     }

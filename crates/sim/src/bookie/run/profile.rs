@@ -150,6 +150,8 @@ fn draw_space(random: &SeededRandom) -> SpaceConfig {
         step_bytes: pick(&[1, 1 << 10, 64 << 10]),
         log_bytes_max: pick(&[2 << 10, 64 << 10]),
         merge_fan_in: pick(&[0, 2, 2, 3]) as usize,
+        // Few logs come together here: these shall take time from flushes, too.
+        logs_in_memory_as_one: 8,
         merge_ledger_bytes: pick(&[0, 1 << 10, 64 << 10]),
         merge_log_bytes_max: pick(&[64 << 10, 1 << 20]),
         replaced_grace: Duration::from_micros(pick(&[0, 500, 10_000])),
