@@ -43,9 +43,9 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
     match tracing::enabled!(tracing::Level::ERROR) {
-        true => tracing::error!(location, thread, backtrace, "panic, which is a bug: {message}"),
+        true => tracing::error!(location, thread, backtrace, "panicked, which is a bug: {message}"),
         false => say_unfiltered(json!({
-            "message": format!("panic, which is a bug: {message}"),
+            "message": format!("panicked, which is a bug: {message}"),
             "location": location,
             "thread": thread,
             "backtrace": backtrace,
@@ -131,7 +131,7 @@ mod tests {
         let line: serde_json::Value = serde_json::from_str(&text).unwrap();
         let fields = &line["fields"];
         assert_eq!(line["level"], "ERROR");
-        assert_eq!(fields["message"], "panic, which is a bug: two\nlines");
+        assert_eq!(fields["message"], "panicked, which is a bug: two\nlines");
         assert!(fields["location"].as_str().unwrap().contains("logging.rs"), "{line}");
     }
 }

@@ -26,7 +26,10 @@ impl Signals {
         tracing::info!(signal, "asked to stop");
         stop.set();
         let signal = self.next().await;
-        tracing::warn!(signal, "asked to stop again: ending at once, the next start replays the journal");
+        tracing::warn!(
+            signal,
+            "asked to stop again: exiting immediately; the next start replays the journal"
+        );
         std::process::exit(i32::from(exit::UNCLEAN_STOP));
     }
 

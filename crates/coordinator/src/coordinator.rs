@@ -130,7 +130,7 @@ impl Coordinator {
         if let Some(commits) = self.commits.take() {
             let joined = tokio::task::spawn_blocking(move || commits.join()).await;
             if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!("the thread that writes the coordinator's store ended by a panic");
+                tracing::error!("the thread that writes the coordinator's store panicked");
             }
         }
     }
@@ -199,7 +199,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::
                 connections.spawn(connection::serve(shared.clone(), socket, peer));
             }
             Err(error) => {
-                tracing::warn!(%error, "accept a connection");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -106,7 +106,7 @@ impl Outbox {
         }
         let bytes = state.bytes + frame.len();
         if bytes > self.bytes_max {
-            tracing::warn!(peer = %self.peer, bytes, "a client is owed more than may be, closing its connection");
+            tracing::warn!(peer = %self.peer, bytes, "too many unsent bytes for one client, closing its connection");
             drop(state);
             return self.drop_now();
         }

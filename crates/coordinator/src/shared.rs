@@ -173,7 +173,8 @@ impl Shared {
                 return;
             };
             let all = self.owed.bytes();
-            tracing::warn!(peer = %outbox.peer, bytes, all, "too much is owed to clients, closing the connection that is owed most");
+            tracing::warn!(peer = %outbox.peer, bytes, all, "too many unsent bytes for all clients together, closing \
+             the connection with the most");
             outbox.drop_now();
         }
     }

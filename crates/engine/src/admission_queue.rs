@@ -3,8 +3,8 @@
 //!
 //! # Data flow
 //! ```text
-//! add_batch (no room, or others wait) -> when_room -> AdmissionQueue
-//!     -> cut: an AdmissionGrant for as many as the next group takes -> RoomWaiter -> add_batch_with
+//! add_or_ask (no room, or others wait) -> when_room -> AdmissionQueue
+//!     -> cut: an AdmissionGrant for as many as the next group takes -> RoomWaiter -> add_or_ask, with it
 //! ```
 //!
 //! # Invariants

@@ -150,12 +150,12 @@ impl Directories {
             if is_first {
                 tracing::error!(
                     %error,
-                    "a ledger directory failed: the others take what it would; what is on it alone may be unreadable. \
-                     Replace the disk: see the guide, one bad directory"
+                    "a ledger directory failed: the others take over its writes; entries that only it holds may be \
+                     unreadable. Replace the disk: see \"One bad directory\" in the guide"
                 );
             }
         } else {
-            tracing::error!(%error, "ledger storage failed: this bookie takes no adds any more; reads go on");
+            tracing::error!(%error, "ledger storage failed: this bookie no longer accepts adds; reads continue");
             self.shared.lose_storage(&error.to_string());
         }
         error

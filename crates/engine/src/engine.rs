@@ -111,7 +111,9 @@ impl Engine {
             shard.admit(grant.as_ref().map(AdmissionGrant::cost), reserved);
             let mut taken = 0;
             for add in adds {
-                let by_copy = self.by_copy(&mut shard, add, &gate, asks.is_some());
+                let is_open = shard.is_open_to(add, &gate);
+                let by_copy =
+                    if is_open { None } else { self.by_copy(&mut shard, add, &gate, asks.is_some()) };
                 match by_copy.map_or_else(|| shard.add(add, &gate, asks.is_some()), Ok) {
                     Ok(Taken::Answered) => {}
                     Ok(Taken::Asks) => asks.as_mut().expect("only asked for when allowed").push(taken),
@@ -134,7 +136,7 @@ impl Engine {
         taken
     }
 
-    /// The fate of an add that is here already, when there may be no room for it again.
+    /// The fate of an add that is here already, where the bookie does not take it as any other.
     fn by_copy(&self, shard: &mut Shard, add: &Add<'_>, gate: &Gate<'_>, may_ask: bool) -> Option<Taken> {
         match shard.copy_of(add, gate) {
             Copy::Same => shard.confirm(add).then_some(Taken::Answered),
@@ -380,7 +382,8 @@ impl Engine {
         run.locate(bytes_max, patience).ok()
     }
 
-    /// Fires when the point is durable, possibly at once; then read again.
+    /// Calls `waiter` once everything up to `point` (of a [`Lookup::Undurable`]) is durable, or with an error once it never will be: at
+    /// once and on this thread if that is known already. After a success the caller looks up again.
     pub fn when_durable(&self, point: DurablePoint, waiter: Waiter) {
         let answered = self.shared.lock(point.shard).when_durable(point.sequence, waiter);
         self.shared.answer_or_wake(point.shard, answered);

@@ -234,7 +234,8 @@ pub(crate) fn take_back(
             lowest.iter().flatten().filter(|(journal, mark)| own.get(journal).is_none_or(|own| own < *mark));
         let marks: Vec<JournalMark> =
             raised.map(|(journal, mark)| JournalMark { journal: *journal, mark: *mark }).collect();
-        tracing::warn!(directory = %directories[index].path().display(), "it failed before and is used again");
+        tracing::warn!(directory = %directories[index].path().display(), "a ledger directory that failed in an \
+         earlier run is in use again: the other directories hold what it missed");
         let commit = DirectoryCommit { marks: &marks, ..Default::default() };
         directories[index].commit(&commit).map_err(|error| (index, error))?;
     }

@@ -8,7 +8,7 @@
 //! ```text
 //! completion thread, now and then -> hung_writes -> all that is waiting for delivery -> refuse_ahead -> sink
 //!                                                                                           |
-//!                        Shard::take_refusals_ahead; Line::let_ordinary_go, whose adds are then refused
+//!                        Shard::take_refusals_ahead; AdmissionQueue::let_ordinary_go, whose adds are then refused
 //! ```
 //!
 //! # Invariants

@@ -382,7 +382,8 @@ impl Journaling {
         self.is_sealed = true;
         if let Err(error) = self.write_timed(&Group::default()) {
             self.shared.fail(&error.to_string());
-            tracing::error!(%error, "a journal failed while idle: this bookie takes no adds any more; reads go on");
+            tracing::error!(%error, "a journal failed while idle: this bookie no longer accepts adds; reads \
+             continue");
         }
     }
 
@@ -436,7 +437,7 @@ impl Journaling {
         if self.shared.fail(reason) {
             tracing::error!(
                 reason,
-                "a journal failed: this bookie acknowledges nothing any more; reads go on"
+                "a journal failed: this bookie no longer acknowledges anything; reads continue"
             );
         }
         let mut done = Completions::default();

@@ -462,8 +462,8 @@ fn warn_without_direct_io(disk: &dyn Disk, dir: &std::path::Path) {
     if disk.open(&dir.join(&name.name), OpenMode::ReadDirect).is_ok_and(|file| !file.is_direct()) {
         tracing::warn!(
             dir = %dir.display(),
-            "the file system has no direct I/O: after a sync that failed a start can only ask the kernel to forget what it \
-             holds of the files, and read them again"
+            "the file system has no direct I/O: after a failed sync, a start can only ask the kernel to drop its \
+             cached pages of the files, and read them again"
         );
     }
 }

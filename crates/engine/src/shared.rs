@@ -482,12 +482,12 @@ impl Shared {
                 if waits.get(&who).is_none_or(|(before, _)| *before != what) {
                     let said = match what {
                         Shortage::Space => {
-                            "no space on the disk: adds are refused, and it is tried again each second; delete ledgers, free something \
-                             else there, or enlarge the volume"
+                            "no space left on the disk: adds are refused, retrying every second; delete ledgers, \
+                             free other space there, or enlarge the volume"
                         }
                         Shortage::Descriptors => {
-                            "no file descriptor: adds are refused, and it is tried again each second; raise ulimit -n (LimitNOFILE) \
-                             if that does not pass"
+                            "out of file descriptors: adds are refused, retrying every second; raise ulimit -n \
+                             (LimitNOFILE) if this persists"
                         }
                     };
                     tracing::warn!(reason, "{said}");
@@ -497,10 +497,10 @@ impl Shared {
             None => {
                 if let Some((what, _)) = waits.remove(&who) {
                     let over = match what {
-                        Shortage::Space => "there is space again",
-                        Shortage::Descriptors => "there are file descriptors again",
+                        Shortage::Space => "space is available again",
+                        Shortage::Descriptors => "file descriptors are available again",
                     };
-                    tracing::warn!("{over}: the write that waited for it is done");
+                    tracing::warn!("{over}: the write that was waiting is done");
                 }
             }
         }

@@ -426,7 +426,7 @@ fn prepare_file(
     let free = disk.space(&config.dir).map_or(u64::MAX, |space| space.free);
     if free < 2 * config.file_bytes {
         let free_mib = free >> 20;
-        tracing::warn!(free_mib, "little disk space: journal files are made when needed, not ahead");
+        tracing::warn!(free_mib, "low disk space: journal files are created when needed, not in advance");
         return false;
     }
     let proceed = || {
@@ -441,7 +441,8 @@ fn prepare_file(
         }
         Ok(None) => false,
         Err(error) => {
-            tracing::warn!(%error, slot, "cannot prepare a journal file; the journal makes its own when needed");
+            tracing::warn!(%error, slot, "cannot create a journal file in advance; the journal will create its own \
+             when needed");
             false
         }
     }

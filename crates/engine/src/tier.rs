@@ -114,12 +114,12 @@ pub enum TrimError {
     Io,
 }
 
-/// A read of an entry that is in object storage and nowhere here: [`crate::Engine::tier_extent`] says where.
+/// A read of an entry that is in object storage and not on this bookie: [`crate::Engine::tier_extent`] says where.
 #[derive(Debug, Clone)]
 pub struct TieredRead {
     ledger: LedgerId,
     entry: EntryId,
-    /// Of what is in memory: the extents that have the entry, and those behind that may cut them.
+    /// Extents in memory that have the entry, and later ones that may overlap and so shorten them.
     in_memory: Vec<ExtentRow>,
     /// Rows of other epochs are what a removal left.
     epoch: u32,
@@ -134,12 +134,12 @@ impl TieredRead {
         &self.in_memory
     }
 
-    /// The ledger.
+    /// The ledger of the entry.
     pub fn ledger(&self) -> LedgerId {
         self.ledger
     }
 
-    /// The entry.
+    /// The entry to fetch from object storage.
     pub fn entry(&self) -> EntryId {
         self.entry
     }

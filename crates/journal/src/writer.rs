@@ -482,7 +482,8 @@ impl Journal {
         }
     }
 
-    /// Makes a file ahead. Why it cannot is in `no_space`.
+    /// Creates a journal file before it is needed, blocking on the disk. If space or descriptors are short, `no_space` says why, and
+    /// callers may drop the error; any other kind comes back when a group needs the file.
     fn add_spare(&mut self) -> io::Result<()> {
         let file = self.create_file(self.config.file_bytes)?;
         self.free.push_back(file);

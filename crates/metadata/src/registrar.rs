@@ -164,7 +164,10 @@ impl Task {
         let gone = self.registration.unregister(&self.bookie_id).await;
         match gone {
             Ok(()) => info!(bookie_id = %self.bookie_id, "registration removed"),
-            Err(error) => warn!(bookie_id = %self.bookie_id, %error, "registration left to its session"),
+            Err(error) => {
+                warn!(bookie_id = %self.bookie_id, %error, "cannot remove the registration: it goes when \
+             its session expires")
+            }
         }
     }
 
@@ -226,7 +229,7 @@ impl Task {
             Ok((Some(stat), watch)) if stat.owner == Some(session) => self.wait(Some(watch), None).await,
             // Deleted by hand, or taken by another: registering again finds out which.
             Ok(_) => {
-                warn!(bookie_id = %self.bookie_id, "the registration node is not ours any more");
+                warn!(bookie_id = %self.bookie_id, "the registration node is no longer ours, registering again");
                 self.registered = None;
                 self.send(RegistrationEvent::Expired).await
             }
@@ -267,7 +270,7 @@ impl Task {
     /// Tried again when the reason passes, else the end.
     async fn not_registered(&mut self, error: RegistrationError) -> Result<bool, Abandoned> {
         if is_passing(&error) {
-            info!(bookie_id = %self.bookie_id, %error, "registration will be tried again");
+            info!(bookie_id = %self.bookie_id, %error, "registration failed, retrying");
             return Ok(false);
         }
         self.refuse(error).await?;
@@ -289,9 +292,12 @@ impl Task {
         match outcome {
             Ok(Ok(())) => self.saved = Some(credentials),
             Ok(Err(error)) => {
-                warn!(%error, "the metadata session cannot be saved; a restart will wait for it")
+                warn!(%error, "cannot save the metadata session; a restart will have to wait until it expires")
             }
-            Err(error) => warn!(%error, "the metadata session cannot be saved; a restart will wait for it"),
+            Err(error) => {
+                warn!(%error, "cannot save the metadata session; a restart will have to wait until it \
+             expires")
+            }
         }
     }
 

@@ -499,7 +499,7 @@ fn log_start(config: &BookieConfig, plan: &MemoryPlan, connections_wanted: usize
     tracing::info!(
         write_mib = plan.write >> 20,
         connections_max = plan.connections_max,
-        "memory limit {} MiB; bindery flow shows its pools, and the log at level debug what each is for",
+        "memory limit {} MiB; `bindery flow` shows its pools, and the debug log says what each is for",
         plan.limit >> 20
     );
     for (pool, bytes, purpose) in plan.parts() {
@@ -507,7 +507,7 @@ fn log_start(config: &BookieConfig, plan: &MemoryPlan, connections_wanted: usize
     }
     if config.are_connections_set && plan.connections_max < connections_wanted {
         tracing::warn!(
-            "maxConnections={connections_wanted}: file descriptors allow {}; raise LimitNOFILE or ulimit -n",
+            "maxConnections={connections_wanted}: file descriptors allow only {}; raise LimitNOFILE or ulimit -n",
             plan.connections_max
         );
     }

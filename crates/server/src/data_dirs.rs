@@ -380,7 +380,8 @@ fn lock_patiently(disk: &dyn Disk, path: &Path) -> io::Result<Box<dyn DiskLock>>
         match disk.lock(path) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if attempt == 0 {
-                    tracing::info!(path = %path.display(), "waiting for the lock: a former process may be ending");
+                    tracing::info!(path = %path.display(), "waiting for the lock: a previous process may still be \
+                     exiting");
                 }
                 std::thread::sleep(LOCK_PAUSE);
             }

@@ -139,7 +139,7 @@ impl Entrance<'_> {
                 Ok((socket, peer)) => self.admit(socket, peer, place).await,
                 Err(error) => {
                     if !self.shortage.is_cause_of(&error) {
-                        tracing::warn!(%error, "accept a connection");
+                        tracing::warn!(%error, "cannot accept a connection");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -161,7 +161,7 @@ impl Entrance<'_> {
                 let max = shared.limits.connections_of(peer.ip());
                 tracing::warn!(
                     %peer, max, others,
-                    "refused a connection: its address has as many as it may (maxConnectionsPerAddress)"
+                    "refused a connection: its address has reached its limit (maxConnectionsPerAddress)"
                 );
             }
             return;
@@ -206,7 +206,7 @@ impl Entrance<'_> {
             let (peer, max) = (connection.peer(), self.shared.limits.connections_max);
             tracing::warn!(
                 %peer, max, others,
-                "closed a connection that never sent a request: a newcomer needs its place (maxConnections)"
+                "closed a connection that never sent a request, to make room for a new one (maxConnections)"
             );
         }
         true
@@ -289,7 +289,7 @@ async fn drain(shared: &Shared) {
             tracing::warn!(
                 connections = busy,
                 ?drain_max,
-                "closing connections with answers under way (shutdownDrainTimeoutSec)"
+                "drain timed out, closing connections that still have responses pending (shutdownDrainTimeoutSec)"
             );
             return;
         }

@@ -289,7 +289,7 @@ impl MemoryPlan {
     /// The line of the start-up table about what is not in the limit.
     pub fn kernel_line(&self, buffers: KernelBuffers) -> String {
         let side = |bytes: usize, auto: &str| match bytes {
-            0 => format!("as {auto} says"),
+            0 => format!("as set by {auto}"),
             bytes => format!("{} KiB", bytes as u64 / KIB),
         };
         format!(

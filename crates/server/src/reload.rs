@@ -44,7 +44,7 @@ impl<T: Reload> Watch<T> {
         let files = self.files.clone();
         let looked = tokio::task::spawn_blocking(move || files.reload(is_last_try)).await;
         looked.unwrap_or_else(|error| {
-            tracing::error!(%error, "the reload of {} panicked: the contents loaded before stay in use", T::WHAT);
+            tracing::error!(%error, "reloading {} panicked: the contents loaded earlier stay in use", T::WHAT);
             false
         })
     }

@@ -45,7 +45,7 @@ pub fn utc(ms: i64) -> String {
     format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// A count of bytes for people.
+/// A size for people: whole bytes below 1 KiB, then one decimal in KiB (1,024 bytes) up to TiB.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -107,7 +107,7 @@ impl Cluster {
         let mut first_failure = None;
         let mut note = |failure: Option<Failure>| {
             if let Some(failure) = failure {
-                tracing::error!(%failure, "stopping everything");
+                tracing::error!(%failure, "a component failed: stopping the whole cluster");
                 first_failure.get_or_insert(failure);
             }
         };

@@ -242,8 +242,14 @@ impl TierRole {
             };
             let why = not_started.failure.to_string();
             match not_started.is_transient {
-                true => tracing::warn!(retry_s = pause.as_secs(), "the tierer does not start yet: {why}"),
-                false => tracing::error!(retry_s = pause.as_secs(), "the tierer does not start: {why}"),
+                true => {
+                    tracing::warn!(retry_s = pause.as_secs(), "the tierer cannot start yet, retrying: {why}")
+                }
+                false => tracing::error!(
+                    retry_s = pause.as_secs(),
+                    "the tierer cannot start, and this needs an \
+                 operator; retrying meanwhile: {why}"
+                ),
             }
             self.admin.set(Standing::Failed(why));
             tokio::select! {
@@ -261,7 +267,7 @@ impl TierRole {
     }
 
     async fn serve(&self, started: Started, stop: &Latch) {
-        tracing::info!(store = %self.settings.store.url(), "tiering");
+        tracing::info!(store = %self.settings.store.url(), "the tierer is running");
         self.admin.set(Standing::Runs(started.tierer.handle()));
         stop.wait().await;
         started.end().await;
@@ -277,7 +283,10 @@ impl RunningRole {
     pub async fn ended(mut self) {
         if tokio::time::timeout(STOP_MAX, &mut self.0).await.is_err() {
             self.0.abort();
-            tracing::warn!("the tierer does not end in time: its unfinished objects expire later");
+            tracing::warn!(
+                "the tierer did not stop in time and was aborted: nothing is lost; the next one does its \
+             unfinished objects again, whose reserved ids expire"
+            );
         }
     }
 }

@@ -26,7 +26,8 @@ impl Drop for Claimed {
         runtime.spawn(async move {
             let ledger_id = writer.id();
             if let Err(error) = writer.hand_over().await {
-                tracing::warn!(%ledger_id, %error, "a ledger that was taken for a call that is gone stays taken");
+                tracing::warn!(%ledger_id, %error, "cannot release a ledger that was claimed for a call that is \
+                 gone: it stays claimed");
             }
             drop(under_way);
         });

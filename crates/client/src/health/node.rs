@@ -172,7 +172,7 @@ impl Node {
         self.held.store(guarded.held.len() as u64, Ordering::Release);
         drop(guarded);
         if before != after {
-            tracing::info!(bookie_id = %self.bookie, ?before, ?after, at = ?now, "a bookie's state changed");
+            tracing::info!(bookie_id = %self.bookie, ?before, ?after, at = ?now, "bookie state changed");
         }
     }
 

@@ -318,7 +318,8 @@ async fn locate(inner: Arc<Inner>, resolver: Arc<dyn NetworkResolver>) {
                     for ((bookie, host), location) in bookies.iter().zip(&hosts).zip(found) {
                         let Some(known) = known.get_mut(bookie) else { continue };
                         if location.is_none() && (known.locate_at.is_none() || known.location.is_some()) {
-                            tracing::warn!(bookie_id = %bookie, host, "rack unknown: it counts as being in {}",
+                            tracing::warn!(bookie_id = %bookie, host, "rack unknown: treating the bookie as being in \
+                             {}",
                                 Location::default());
                         }
                         if let Some(here) = &inner.places.here {
@@ -332,7 +333,8 @@ async fn locate(inner: Arc<Inner>, resolver: Arc<dyn NetworkResolver>) {
                 // Once, not every time.
                 let last = inner.places_error.lock().replace(error.clone());
                 if last.as_ref() != Some(&error) {
-                    tracing::warn!(%error, "bookies keep the racks last known, or are in {}", Location::default());
+                    tracing::warn!(%error, "cannot resolve racks: bookies keep their last known racks, or count as \
+                     being in {}", Location::default());
                 }
                 // Invariant 2.
                 inner.note(|known| {

@@ -147,7 +147,8 @@ impl TailStream {
                                 tracing::warn!(
                                     ledger_id = %self.state.id,
                                     %error,
-                                    "the metadata store is away: going on by what bookies say, which do not know of a close"
+                                    "the metadata store is unreachable: tailing from the bookies alone, which do not \
+                                     know when the ledger is closed"
                                 );
                             }
                         }

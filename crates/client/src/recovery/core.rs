@@ -617,7 +617,7 @@ impl RecoveryCore {
             // Confirmed, and now lost on all of its bookies: it is nevertheless known where the ledger ends.
             None if is_last => {
                 tracing::warn!(ledger_id = %self.ledger, entry_id = EntryId::to_wire(self.lac),
-                    "the last entry cannot be read: the length of the ledger is that of an earlier one");
+                    "cannot read the last entry: closing the ledger with the length as of an earlier entry");
                 self.close(self.lac, self.length_at.map_or(0, |(_, length_bytes)| length_bytes));
             }
             None => {}

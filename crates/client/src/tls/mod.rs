@@ -149,8 +149,8 @@ impl Tls {
         let config = load::load(&options, &contents)?;
         if options.skips_name_check {
             tracing::warn!(
-                "the names in bookies' certificates are not checked: anybody with a certificate of a trusted authority can \
-                 pass for any bookie"
+                "the names in bookies' certificates are not checked: anyone with a certificate from a trusted \
+                 authority can impersonate any bookie"
             );
         }
         let state = State { contents, looked_at: Instant::now(), is_looking: false, reload_failed: None };
@@ -211,7 +211,7 @@ impl Tls {
         let tls = self.clone();
         let looked = tokio::task::spawn_blocking(move || tls.reload()).await;
         if let Err(error) = looked {
-            tracing::error!(%error, "the reload of TLS files failed: the files loaded before stay in use");
+            tracing::error!(%error, "reloading the TLS files failed: those loaded earlier stay in use");
         }
     }
 
@@ -245,7 +245,7 @@ impl Tls {
             Err(error) => Some(error.to_string()),
         };
         if let Some(error) = failed.as_ref().filter(|_| state.reload_failed != failed) {
-            tracing::warn!(error, "TLS files cannot be reloaded: those loaded before stay in use");
+            tracing::warn!(error, "cannot reload the TLS files: those loaded earlier stay in use");
         }
         state.reload_failed = failed;
     }

@@ -324,7 +324,7 @@ impl Inner {
         if is_first {
             let patience = self.shared.limits.bookie_patience;
             tracing::warn!(target: PATIENCE_TARGET, ledger_id = %self.id,
-                "too few bookies can be written to: waiting up to {patience:?} for them to come back");
+                "too few writable bookies: waiting up to {patience:?} for some to come back");
         }
         pause
     }

@@ -189,7 +189,7 @@ impl Core {
         let at = now.monotonic_ms;
         let granted = match request.session {
             0 if self.sessions.len() >= self.config.sessions_max => {
-                tracing::warn!(sessions = self.sessions.len(), "too many sessions, refused one more");
+                tracing::warn!(sessions = self.sessions.len(), "too many sessions, refused a new one");
                 out.push(Output::Drop(connection));
                 return;
             }

@@ -102,7 +102,10 @@ impl Core {
                 return;
             };
             let (connection, its) = self.watches.heaviest(weight).expect("there are watches");
-            tracing::warn!(watches, bytes, its, by = ?weight, "too many watches, closing the connection that has most");
+            tracing::warn!(
+                ?connection, its, by = ?weight, watches, bytes,
+                "watches exceed a limit, closing the connection with the most of them"
+            );
             self.on_disconnect(connection);
             out.push(Output::Drop(connection));
         }

@@ -190,7 +190,7 @@ impl Engine {
             Some(extent) => Ok(extent),
             None if self.tier_epoch(ledger) != Some(epoch) => Err(Refusal::NoLedger),
             None => {
-                tracing::error!(%ledger, %entry, "no extent has an entry that is in object storage alone");
+                tracing::error!(%ledger, %entry, "no extent covers an entry that exists only in object storage");
                 Err(Refusal::Io)
             }
         }
@@ -243,7 +243,7 @@ impl Engine {
             epoch,
         )
         .map_err(|error| {
-            tracing::error!(%ledger, %entry, %error, "cannot read where an entry is in object storage");
+            tracing::error!(%ledger, %entry, %error, "cannot look up where an entry is in object storage");
             Refusal::Io
         })?;
         rows.extend(of_tables);
@@ -262,7 +262,8 @@ impl Engine {
                 if !self.is_covered(ledger, lre, epoch)? {
                     tracing::error!(
                         %ledger, %lre,
-                        "extents are missing, perhaps with a ledger directory: it counts as not in object storage"
+                        "extents of this ledger are missing, perhaps lost with a ledger directory: treating it as \
+                         not in object storage"
                     );
                     shard.lock().lose_extents(ledger);
                 }
@@ -313,7 +314,7 @@ impl Engine {
             shard.hidden_below(ledger)
         };
         let failed = |error: ReadError| {
-            tracing::error!(%ledger, %error, "cannot read the checksums of entries");
+            tracing::error!(%ledger, %error, "cannot read entry checksums");
             Refusal::Io
         };
         let mut newest = BTreeMap::new();
@@ -365,7 +366,9 @@ impl Engine {
     }
 }
 
-/// Adds what a run has of a range, `max` at most, unless there is a newer copy.
+/// Merges the checksums of one run (consecutive entries of a ledger in one entry log) into `newest`, for the entries of the range. Reads
+/// at most `max` index records, the lowest first. Of two copies of an entry the one with the later generation counts, then the one in
+/// the later log.
 fn collect_checksums(
     source: &Source,
     (first, last): (EntryId, EntryId),
@@ -374,7 +377,7 @@ fn collect_checksums(
 ) -> Result<(), ReadError> {
     let Source { log, extent } = source;
     let age = (extent.generation.0, extent.log_id.0);
-    // The first record at or behind `first`.
+    // Bisects for the first record at or after `first`.
     let (mut low, mut high) = (0, extent.count);
     while low < high {
         let middle = low + (high - low) / 2;
@@ -399,7 +402,7 @@ fn collect_checksums(
                 *slot = (age, checksum);
             }
         }
-        place += u32::try_from(records.len()).expect("records are read in thousands");
+        place += u32::try_from(records.len()).expect("at most RECORDS_READ records");
         taken += records.len();
         before = records.last().map(|record| record.entry);
     }

@@ -114,7 +114,8 @@ impl Machine {
                 Err(error) if shared.is_storage_lost() => return Err(error.into()),
                 Err(error) if raised.contains(&index) => return Err(WantOfSpace::of_lost_end(error).into()),
                 Err(error) => {
-                    tracing::warn!(%error, "no space for what the journal holds: serving it from memory until there is");
+                    tracing::warn!(%error, "no space to flush what the journal holds: serving it from memory until \
+                     there is");
                     let held = journaling.hold(covered.of_journal(index).group);
                     held.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;
                 }

@@ -107,7 +107,7 @@ pub(super) fn check_former(
         if replayed.last_group < expected && config.journal_sync && !is_explained {
             return Err(OpenError::JournalEnds { path: dir.clone(), last: replayed.last_group, expected });
         }
-        tracing::info!(number, path = %dir.display(), "this journal is drained and used no more");
+        tracing::info!(number, path = %dir.display(), "this journal is drained and no longer used");
     }
     Ok(())
 }

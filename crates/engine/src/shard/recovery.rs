@@ -122,7 +122,7 @@ impl Shard {
     /// Looks in memory for what a recovery adds, when it would have to pass for the reserve (invariant 4).
     pub(crate) fn copy_of(&self, add: &Add<'_>, gate: &Gate<'_>) -> Copy {
         let is_closed = self.is_failed || self.refuses_adds || !is_of_a_recovery(add);
-        if is_closed || (self.waits == Waits::No && gate.is_open_to(add)) {
+        if is_closed || self.is_open_to(add, gate) {
             return Copy::No;
         }
         if !self.live(add.ledger).is_ok_and(|state| state.accepts(&add.key)) {
@@ -144,14 +144,11 @@ impl Shard {
         may
     }
 
-    /// How the state of the bookie lets an add pass.
+    /// How the state of the bookie lets an add pass that [`Shard::is_open_to`] says no to.
     pub(super) fn passage(&self, add: &Add<'_>, gate: &Gate<'_>) -> Passage {
         // Invariant 1.
         if self.is_failed || self.refuses_adds || self.waits == Waits::ForDescriptors {
             return Passage::Closed;
-        }
-        if self.waits == Waits::No && gate.is_open_to(add) {
-            return Passage::Open;
         }
         if !is_of_a_recovery(add) {
             return Passage::Closed;

@@ -215,7 +215,8 @@ impl Shard {
         // so that a tierer sends it again (invariant 2).
         let lre = tier.map_or(-1, |tier| tier.lre.placed());
         if extents.first().is_none_or(|extent| extent.first.get() > lre.saturating_add(1)) {
-            tracing::warn!(%ledger, lre, "the journal lacks updates of what is in object storage");
+            tracing::warn!(%ledger, lre, "the journal lacks earlier updates about what is in object storage: \
+             skipping a later one until a tierer sends it again");
             return Ok(());
         }
         let permit = self.tier_budget.take_at_start(extents.len()).ok_or(NoRoom)?;

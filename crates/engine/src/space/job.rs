@@ -546,7 +546,7 @@ impl Job {
             Output::Sealed(sealed, _) => directory.discard(sealed.log_id),
         };
         if let Err(error) = removed {
-            tracing::warn!(%error, "an unfinished log stays until the next start");
+            tracing::warn!(%error, "cannot delete an unfinished entry log: it stays until the next start");
         }
         sources
     }

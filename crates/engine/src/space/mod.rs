@@ -603,7 +603,7 @@ impl Upkeep {
         let (index, log_id) = log;
         if self.space.skipped.insert(log, reason.to_owned()).is_none() {
             let directory = self.shared.config().ledger_dirs[index].display().to_string();
-            tracing::error!(directory, %log_id, reason, "an entry log is left out of the collection of space");
+            tracing::error!(directory, %log_id, reason, "space collection skips an entry log");
             self.shared.space().on_skipped(format!("{directory}/{log_id}"), reason);
         }
     }

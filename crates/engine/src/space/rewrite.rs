@@ -109,7 +109,7 @@ impl Upkeep {
             self.space.planned.push_back(planned);
         } else {
             let (directory, live) = (self.shared.config().ledger_dirs[index].display(), planned.live);
-            tracing::info!(%directory, live, "no room for a rewrite now: left to the next collection");
+            tracing::info!(%directory, live, "no room for a rewrite now: leaving it to the next collection");
         }
         None
     }
@@ -201,7 +201,7 @@ impl Upkeep {
             StorageFault::Failed(reason) => Err(self.directories.fail(index, reason)),
             StorageFault::Short(what, reason) => {
                 let error = self.directories.error(index, reason.clone());
-                tracing::warn!(%error, ?what, "nothing is collected here while that is short");
+                tracing::warn!(%error, ?what, "no space is reclaimed in this directory while that is short");
                 self.shared.space().on_error(reason);
                 Ok(false)
             }
@@ -241,7 +241,7 @@ impl Upkeep {
             // Nothing was committed: the output does not read back as it was written. The sources are as they were.
             Err(DirectoryError::Log(error)) => {
                 if let Err(error) = self.directories[index].discard(output_id) {
-                    tracing::warn!(%error, "an unfinished log stays until the next start");
+                    tracing::warn!(%error, "cannot delete an unfinished entry log: it stays until the next start");
                 }
                 self.put_off_rewrites(now, index, error.to_string());
                 return Ok(());
@@ -273,10 +273,7 @@ impl Upkeep {
     /// An output could not be made in this directory. Compaction tries again with the next collection, merging after a
     /// while. The other directories go on: theirs may have room.
     fn put_off_rewrites(&mut self, now: u64, directory: usize, error: String) {
-        tracing::error!(
-            error,
-            "a rewrite of entry logs failed and is tried again later; the logs stay as they were"
-        );
+        tracing::error!(error, "an entry log rewrite failed and will be retried; the logs are unchanged");
         self.shared.space().on_error(error);
         self.space.planned.retain(|planned| planned.directory != directory);
         let pause = self.shared.config().space.collection_interval.min(RETRY_PAUSE);
@@ -333,7 +330,8 @@ impl Upkeep {
                 continue;
             }
             if let Err(error) = directory.unlink_withdrawn_if(is_due) {
-                tracing::warn!(%error, "a file of entries that live elsewhere stays until the next start");
+                tracing::warn!(%error, "cannot delete an entry log whose live entries are in other logs: it stays \
+                 until the next start");
                 self.shared.space().on_error(error.to_string());
             }
         }

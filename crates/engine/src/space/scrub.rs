@@ -255,7 +255,11 @@ impl Upkeep {
     /// Invariant 4.
     fn put_off(&mut self, now: u64, pass: &mut Pass, at: LogRef, what: &str) {
         if self.space.scrub.retry_ns.is_none() {
-            tracing::warn!(what, "the scrub waits: that says nothing about the log, which is tried again");
+            tracing::warn!(
+                what,
+                "the scrub is paused and will retry this log; this does not mean that the log is \
+             damaged"
+            );
         }
         self.space.scrub.retry_ns = Some(now.saturating_add(as_ns(SHORTAGE_PAUSE)));
         pass.logs.push_front(at);

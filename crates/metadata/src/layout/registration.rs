@@ -277,7 +277,7 @@ impl Registration {
                 Some(owner) if owner == session => return Ok(stat),
                 None => return Err(RegistrationError::NotEphemeral { path }),
                 Some(owner) => {
-                    info!(bookie_id = %id, %owner, "waiting for another session's registration to go");
+                    info!(bookie_id = %id, %owner, "waiting for another session's registration to disappear");
                     if timeout_at(deadline, watch.changed()).await.is_err() {
                         let (bookie_id, waited) = (id.clone(), self.foreign_wait());
                         return Err(RegistrationError::Owned { bookie_id, path, owner, waited });

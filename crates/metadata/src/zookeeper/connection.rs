@@ -75,7 +75,8 @@ impl Way {
             warn!(
                 file = %file.display(),
                 section,
-                "no login at the metadata store: the JAAS file has no such section (zkSaslEnable=true makes that an error)"
+                "not logging in to the metadata store: the JAAS file has no such section (zkSaslEnable=true makes \
+                 this an error)"
             );
         }
         Ok(found)

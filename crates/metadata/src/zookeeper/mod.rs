@@ -42,7 +42,7 @@ use crate::store::{
 /// The session timeout to request when none is configured (`zkTimeout`, BookKeeper's default).
 pub const SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// For the attempt that ends with the time of all to say how.
+/// Added to the wait for a first session, so that the last attempt can still report why it failed.
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
 
 /// How to connect.
@@ -80,7 +80,7 @@ pub struct ZooKeeperStore {
     requests: mpsc::Sender<Request>,
     shared: Arc<Shared>,
     state: watch::Receiver<SessionState>,
-    /// Of new nodes.
+    /// The ACL of new nodes.
     access: Access,
     task: JoinHandle<()>,
 }
@@ -117,7 +117,7 @@ pub async fn connect(servers: &[String], options: ZooKeeperOptions) -> Result<Zo
     let connected = state.wait_for(|state| {
         matches!(state, SessionState::Connected(_) | SessionState::AuthFailed(_) | SessionState::Closed)
     });
-    // A little longer than the last attempt has, which knows best what is wrong.
+    // Slightly longer than the last attempt has: its fault says best what is wrong.
     let waited = match tokio::time::timeout(wait + LAST_WORDS_WAIT, connected).await {
         Ok(Ok(state)) => match state.clone() {
             SessionState::AuthFailed(why) => return Err(StoreError::AuthFailed { why }),
@@ -142,6 +142,9 @@ impl Drop for ZooKeeperStore {
 }
 
 impl ZooKeeperStore {
+    /// Sends one request and waits for its reply: the server's error code, which the caller must check, the record, and the watch,
+    /// if `watch` (kind and path) asked for one. Waits while the queue is full. A request that finds no connection within a session
+    /// timeout fails without having been sent ([`session`], invariant 4).
     async fn call(
         &self,
         opcode: i32,

@@ -241,7 +241,7 @@ impl Session {
                 End::Lost(why) => {
                     if let Some(id) = id {
                         let server = self.servers.first().map(String::as_str);
-                        info!(server, session = %id, %why, "lost the connection to the metadata store");
+                        info!(server, session = %id, %why, "lost the connection to the metadata store, reconnecting");
                         self.publish(SessionState::Suspended(id));
                     }
                     // Another server may fare better; and a server that accepts and closes at once is not hammered.
@@ -423,7 +423,7 @@ impl Session {
         let is_new =
             is_for_operators && self.warned_of.insert(server.to_owned(), why.clone()).as_ref() != Some(&why);
         match is_new {
-            true => warn!(why, "no secure connection to this metadata server"),
+            true => warn!(why, "cannot establish a secure connection to this metadata server"),
             false => debug!(why, "no session with this metadata server"),
         }
         self.shared.faults.lock().insert(server.to_owned(), fault);

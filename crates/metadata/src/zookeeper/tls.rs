@@ -70,7 +70,7 @@ impl Tls {
         let Some(former) = former else { return Err(error) };
         let why = error.to_string();
         if self.warned_of.lock().replace(why.clone()).as_ref() != Some(&why) {
-            warn!(%error, "files of TLS to the metadata store cannot be loaded: those loaded before stay in use");
+            warn!(%error, "cannot load the TLS files for the metadata store: those loaded earlier stay in use");
         }
         Ok(former)
     }

@@ -169,7 +169,7 @@ pub struct Assembly {
     current: Option<usize>,
     /// When its last batch came.
     current_at: Duration,
-    /// By ledger, what was committed to the builder.
+    /// Bytes of the object that are built and not yet given to an upload, in order.
     pending: Vec<Bytes>,
     pending_bytes: usize,
     is_writing: bool,
@@ -419,6 +419,7 @@ impl Assembly {
         }
     }
 
+    /// Moves the bytes that the builder has finished to `pending`. Once it is finished there is nothing left to move.
     fn collect(&mut self) {
         if let Some(builder) = &mut self.builder {
             for chunk in builder.take() {

@@ -164,7 +164,7 @@ impl Desk {
             Err(error) => Err(error),
         };
         if let Err(error) = &installed {
-            tracing::warn!(%error, "a snapshot of the catalogue did not succeed; it is tried again later");
+            tracing::warn!(%error, "a catalogue snapshot failed and will be retried");
         }
         installed.is_ok()
     }

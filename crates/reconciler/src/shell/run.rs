@@ -188,7 +188,7 @@ impl Runner {
                         break;
                     }
                     stop_at = Some(tokio::time::Instant::now() + self.stop_patience);
-                    tracing::warn!("objects under construction take too long to finish: they are given up");
+                    tracing::warn!("objects under construction are taking too long to finish: giving them up");
                     self.event(Event::StopNow);
                 }
             }

@@ -124,7 +124,8 @@ impl Upload {
         let Some(mut parts) = self.parts.take() else { return };
         self.meter.delete();
         if let Err(error) = limited(&self.key, parts.abort()).await {
-            tracing::warn!(%error, "parts of an object that was given up stay until the bucket's rule removes them");
+            tracing::warn!(%error, "cannot abort an upload: its parts stay, and take up space, until the bucket's \
+             rule for incomplete uploads removes them");
         }
     }
 }

@@ -146,7 +146,7 @@ impl Access {
             let why = refusal.text();
             tracing::warn!(target: "bindery::audit", %peer, %method, path, others, "admin request refused: {why}");
             if let Refusal::Unreadable(error) = &refusal {
-                tracing::error!(error, "cannot read the file of tokens of the admin port");
+                tracing::error!(error, "cannot read the token file of the admin port");
             }
         }
         Some(refusal.answer())

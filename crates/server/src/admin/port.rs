@@ -163,7 +163,7 @@ pub(super) async fn serve(
                 Err(error) => {
                     let log = if has_no_descriptor(&error) { shortages.admit(begun.elapsed().as_nanos() as u64) } else { Some(0) };
                     if let Some(others) = log {
-                        tracing::warn!(%error, others, "accept a connection of the admin port");
+                        tracing::warn!(%error, others, "cannot accept a connection on the admin port");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

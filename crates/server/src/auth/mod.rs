@@ -267,7 +267,8 @@ impl Auth {
             tracing::info!(users = users.len(), "clients log in with a name and a password (SASL)");
             if let Some(jaas) = jaas.as_ref().filter(|jaas| users::is_open_to_all(&jaas.file)) {
                 let file = jaas.file.display();
-                tracing::warn!(%file, "every user of this machine may use the JAAS file, and the passwords in it");
+                tracing::warn!(%file, "the JAAS file, with the passwords in it, is accessible to every user of this \
+                 machine");
             }
         }
         Ok(Auth {
@@ -441,10 +442,9 @@ impl Auth {
     /// Problems that an operator must know about.
     pub fn alarms(&self) -> Vec<String> {
         let state = self.state.lock();
-        let failed = state
-            .reload_failed
-            .as_ref()
-            .map(|why| format!("the files of users cannot be reloaded, the users known before stay: {why}"));
+        let failed = state.reload_failed.as_ref().map(|why| {
+            format!("cannot reload the user files, the users loaded earlier stay in effect: {why}")
+        });
         let empty = state.is_empty.then(|| {
             let file = self.config.users_shown();
             format!(
@@ -472,14 +472,15 @@ impl Auth {
                 if let Some((contents, mut users)) = changed {
                     let mut current = self.users.write();
                     users.keep(&current);
-                    tracing::info!(users = users.len(), "files of users reloaded");
+                    tracing::info!(users = users.len(), "user files reloaded");
                     if users.has_empty_file {
-                        tracing::error!("the file of users has no user: nobody of it may log in");
+                        tracing::error!("the user file has no users: nobody can log in through it");
                     }
                     for user in &users.twice {
                         tracing::warn!(
                             user,
-                            "in the JAAS file and in the file of users, which counts: remove one of them"
+                            "user is in both the JAAS file and the user file; the user file counts: remove one of \
+                             the two"
                         );
                     }
                     state.is_empty = users.has_empty_file;
@@ -494,9 +495,12 @@ impl Auth {
         };
         match &failed {
             Some(error) if state.reload_failed != failed => {
-                tracing::error!(error, "the files of users cannot be reloaded: the users known before stay");
+                tracing::error!(
+                    error,
+                    "cannot reload the user files: the users loaded earlier stay in effect"
+                );
             }
-            None if state.reload_failed.is_some() => tracing::info!("the files of users can be loaded again"),
+            None if state.reload_failed.is_some() => tracing::info!("the user files can be loaded again"),
             _ => {}
         }
         state.reload_failed = failed;

@@ -39,7 +39,11 @@ impl Opening<'_> {
         if identity.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
             && !self.config.allow_loopback
         {
-            tracing::warn!(host = identity.host, "only clients on this machine can reach a loopback address");
+            tracing::warn!(
+                host = identity.host,
+                "advertising a loopback address: only clients on this machine can \
+             reach it"
+            );
         }
         let layout = self.connect().await?;
         let instance_id = layout.instance_id().await?;
@@ -85,7 +89,8 @@ impl Opening<'_> {
             Err(error) if self.config.accept_journal_damage && error.is_journal_damage() => {
                 tracing::error!(
                     %error,
-                    "the journal is damaged, and the operator accepts it: every ledger that may have lost entries is in limbo"
+                    "the journal is damaged, and the operator accepted that: every ledger that may have lost entries \
+                     goes into limbo"
                 );
                 // Durable before anything of the journal is taken over: after that nothing shows the damage any more.
                 known = self.enter_limbo(&layout).await?;
@@ -99,21 +104,23 @@ impl Opening<'_> {
             opened => opened?,
         };
         if let Some(damage) = &machine.replayed.first_damage {
-            tracing::error!(places = machine.replayed.damaged_places, first = %damage, "damage was passed over");
+            tracing::error!(places = machine.replayed.damaged_places, first = %damage, "journal damage was skipped, \
+             as the operator accepted: records there are lost on this bookie, and ledgers that may have lost entries \
+             are in limbo");
         }
         tracing::info!(
             open_ms = (clock.monotonic_ns() - begun_ns) / 1_000_000,
             replayed_records = machine.replayed.records,
             replayed_bytes = machine.replayed.bytes,
             torn_tail = machine.replayed.torn_tail.is_some(),
-            "engine open"
+            "engine opened"
         );
         if let Some((order, version)) = cookies.stamp_later {
             let expected = self.dirs.expected_cookie(&identity.bookie_id, instance_id.as_deref());
             self.stamp(&expected, Some(order)).await?;
             layout.cookies().update(&identity.bookie_id, &expected, version).await?;
             cookies.in_metadata = Some(expected);
-            tracing::info!("drained journals taken away: cookie updated");
+            tracing::info!("drained journals removed: cookie updated");
         }
         let (id, cookie) = (identity.bookie_id.clone(), cookies.in_metadata);
         let membership = Membership::new(layout.clone(), id, instance_id.clone(), cookie);
@@ -168,7 +175,7 @@ impl Opening<'_> {
         let resume = match resume {
             Ok(Ok(resume)) => resume,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "read the former metadata session: opening a new one");
+                tracing::warn!(%error, "cannot read the saved metadata session, opening a new one");
                 None
             }
             Err(_) => None,
@@ -177,7 +184,7 @@ impl Opening<'_> {
             servers = uri.servers.join(","),
             root = uri.root,
             "connecting to the metadata store{}",
-            if resume.is_some() { ", to resume the session of before" } else { "" }
+            if resume.is_some() { ", to resume the previous session" } else { "" }
         );
         let options = ConnectOptions {
             session_timeout: self.config.session_timeout,
@@ -224,7 +231,8 @@ impl Opening<'_> {
                 self.enter_limbo(layout).await?;
                 self.stamp(&expected, Some(order)).await?;
                 tracing::error!(
-                    "directories were lost and come back empty: what may have been in them is answered as unknown"
+                    "directories were lost and replaced by empty ones: entries that may have been in them are \
+                     answered as unknown"
                 );
             }
             StartKind::Expansion { stamp: order } => {
@@ -295,12 +303,15 @@ pub(super) async fn replace_cover(
         match integrity::mark(layout, engine, bookie_id, up_to).await {
             Ok(0) => return Ok(()),
             Ok(ledgers) => {
-                tracing::warn!(ledgers, "in limbo: metadata says that they may have been here");
+                tracing::warn!(
+                    ledgers,
+                    "ledgers in limbo: metadata says that this bookie may have held them"
+                );
                 return Ok(());
             }
             Err(why) if attempt == COVER_ATTEMPTS => return Err(why),
             Err(why) => {
-                tracing::warn!(why, "looking for ledgers that name this bookie; it is tried again");
+                tracing::warn!(why, "cannot look up the ledgers that name this bookie, retrying");
                 tokio::time::sleep(COVER_PAUSE).await;
             }
         }

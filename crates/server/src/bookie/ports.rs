@@ -27,7 +27,8 @@ pub(super) fn log_socket(config: &BookieConfig, plan: &MemoryPlan, socket: &TcpL
     let granted = match options.apply(socket).and_then(|()| options.granted(socket)) {
         Ok(granted) => granted,
         Err(error) => {
-            tracing::warn!(%error, "the kernel refuses an option of sockets; connections are served without it");
+            tracing::warn!(%error, "cannot set a socket option: connections are served without it and the options \
+             after it");
             return;
         }
     };
@@ -38,7 +39,10 @@ pub(super) fn log_socket(config: &BookieConfig, plan: &MemoryPlan, socket: &TcpL
     ];
     for (key, wanted, granted, sysctl) in sides {
         if granted < wanted / 2 * 2 {
-            tracing::warn!("{key}={wanted}: the kernel grants {granted}; raise {sysctl} to {}", wanted / 2);
+            tracing::warn!(
+                "{key}={wanted}: the kernel grants only {granted}; raise {sysctl} to {}",
+                wanted / 2
+            );
         }
     }
 }

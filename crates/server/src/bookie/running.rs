@@ -42,8 +42,8 @@ impl Bookie {
                         gone_at = Some(Instant::now() + self.session_timeout);
                         tracing::warn!(
                             servers = self.metadata_servers,
-                            "lost the connection to the metadata store, reconnecting: adds and reads go on, and this bookie stays \
-                             registered for the session timeout of {:?}",
+                            "lost the connection to the metadata store, reconnecting: adds and reads continue, and \
+                             this bookie stays registered for the session timeout of {:?}",
                             self.session_timeout
                         );
                     }
@@ -66,7 +66,8 @@ impl Bookie {
                 () = tokio::time::sleep_until(gone_at.unwrap_or_else(Instant::now)), if gone_at.is_some() => {
                     gone_at = None;
                     self.on_unregistered();
-                    tracing::warn!("without the metadata store for a session's time: clients may not find this bookie");
+                    tracing::warn!("no connection to the metadata store for the whole session timeout: clients may \
+                     not find this bookie");
                 }
                 Ok(()) = mode.changed() => {
                     let mode = *mode.borrow_and_update();
@@ -166,11 +167,14 @@ impl Bookie {
             }
             for watch in file_watches {
                 if watch.await.is_err() {
-                    tracing::error!("a task that looks at files of TLS or of users panicked");
+                    tracing::error!("a task that watches TLS or user files panicked");
                 }
             }
             if metadata_checker.await.is_err() {
-                tracing::error!("the reader of metadata for adds panicked");
+                tracing::error!(
+                    "the task that reads ledger metadata for adds panicked, which is a bug: the stop \
+                 continues"
+                );
             }
             // It may be waiting for a disk that does not answer; it holds nothing that a stop needs.
             watch.abort();
@@ -199,16 +203,19 @@ impl Bookie {
             Ok(Err(StopError::Waits(why))) => {
                 tracing::warn!(
                     why,
-                    "stopped in order, but for what waits: it is in the journal, and the next start replays it"
+                    "stopped cleanly, except for unflushed data: it is in the journal, and the next start replays \
+                     it"
                 );
-                return Some(format!("{why}; what waits is in the journal, and the next start replays it"));
+                return Some(format!(
+                    "{why}; the unflushed data is in the journal, and the next start replays it"
+                ));
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("not everything ended within {stop_max:?}"),
         };
         tracing::error!(
             why = unclean,
-            "stopped uncleanly: acknowledged entries are safe, the next start replays"
+            "stopped uncleanly: acknowledged entries are safe; the next start replays the journal"
         );
         Some(unclean)
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(super) struct ReloadUsers(pub(super) Arc<Shared>);
 
 impl Reload for ReloadUsers {
-    const WHAT: &str = "the files of users";
+    const WHAT: &str = "the user files";
 
     fn reload(&self, is_last_try: bool) -> bool {
         let Some(auth) = &self.0.auth else { return false };

@@ -2,7 +2,7 @@
 //!
 //! # Data flow
 //! ```text
-//! reader ── adds ──► Engine::add_batch ──► completion thread ──► Completion (AddSink) ─┐
+//! reader ── adds ──► Engine::add_or_ask ─► completion thread ──► Completion (AddSink) ─┐
 //!    │ ──── fence, WRITE_LAC, FORCE ──► waiter on the completion thread ───────────────┼─► Outbox ─► socket
 //!    └ ──── reads ──► ReadQueue ──► sender ──► memory, or I/O pool ───────────────────┘
 //! ```
@@ -285,7 +285,7 @@ impl Connection {
         self.waits_for_credit.load(Ordering::Acquire) || self.reads.lock().is_awaited()
     }
 
-    /// True when it has so many reads in hand that it decodes more by turns ([`bulk`]).
+    /// True when it has so many reads in hand that it decodes more by turns ([`slice_turns`]).
     fn is_bulk(&self) -> bool {
         self.reads.lock().in_hand() >= slice_turns::DECODE_READS
     }
@@ -512,7 +512,7 @@ impl Connection {
         self.finish_reads(std::slice::from_ref(request));
     }
 
-    /// Reads are answered for good ([`read_queue`], invariant 1).
+    /// Reads are answered for good ([`ReadQueue`], invariant 1).
     fn finish_reads(&self, requests: &[ReadRequest]) {
         if self.closed.is_set() {
             return;

@@ -138,7 +138,7 @@ impl Guarded {
             Ok(held) => self.held = held,
             Err(error) => {
                 let dir = self.volume.reserve_dir.display();
-                tracing::warn!(%dir, %error, "cannot look at the reserve: it is taken for what it was");
+                tracing::warn!(%dir, %error, "cannot measure the reserve: assuming it is unchanged");
             }
         }
     }
@@ -230,9 +230,10 @@ impl DiskWatch {
                 && reserve.held(&*disk).is_ok_and(|held| held > 0)
             {
                 let dir = volume.reserve_dir.display();
-                tracing::warn!(%dir, free_mib = space.free >> 20, "nearly full: giving the reserve up for the start");
+                tracing::warn!(%dir, free_mib = space.free >> 20, "volume nearly full: giving up the reserve for the \
+                 start");
                 if let Err(error) = reserve.tend(&*disk, space, true, false) {
-                    tracing::warn!(%dir, %error, "cannot give the reserve up");
+                    tracing::warn!(%dir, %error, "cannot give up the reserve");
                 }
             }
             let mut guarded = Guarded { volume, reserve, held: 0 };
@@ -339,8 +340,8 @@ impl DiskWatch {
                 let left = status.recovery_reserve_bytes;
                 tracing::warn!(
                     left,
-                    "no room is kept for recoveries any more: ledgers of this bookie may not be closed until there is space; \
-                     delete ledgers or enlarge the volume"
+                    "the room kept for recoveries is used up: it may be impossible to close ledgers of this bookie \
+                     until there is space; delete ledgers or enlarge the volume"
                 );
                 is_told = true;
             }
@@ -398,16 +399,16 @@ impl Gauges {
                     Ok(step) => {
                         let said = match step {
                             reserve::Step::GiveUp => {
-                                "the reserve of this volume is given up, so that flushes and deletions find room"
+                                "gave up the reserve of this volume to make room for flushes and deletions"
                             }
                             reserve::Step::Refill | reserve::Step::Keep => {
-                                "the reserve of this volume is held again"
+                                "holding the reserve of this volume again"
                             }
                         };
                         tracing::info!(dir = %dir.display(), bytes = reserve.size(), "{said}");
                         space = self.disk.space(dir).ok();
                     }
-                    Err(error) => tracing::warn!(dir = %dir.display(), %error, "cannot tend the reserve"),
+                    Err(error) => tracing::warn!(dir = %dir.display(), %error, "cannot adjust the reserve"),
                 }
             }
             let is_full = volume.ledger_dirs.iter().any(|index| verdict.full[*index]);

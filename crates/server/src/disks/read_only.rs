@@ -119,19 +119,19 @@ impl ReadOnlyReasons {
         self.mode.send_if_modified(|now| std::mem::replace(now, mode) != mode);
         match (before.is_some(), &reason) {
             (false, Some(reason)) if cause == Cause::Stopping => {
-                tracing::info!(cause = cause.name(), reason, "read-only");
+                tracing::info!(cause = cause.name(), reason, "now read-only");
             }
-            (false, Some(reason)) => tracing::warn!(cause = cause.name(), reason, "read-only"),
+            (false, Some(reason)) => tracing::warn!(cause = cause.name(), reason, "now read-only"),
             (true, None) => {
                 let others: Vec<&str> = reasons.keys().map(|cause| cause.name()).collect();
                 // As loud as the beginning: a log that shows warnings only has to show the end, too.
                 if was_read_only && !is_read_only {
-                    tracing::warn!(cause = cause.name(), "writable again: that cause is over");
+                    tracing::warn!(cause = cause.name(), "writable again: this cause has cleared");
                 } else {
                     tracing::warn!(
                         cause = cause.name(),
                         others = others.join(","),
-                        "still read-only: that cause is over, others are not"
+                        "still read-only: this cause has cleared, others remain"
                     );
                 }
             }
@@ -142,7 +142,7 @@ impl ReadOnlyReasons {
     /// Whether writes of high priority pass while the bookie is read-only.
     pub fn set_high_priority(&self, takes: bool) {
         if self.takes_high_priority.swap(takes, Ordering::AcqRel) != takes {
-            tracing::info!(takes, "writes of high priority while read-only");
+            tracing::info!(takes, "changed whether high-priority writes are accepted while read-only");
         }
         self.engine.set_takes_high_priority(takes);
     }

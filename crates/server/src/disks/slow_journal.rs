@@ -26,9 +26,9 @@ pub const PARTS: usize = 6;
 /// When a journal is too slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlowLimits {
-    /// The 99th percentile may be so long (`journalSyncP99LimitMSec`); zero switches the check off.
+    /// The longest 99th percentile that is not slow (`journalSyncP99LimitMSec`); zero turns the check off.
     pub p99_max: Duration,
-    /// For how long it must be longer, or shorter again (`journalSyncP99WindowSec`).
+    /// For how long it must be longer, or shorter again, before that counts (`journalSyncP99WindowSec`).
     pub window: Duration,
 }
 
@@ -103,12 +103,13 @@ impl SlowJournalCore {
         self.reason()
     }
 
+    /// Why the bookie is to be read-only, for operators: names the first slow journal only.
     fn reason(&self) -> Option<String> {
         let index = self.journals.iter().position(|journal| journal.is_slow)?;
         Some(format!(
-            "the 99th percentile of syncs of journal {index} stayed above {:?} for {:?} (journalSyncP99LimitMSec): \
-             look at its disk; the bookie is writable again when they stay below for as long",
-            self.limits.p99_max, self.limits.window
+            "journal {index} is slow: for {:?} (journalSyncP99WindowSec) the 99th percentile of its group writes was never below \
+             {:?} (journalSyncP99LimitMSec) while it wrote: check its disk; this cause clears once they stay below it as long",
+            self.limits.window, self.limits.p99_max
         ))
     }
 }

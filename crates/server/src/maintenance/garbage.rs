@@ -274,7 +274,7 @@ impl GarbageCollector {
         let outcome = self.surplus.round(here, is_waived).await;
         match &outcome {
             Ok(removed) => self.desk.surplus_removed.add(*removed),
-            Err(why) => tracing::warn!(why, "the search for surplus ledgers stopped; it is tried again"),
+            Err(why) => tracing::warn!(why, "the search for surplus ledgers stopped and will be retried"),
         }
         self.desk.status.lock().surplus_doubt = outcome.err();
     }
@@ -292,14 +292,17 @@ impl GarbageCollector {
                 Ok(Some(in_limbo)) if stay.len() < LIMBO_LISTED_MAX => stay.push(in_limbo),
                 Ok(Some(_)) => {}
                 Err(why) => {
-                    tracing::warn!(why, "the look at ledgers in limbo stopped; it is tried again");
+                    tracing::warn!(why, "the check of ledgers in limbo stopped and will be retried");
                     doubt = Some(why);
                     break;
                 }
             }
         }
         if count > 0 {
-            tracing::warn!(ledgers = count, "in limbo: entries that may be missing are answered as unknown");
+            tracing::warn!(
+                ledgers = count,
+                "ledgers in limbo: entries that may be missing are answered as unknown"
+            );
         }
         *self.desk.limbo.lock() = stay;
         self.desk.limbo_count.store(count, Ordering::Relaxed);
@@ -356,16 +359,17 @@ impl GarbageCollector {
         let before = std::mem::replace(&mut self.logged, kind);
         match outcome {
             Ok(()) if removed > 0 => tracing::info!(removed, ledgers = here, "garbage collected"),
-            Ok(()) if before.is_some() => tracing::info!(ledgers = here, "garbage collection goes on"),
+            Ok(()) if before.is_some() => tracing::info!(ledgers = here, "garbage collection resumed"),
             Ok(()) => tracing::debug!(ledgers = here, "no garbage"),
             Err(doubt) if before == kind => {
                 tracing::debug!(%doubt, removed, "garbage collection is still stopped");
             }
             Err(doubt @ Doubt::Metadata(_)) => {
-                tracing::warn!(%doubt, removed, "garbage collection stopped; it is tried again");
+                tracing::warn!(%doubt, removed, "garbage collection stopped and will be retried");
             }
             Err(doubt) => {
-                tracing::error!(%doubt, removed, "garbage collection stopped: no ledger is removed before this ends");
+                tracing::error!(%doubt, removed, "garbage collection stopped: no ledger is removed until this is \
+                 resolved");
             }
         }
     }
@@ -478,7 +482,10 @@ impl GarbageCollector {
         match self.replace_mark().await {
             Ok(()) => self.marked = Some(of_here),
             Err(why) => {
-                tracing::warn!(why, "cannot mark the metadata store; it is tried after the next round")
+                tracing::warn!(
+                    why,
+                    "cannot leave a mark in the metadata store; retrying after the next round"
+                )
             }
         }
     }
@@ -556,7 +563,8 @@ impl GarbageCollector {
                 if self.engine.remove_unchanged(ledger, changes, waiter) {
                     answers.push(((ledger, changes), was_here, answer));
                 } else {
-                    tracing::info!(%ledger, "written to while it was examined: left for the next round");
+                    tracing::info!(%ledger, "ledger was written to while it was being examined: leaving it for the \
+                     next round");
                 }
             }
             for (ledger, was_here, answer) in answers {

@@ -222,7 +222,7 @@ pub async fn check(
     match compared.await.map_err(|error| error.to_string())? {
         Ok(Missing::Nothing) => {
             set_limbo(engine, ledger, false).await.map_err(|refusal| refusal.to_string())?;
-            tracing::info!(%ledger, "nothing is missing: out of limbo");
+            tracing::info!(%ledger, "nothing is missing: the ledger leaves limbo");
             Ok(None)
         }
         Ok(Missing::NotOurs) => stays("no ensemble names this bookie", None, 0),

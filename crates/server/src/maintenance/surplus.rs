@@ -158,7 +158,7 @@ impl Surplus {
         }
         match answer.await {
             Ok(Ok(())) => {
-                tracing::info!(%ledger, "surplus: closed, and other bookies have it; removed");
+                tracing::info!(%ledger, "removed a surplus ledger: it is closed, and other bookies have it");
                 Ok(true)
             }
             Ok(Err(refusal)) => Err(refusal.to_string()),

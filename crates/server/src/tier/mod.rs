@@ -304,7 +304,7 @@ impl Tier {
         match store::open(&config.url, &config.store) {
             Ok(store) => make(store),
             Err(error @ OpenError::Directory { .. }) => {
-                tracing::error!(%error, "the tier cannot be reached: it is tried again, and local entries are served");
+                tracing::error!(%error, "cannot reach the tier, retrying: local entries are served meanwhile");
                 tier.handle().spawn(open_later(config.url.clone(), config.store.clone(), make));
             }
             Err(error @ OpenError::Settings { .. }) => return Err(error.into()),
@@ -551,7 +551,7 @@ impl Tier {
         let mut lost = self.lost.lock();
         absent.into_iter().for_each(|ledger| lost.forget(ledger));
         if !lost.note(ledger, entry) {
-            tracing::warn!(%ledger, left_out, "too many ledgers have objects that are gone: this one is not remembered");
+            tracing::warn!(%ledger, left_out, "too many ledgers have missing objects: this one is not tracked");
         }
     }
 
@@ -575,7 +575,7 @@ async fn open_later(url: StoreUrl, options: StoreOptions, make: impl FnOnce(Stor
         let (url, options) = (url.clone(), options.clone());
         let opened = tokio::task::spawn_blocking(move || store::open(&url, &options)).await;
         if let Ok(Ok(store)) = opened {
-            tracing::info!("the tier can be reached now");
+            tracing::info!("the tier is now reachable");
             return make(store);
         }
     }

@@ -145,7 +145,7 @@ impl TrimTask {
             let stopped_because = match outcome {
                 Ok(()) => None,
                 Err(Stop::Round(why)) => {
-                    tracing::warn!(why, "trimming stopped; it is tried again");
+                    tracing::warn!(why, "trimming stopped and will be retried");
                     Some(why)
                 }
             };
@@ -196,7 +196,8 @@ impl TrimTask {
                     self.tier.desk.differences.add(1);
                     let (now_ns, now_ms) = (self.clock.monotonic_ns(), self.clock.wall_ms());
                     if self.trimmer.block(now_ns, now_ms, ledger, why.clone()) {
-                        tracing::error!(%ledger, why, "local copies stay: their copy in object storage is not good");
+                        tracing::error!(%ledger, why, "keeping local copies: their copy in object storage failed its \
+                         check");
                     }
                 }
             }
@@ -248,7 +249,7 @@ impl TrimTask {
             let extents = match block_in_place(|| engine.tier_extents(ledger, from, EXTENTS_PAGE)) {
                 Ok(extents) => extents,
                 Err(refusal) => {
-                    tracing::warn!(%ledger, %refusal, "cannot see where the ledger is in object storage");
+                    tracing::warn!(%ledger, %refusal, "cannot look up where the ledger is in object storage");
                     return Ok(Err(Left::Later(NOT_YET_PAUSE)));
                 }
             };
@@ -309,7 +310,8 @@ impl TrimTask {
                 Err(Stop::Round(error.to_string()))
             }
             Err(error) => {
-                tracing::warn!(%ledger, %error, "local copies stay for now");
+                tracing::warn!(%ledger, %error, "cannot check the copy in object storage: keeping local copies for \
+                 now");
                 Ok(Err(Left::Later(NOT_YET_PAUSE)))
             }
         }

@@ -253,7 +253,7 @@ impl Tls {
         let mut alarms: Vec<String> = Vec::new();
         if let Some(why) = &state.reload_failed {
             alarms.push(format!(
-                "TLS files cannot be reloaded, the certificates loaded before stay in use: {why}"
+                "cannot reload the TLS files, the certificates loaded earlier stay in use: {why}"
             ));
         }
         let now_s = now_ms / 1000;
@@ -294,7 +294,7 @@ impl Reload for Tls {
             Some(error) if state.reload_failed != failed => {
                 tracing::error!(
                     error,
-                    "TLS files cannot be reloaded: the certificates loaded before stay in use"
+                    "cannot reload the TLS files: the certificates loaded earlier stay in use"
                 );
             }
             None if state.reload_failed.is_some() => tracing::info!("TLS files can be loaded again"),

@@ -123,7 +123,7 @@ async fn refusals_are_audited_and_a_changed_file_takes_effect() {
     // A file that cannot be read is an alarm, and all clients stay connected.
     std::fs::write(dir.path().join("users"), "nonsense\n").unwrap();
     let state = async || bookie.get("/api/v1/bookie/state").await;
-    until("an alarm", async || state().await.contains("files of users cannot be reloaded")).await;
+    until("an alarm", async || state().await.contains("cannot reload the user files")).await;
     assert_eq!(bookie.metric("bindery_users_reload_failed").await, 1);
     exchange_v3(&mut connect(&bookie).await, "kept", "pw-kept").await.unwrap();
     assert!(

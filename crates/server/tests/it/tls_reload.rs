@@ -97,7 +97,7 @@ async fn files_are_replaced_without_a_request_that_fails() {
     std::fs::write(&files.key, "hello").unwrap();
     until(async || bookie.metric("bindery_tls_reload_failed").await == 1).await;
     let said = alarms(&bookie).await.to_string();
-    assert!(said.contains("cannot be reloaded") && said.contains("tlsKeyStore"), "{said}");
+    assert!(said.contains("cannot reload the TLS files") && said.contains("tlsKeyStore"), "{said}");
     let mut still = connect(&bookie, &as_second).await.unwrap();
     assert_eq!(add(&mut still, 3).await, ErrorCode::Ok);
     Files::write(dir.path(), &second.issue(Use::Bookie), &second.certificate);
@@ -212,7 +212,7 @@ async fn ten_reloads_under_load_are_not_noticed() {
             std::fs::write(&files.key, "hello").unwrap();
             until(async || bookie.metric("bindery_tls_reload_failed").await == 1).await;
             let alarms = bookie.json("/api/v1/bookie/state").await["alarms"].to_string();
-            assert!(alarms.contains("cannot be reloaded"), "{alarms}");
+            assert!(alarms.contains("cannot reload the TLS files"), "{alarms}");
             for worker in &workers {
                 worker.goes_on().await;
             }

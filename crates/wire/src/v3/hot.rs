@@ -280,7 +280,7 @@ pub fn put_read_response(
     out.put_slice(tail.bytes());
 }
 
-/// A small message under construction. The largest has 68 bytes.
+/// A small message under construction, on the stack. The largest takes 68 bytes; a longer one would be a bug and panics.
 struct Scratch {
     bytes: [u8; 72],
     used: usize,
@@ -299,6 +299,7 @@ impl Scratch {
         self.used
     }
 
+    /// Appends a protobuf varint: seven bits a byte, the lowest first, the top bit set on all but the last; at most 10 bytes.
     fn put_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.bytes[self.used] = value as u8 | 0x80;

@@ -410,7 +410,7 @@ impl Changes {
             self.members.on_marked(false);
             self.go_on(after, adds, out)
         } else {
-            tracing::warn!(ledger_id = %self.ledger, %error, "cannot look for a replacement");
+            tracing::warn!(ledger_id = %self.ledger, %error, "cannot look for a replacement bookie");
             self.placed_for_failed(&[], 0, &[], adds)
         }
     }
@@ -436,7 +436,7 @@ impl Changes {
             }
             AfterMark::Join { replacing, change } => {
                 tracing::info!(ledger_id = %self.ledger, positions = ?replacing.keys(),
-                    "written to a full ensemble again");
+                    "writing to a full ensemble again");
                 self.members.withdraw(replacing.keys(), &adds.window);
                 adds.window.begin_change_of(replacing);
                 self.write(Goal::Ensemble(change), adds);
@@ -472,7 +472,7 @@ impl Changes {
             // Core invariant 9.
             Err(error) if goal == Goal::Splits => {
                 tracing::warn!(ledger_id = %self.ledger, bookies = ?self.members.named(), %error,
-                    "entries are missing on these bookies where repair may not see it, until the ledger is closed");
+                    "entries are missing on these bookies, and repair may not notice until the ledger is closed");
                 self.known.settle();
                 self.mark(AfterMark::Nothing);
             }

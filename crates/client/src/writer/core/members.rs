@@ -182,7 +182,7 @@ impl Members {
     pub fn hold(&mut self, position: usize, error: BookieError, window: &AddWindow) {
         let bookie = &window.ensemble()[position];
         tracing::warn!(ledger_id = %self.ledger, bookie_id = %bookie, %error,
-            "no longer written to: the ledger goes on with its ack quorum, marked as under-replicated");
+            "no longer writing to this bookie: the ledger continues with its ack quorum, marked as under-replicated");
         self.lacking.insert(bookie.clone());
         self.withdrawn.push(bookie.clone());
         self.held.insert(position, error);

@@ -494,7 +494,7 @@ impl<'f> Frames<'_, 'f> {
                 ErrorCode::BadRequest
             })?;
         if cluster != tier.cluster() {
-            tracing::warn!(peer = %self.connection.peer, %cluster, "refused: a tierer of another cluster");
+            tracing::warn!(peer = %self.connection.peer, %cluster, "refused a tierer of another cluster");
             return Err(ErrorCode::BadRequest);
         }
         let place = tier.begin_reconcile().ok_or(ErrorCode::TooManyRequests)?;

@@ -298,8 +298,9 @@ fn log_too_large(connection: &Connection, request: &ReadRequest, bytes: usize, p
         pool = pool.name(),
         capacity = pool.capacity(),
         peer = %connection.peer(),
-        "a read takes more bytes than its pool has, and is answered with an I/O error: start this bookie with the \
-         nettyMaxFrameSizeBytes that the entry was written with; others of this connection are not logged"
+        "a read needs more bytes than its pool has, and is answered with an I/O error: restart this bookie with the \
+         nettyMaxFrameSizeBytes that the entry was written with; further such reads on this connection are not \
+         logged"
     );
 }
 
@@ -441,8 +442,8 @@ impl Sender {
         (has_more, sent)
     }
 
-    /// True when it is the turn of this connection's reads (slice_turns invariant 2). Bytes and slots that came are not kept
-    /// waiting.
+    /// Whether this connection may start reads now. It may when the pool granted it bytes or a disk granted it a slot, which must not
+    /// lie idle; otherwise with few reads in hand, or when its slice has come (slice_turns invariant 2). Queues for a slice if not.
     fn may_start(&mut self) -> bool {
         let held = self.connection.reads.lock().in_hand();
         let has_turn = |of_class: &ClassReads| {

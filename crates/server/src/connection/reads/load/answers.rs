@@ -125,7 +125,7 @@ pub(super) fn answer_info(shared: &Shared, connection: &Connection, request: &Re
             response::get_bookie_info(txn, ErrorCode::Ok, total, free)
         }
         Err(error) => {
-            tracing::warn!(%error, "read free disk space");
+            tracing::warn!(%error, "cannot read the free disk space");
             response::get_bookie_info(txn, ErrorCode::Io, None, None)
         }
     };

@@ -44,7 +44,11 @@ pub(super) fn run(shared: &Shared, connection: &Connection, granted: Granted) {
             let size = charged.saturating_mul(STEP).min(most);
             return retry_larger(connection, granted, size);
         }
-        tracing::warn!(ledger_id = ledger, "list of entries exceeds the frame limit or the memory for it");
+        tracing::warn!(
+            ledger_id = ledger,
+            "the list of entries exceeds the frame limit or its memory: answering \
+         with an I/O error"
+        );
         return answer_failure(shared, connection, &granted.give_up(connection), Refusal::Io);
     };
     let mut available = EntryAvailability::default();
@@ -53,7 +57,12 @@ pub(super) fn run(shared: &Shared, connection: &Connection, granted: Granted) {
     }
     let size = available.encoded_size_bytes();
     if !shared.limits.frame.admits_payload(size + HEAD_BYTES) {
-        tracing::warn!(ledger_id = ledger, runs = runs.len(), "list of entries exceeds the frame limit");
+        tracing::warn!(
+            ledger_id = ledger,
+            runs = runs.len(),
+            "the list of entries exceeds the frame limit: \
+         answering with an I/O error"
+        );
         return answer_failure(shared, connection, &granted.give_up(connection), Refusal::Io);
     }
     let message = response::get_list_of_entries(txn, ErrorCode::Ok, ledger, Some(available.encode()));

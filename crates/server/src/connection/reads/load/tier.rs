@@ -76,7 +76,8 @@ pub(super) fn park(
         if let Some(left_out) = shared.tier_log.lock().admit(shared.clock.monotonic_ns()) {
             tracing::error!(
                 ledger = %read.ledger(), entry = %read.entry(), left_out,
-                "the entry is in object storage alone, and this bookie has none: give it one with --tier URL"
+                "the entry exists only in object storage, and this bookie has none configured: set it with --tier \
+                 URL"
             );
         }
         return answer_without_entry(shared, connection, &request, Refusal::Tiered);
