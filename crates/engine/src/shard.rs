@@ -273,7 +273,7 @@ impl Shard {
 
     /// Whether the state of the bookie lets this add pass as any other: it has not failed, takes adds, and waits for nothing.
     pub(crate) fn is_open_to(&self, add: &Add<'_>, gate: &Gate<'_>) -> bool {
-        !self.is_failed && !self.refuses_adds && self.waits == Waits::No && gate.is_open_to(add)
+        !self.is_failed && !self.refuses_adds && self.waits == Waits::No && gate.admits(add)
     }
 
     /// Refuses adds that are not placed. Their answers leave with a cut, behind those of older ones (invariant 4).

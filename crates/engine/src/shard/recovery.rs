@@ -53,7 +53,8 @@ pub(crate) struct Gate<'a> {
 }
 
 impl Gate<'_> {
-    fn is_open_to(&self, add: &Add<'_>) -> bool {
+    /// Whether the bookie takes adds, or this one although it is read-only.
+    pub(super) fn admits(&self, add: &Add<'_>) -> bool {
         !self.is_read_only || (add.is_high_priority && self.takes_high_priority)
     }
 }
