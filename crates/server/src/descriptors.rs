@@ -31,7 +31,7 @@ pub struct TooFewDescriptors {
 /// What the limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowed {
-    /// Connections, at most those that were asked for.
+    /// Connections, at most the number asked for.
     pub connections: usize,
     /// Descriptors left for everything else, most of them for entry logs.
     pub files: u64,
