@@ -298,14 +298,18 @@ impl Journaling {
     fn begin_to_wait(&mut self) {
         if self.waits_from_ns.is_none() {
             self.waits_from_ns = Some(self.clock.monotonic_ns());
-            self.shared.journals()[self.index].counts.on_file_wait_begun();
+            let desk = &self.shared.journals()[self.index];
+            desk.waits_for_file.store(true, Ordering::Relaxed);
+            desk.counts.on_file_wait_begun();
         }
     }
 
     fn end_to_wait(&mut self) {
         if let Some(from) = self.waits_from_ns.take() {
             let waited = self.clock.monotonic_ns().saturating_sub(from);
-            self.shared.journals()[self.index].counts.on_file_wait_ended(waited);
+            let desk = &self.shared.journals()[self.index];
+            desk.waits_for_file.store(false, Ordering::Relaxed);
+            desk.counts.on_file_wait_ended(waited);
         }
     }
 

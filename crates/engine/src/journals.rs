@@ -24,6 +24,8 @@ pub(crate) struct JournalDesk {
     pub(crate) signal: Arc<Signal>,
     /// Somebody asked for a freeze of its shards.
     pub(crate) is_freeze_wanted: AtomicBool,
+    /// Its next group waits for a file, which the end of a flush gives.
+    pub(crate) waits_for_file: AtomicBool,
     /// Bytes and chunks in the active caches of its shards, as of its last cut.
     pub(crate) active_bytes: AtomicU64,
     pub(crate) active_chunks: AtomicU64,
@@ -37,6 +39,7 @@ impl JournalDesk {
         JournalDesk {
             signal: Arc::default(),
             is_freeze_wanted: AtomicBool::new(false),
+            waits_for_file: AtomicBool::new(false),
             active_bytes: AtomicU64::new(0),
             active_chunks: AtomicU64::new(0),
             written: Mutex::new(NO_MARK),

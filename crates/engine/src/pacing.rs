@@ -6,14 +6,16 @@
 //!
 //! # Data flow
 //! ```text
-//! Load (bytes active, frozen, written) -> FlushPace::wait -> the flush pauses before its next write
-//!                                     \-> Room::offer    -> bytes that the group forming next may take
+//! Load (bytes active, frozen, written; chunks) -> FlushPace::wait -> the flush pauses before its next write
+//!                                             \-> Room::offer    -> bytes that the group forming next may take
 //! ```
 //!
 //! # Invariants
 //! 1. A frozen set is written before the active one is frozen, as long as the disk can: at each moment the share that
 //!    is written is at least the share of the next set that has filled.
-//! 2. A flush is spread over `spread` at most, whatever the adds do; and it never pauses while the pool is half full.
+//! 2. A flush is spread over `spread` at most, whatever the adds do; and it never pauses while the pool is half full, while a
+//!    shard may find no chunk, or while a journal waits for a file. Only its end gives these back: a flush that paused for adds to come,
+//!    while they wait for it, would take its whole spread, and the bookie would stand still meanwhile.
 //! 3. The offer shrinks with the room that is left, from `group_bytes_max` to nothing, and each byte that the flush
 //!    writes gives a byte back at once, not at its end.
 //! 4. Only ordinary adds are held back, and only while a flush is under way, whose end opens the room again.
@@ -44,6 +46,9 @@ pub(crate) struct Load {
     pub(crate) frozen: u64,
     /// Of the frozen ones, written to an entry log already.
     pub(crate) written: u64,
+    /// Only the end of the flush gives adds what they need: fewer chunks are left for them than there are shards, or a journal waits for a
+    /// file.
+    pub(crate) blocks_adds: bool,
 }
 
 impl Load {
@@ -78,7 +83,7 @@ impl Room {
 
     /// True when a flush has no time to lose.
     fn is_scarce(&self, load: Load) -> bool {
-        load.unwritten() > (self.unwritten_max / 2).max(self.freeze_at / 4 * 5)
+        load.blocks_adds || load.unwritten() > (self.unwritten_max / 2).max(self.freeze_at / 4 * 5)
     }
 }
 
@@ -141,7 +146,7 @@ mod tests {
 
     impl Model {
         fn new(set: u64) -> Model {
-            let load = Load { active: 0, frozen: set, written: 0 };
+            let load = Load { frozen: set, ..Load::default() };
             let pace = FlushPace::begin(ROOM, set, 0, SPREAD);
             Model { now_ns: 0, load, total: set, pace, flushes_ns: Vec::new(), paused_ns: 0 }
         }
@@ -175,11 +180,11 @@ mod tests {
                 self.flushes_ns.push(self.now_ns - self.pace.begun_ns);
                 if self.load.active >= ROOM.freeze_at {
                     let total = self.load.active;
-                    self.load = Load { active: 0, frozen: total, written: 0 };
+                    self.load = Load { frozen: total, ..Load::default() };
                     self.pace = FlushPace::begin(ROOM, total, self.now_ns, SPREAD);
                     self.total = total;
                 } else {
-                    self.load = Load { active: self.load.active, frozen: 0, written: 0 };
+                    self.load = Load { active: self.load.active, ..Load::default() };
                 }
             }
             taken
@@ -210,7 +215,10 @@ mod tests {
         let took_ms = model.flushes_ns[0] / 1_000_000;
         assert!((900..=1_010).contains(&took_ms), "{took_ms} ms");
         let unpaced = FlushPace::begin(ROOM, 64 * MIB, 0, Duration::ZERO);
-        assert_eq!(unpaced.wait(1, Load { active: 0, frozen: 64 * MIB, written: 32 * MIB }), Duration::ZERO);
+        assert_eq!(
+            unpaced.wait(1, Load { frozen: 64 * MIB, written: 32 * MIB, ..Load::default() }),
+            Duration::ZERO
+        );
     }
 
     /// Invariant 3: adds that come faster than the disk writes are slowed to its rate, with no gap as long as a flush.
@@ -242,7 +250,8 @@ mod tests {
         fn waits_and_offers_are_bounded_and_monotonic(
             active in 0u64..400, frozen in 0u64..400, written in 0u64..400, elapsed_ms in 0u64..3_000,
         ) {
-            let load = Load { active: active * MIB, frozen: frozen * MIB, written: written.min(frozen) * MIB };
+            let (active, frozen, written) = (active * MIB, frozen * MIB, written.min(frozen) * MIB);
+            let load = Load { active, frozen, written, blocks_adds: false };
             let offer = ROOM.offer(load);
             prop_assert!(offer <= ROOM.group_bytes_max);
             prop_assert!(load.unwritten() + offer <= ROOM.unwritten_max.max(load.unwritten()));
@@ -255,6 +264,8 @@ mod tests {
             let pace = FlushPace::begin(ROOM, load.frozen, 0, SPREAD);
             let wait = pace.wait(elapsed_ms * 1_000_000, load);
             prop_assert!(wait <= PAUSE_MAX);
+            let lacking = Load { blocks_adds: true, ..load };
+            prop_assert_eq!(pace.wait(elapsed_ms * 1_000_000, lacking), Duration::ZERO);
             let is_late = load.written * (ROOM.freeze_at / 8 * 7) < load.active * load.frozen;
             if is_late || elapsed_ms >= 1_000 || offer < ROOM.group_bytes_max {
                 prop_assert_eq!(wait, Duration::ZERO);

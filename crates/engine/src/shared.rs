@@ -438,7 +438,10 @@ impl Shared {
 
     /// The load of the write caches now.
     pub(crate) fn load(&self) -> Load {
-        let mut load = Load { written: self.pacing.written.load(Ordering::Acquire), ..Load::default() };
+        let blocks_adds = self.pool.free(Lane::Normal) < self.shards.len()
+            || self.journals.iter().any(|journal| journal.waits_for_file.load(Ordering::Relaxed));
+        let written = self.pacing.written.load(Ordering::Acquire);
+        let mut load = Load { written, blocks_adds, ..Load::default() };
         for shard in &self.shards {
             let shard = shard.lock();
             load.active += shard.active_bytes();

@@ -596,3 +596,30 @@ fn explicit_lacs_leave_room(shards: usize, write_pool_bytes: u64) {
     }
     bookie.threads.stop().unwrap();
 }
+
+/// Pacing invariant 2: a flush that may take an hour does not pause for adds to come while they wait for what its end gives: a
+/// chunk of a small pool, of which another shard holds those that are left, or a file of a journal at its cap.
+#[test]
+fn a_flush_does_not_pause_for_adds_that_wait_for_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let paced = |name| EngineConfig {
+        flush_spread: Duration::from_secs(3600),
+        log_write_bytes: 16 << 10,
+        ..config(&dir.path().join(name), 1, 2)
+    };
+    let few_chunks = EngineConfig { write_pool_bytes: 8 * (256 << 10), ..paced("a") };
+    let few_files = EngineConfig { journal_bytes_max: 4 * (256 << 10), ..paced("b") };
+    for config in [few_chunks, few_files] {
+        let bookie = start(config);
+        let of_shard = |shard| {
+            let is_of_it = |ledger: &i64| bookie.engine.shard_of(LedgerId::new(*ledger).unwrap()) == shard;
+            (0..).find(is_of_it).unwrap()
+        };
+        for entry in 0..100 {
+            add(&bookie, of_shard(0), entry, 500);
+            add(&bookie, of_shard(1), entry, 60 << 10);
+            (0..2).for_each(|_| acknowledged(&bookie));
+        }
+        bookie.threads.stop().unwrap();
+    }
+}
