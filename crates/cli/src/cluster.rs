@@ -68,8 +68,8 @@ pub fn named_cluster(text: &str) -> Result<ClusterId, Failure> {
     text.parse().map_err(|error| Failure::usage(format!("--instance-id: {error}")))
 }
 
-/// Creates a cluster's metadata. With an INSTANCEID of its own choice, tiering is paused before anybody can begin: to a tierer
-/// the ledgers in the bucket would look deleted.
+/// Creates a cluster's metadata. With an INSTANCEID of the caller's choice it is created with tiering paused: to a tierer the ledgers in the
+/// bucket would look deleted.
 pub async fn create(
     uri: &MetadataUri,
     options: &ConnectOptions,
@@ -84,7 +84,8 @@ pub async fn create(
             instance_id[8..].copy_from_slice(&random.next_u64().to_be_bytes());
         }
     }
-    let outcome = bindery_metadata::init(uri, options.clone(), instance_id).await;
+    let why = format!("{PAUSE_REASON} has not run yet");
+    let outcome = bindery_metadata::init(uri, options.clone(), instance_id, named.map(|_| &*why)).await;
     let outcome = outcome.map_err(|error| match &error {
         InitError::Store(cause @ StoreError::Unreachable { .. }) => unreachable(&uri.to_string(), cause),
         InitError::Store(cause) => store_failure(cause, error.to_string()),
@@ -93,14 +94,19 @@ pub async fn create(
     if let Some(named) = named {
         let layout = bindery_metadata::connect(uri, options.clone()).await;
         let layout = layout.map_err(|error| open_failure(&uri.to_string(), &error))?;
-        let prepared = prepare_restore(&layout, named, outcome).await;
+        let prepared = prepare_restore(&layout, named, outcome, &why).await;
         close(&layout).await;
         prepared?;
     }
     Ok(outcome)
 }
 
-async fn prepare_restore(layout: &Layout, named: ClusterId, outcome: InitOutcome) -> Result<(), Failure> {
+async fn prepare_restore(
+    layout: &Layout,
+    named: ClusterId,
+    outcome: InitOutcome,
+    why: &str,
+) -> Result<(), Failure> {
     let failed = |error: StoreError| store_failure(&error, error.to_string());
     let found = layout.instance_id().await.map_err(failed)?.unwrap_or_default();
     if found.parse() != Ok(named) {
@@ -108,9 +114,9 @@ async fn prepare_restore(layout: &Layout, named: ClusterId, outcome: InitOutcome
             "there is a cluster with INSTANCEID {found:?} already, which stays what it is: choose another root or metadata store"
         )));
     }
-    // A cluster that was there is in use: its tierers go on.
-    if !matches!(outcome, InitOutcome::AlreadyInitialised | InitOutcome::Mended) {
-        layout.tier_pause().pause(&format!("{PAUSE_REASON} has not run yet")).await.map_err(failed)?;
+    // A cluster that was there is in use: its tierers go on. One that lacked nodes may be of a build that paused it afterwards.
+    if outcome == InitOutcome::Completed {
+        layout.tier_pause().pause(why).await.map_err(failed)?;
     }
     Ok(())
 }

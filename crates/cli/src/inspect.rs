@@ -252,10 +252,16 @@ fn ledger_in(
 
 /// The state table's record of a ledger. Opened only when no bookie has it: an open table belongs to one process.
 fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl Write) -> io::Result<()> {
-    let lock = dir.parent().map(|outer| disk.lock(&outer.join("LOCK")));
-    if !matches!(lock, Some(Ok(_))) {
-        return writeln!(out, "state of ledger {ledger}: not shown, a running bookie holds the directory");
-    }
+    let outer = dir.parent().unwrap_or(dir);
+    let _lock = match disk.lock(&outer.join("LOCK")) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            return writeln!(out, "state of ledger {ledger}: not shown, a running bookie holds the directory");
+        }
+        Err(error) => {
+            return writeln!(out, "state of ledger {ledger}: not shown, the directory cannot be locked: {error}");
+        }
+    };
     match StateTable::open(disk, dir) {
         Ok((table, recovered)) => match recovered.ledgers.iter().find(|record| record.ledger == ledger) {
             Some(record) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::paths::create_parents;
+use super::tier_pause;
 use super::{Layout, LedgerLayout};
 use crate::store::{CreateMode, MetadataStore, Op, StoreError};
 
@@ -231,13 +232,36 @@ pub async fn init_cluster(
     layout: LedgerLayout,
     instance_id: [u8; 16],
 ) -> Result<InitOutcome, InitError> {
-    let mut outcome = try_init_cluster(store, root, layout, instance_id).await;
+    init_with(store, root, layout, instance_id, None).await
+}
+
+/// As [`init_cluster`], with tiering paused for the reason `why` from the moment on at which the cluster is there: no process that stops
+/// half-way leaves one in which a tierer may begin. A cluster that was there before keeps its state.
+pub async fn init_paused_cluster(
+    store: &dyn MetadataStore,
+    root: &str,
+    layout: LedgerLayout,
+    instance_id: [u8; 16],
+    why: &str,
+) -> Result<InitOutcome, InitError> {
+    init_with(store, root, layout, instance_id, Some(why)).await
+}
+
+async fn init_with(
+    store: &dyn MetadataStore,
+    root: &str,
+    layout: LedgerLayout,
+    instance_id: [u8; 16],
+    paused: Option<&str>,
+) -> Result<InitOutcome, InitError> {
+    let mut outcome = try_init_cluster(store, root, layout, instance_id, paused).await;
     for _ in 1..INIT_ATTEMPTS_MAX {
         if outcome != Err(InitError::Store(StoreError::ConnectionLoss)) {
             return outcome;
         }
         // The last attempt may have created the cluster: all that is known is that it is complete.
-        outcome = try_init_cluster(store, root, layout, instance_id).await.map(|_| InitOutcome::Completed);
+        let again = try_init_cluster(store, root, layout, instance_id, paused).await;
+        outcome = again.map(|_| InitOutcome::Completed);
     }
     outcome
 }
@@ -247,6 +271,7 @@ async fn try_init_cluster(
     root: &str,
     layout: LedgerLayout,
     instance_id: [u8; 16],
+    paused: Option<&str>,
 ) -> Result<InitOutcome, InitError> {
     create_parents(store, root, "").await?;
     let node = |name: &str, data: Bytes| Op::Create {
@@ -254,12 +279,17 @@ async fn try_init_cluster(
         data,
         mode: CreateMode::Persistent,
     };
-    let ops = vec![
+    let mut ops = vec![
         node("", Bytes::new()),
         node("/available", Bytes::new()),
         node("/available/readonly", Bytes::new()),
         node("/INSTANCEID", uuid_text(instance_id).into()),
     ];
+    if let Some(why) = paused {
+        let (parent, _) = tier_pause::NODE.rsplit_once('/').expect("it is below another node");
+        ops.push(node(parent, Bytes::new()));
+        ops.push(node(tier_pause::NODE, Bytes::copy_from_slice(why.as_bytes())));
+    }
     let created = match store.multi(ops).await {
         Ok(()) => true,
         // Another process's cluster, or ours after a lost connection or an earlier crash: the stored nodes decide.
@@ -330,6 +360,7 @@ fn uuid_text(mut bytes: [u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::TierPause;
     use crate::memory::{Fault, MemoryCluster};
 
     const HIERARCHICAL: &[u8] = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1";
@@ -421,6 +452,31 @@ mod tests {
                 assert_eq!(store.get("/a/ledgers/LAYOUT").await.unwrap().data, HIERARCHICAL);
             }
         }
+    }
+
+    /// A process that is killed after any of its writes: with the cluster there is the pause.
+    #[tokio::test]
+    async fn a_paused_cluster_is_never_there_without_its_pause() {
+        let pause_of = |store: &Arc<dyn MetadataStore>| TierPause::new(store.clone(), "/a/ledgers");
+        let mut created = 0;
+        for writes in 0..6 {
+            let cluster = MemoryCluster::new();
+            let store = cluster.open();
+            store.inject_at(writes, Fault::LossAfterApply);
+            let _ = try_init_cluster(&store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16], Some("why")).await;
+            let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
+            let is_there = store.exists("/a/ledgers/INSTANCEID").await.unwrap().is_some();
+            assert_eq!(pause_of(&store).get().await.unwrap().is_some(), is_there, "killed after write {writes}");
+            created += u32::from(is_there);
+        }
+        assert!(created > 1 && created < 6, "{created}");
+        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
+        let init = || init_paused_cluster(&*store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16], "why");
+        assert_eq!(init().await, Ok(InitOutcome::Created));
+        assert_eq!(pause_of(&store).get().await, Ok(Some("why".to_owned())));
+        assert_eq!(pause_of(&store).resume().await, Ok(true));
+        assert_eq!(init().await, Ok(InitOutcome::AlreadyInitialised));
+        assert_eq!(pause_of(&store).get().await, Ok(None), "it keeps its state");
     }
 
     #[tokio::test]

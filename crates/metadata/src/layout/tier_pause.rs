@@ -9,7 +9,7 @@ use super::paths::create_parents;
 use crate::store::{CreateMode, MetadataStore, StoreError, Watch};
 
 /// Below the root.
-const NODE: &str = "/underreplication/bindery-tier-paused";
+pub(super) const NODE: &str = "/underreplication/bindery-tier-paused";
 
 /// The flag of a cluster.
 #[derive(Clone)]

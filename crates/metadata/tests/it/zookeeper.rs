@@ -89,7 +89,7 @@ async fn cluster(name: &str) -> MetadataUri {
     let options = ConnectOptions { session_timeout: SESSION_TIMEOUT, ..ConnectOptions::default() };
     let missing = bindery_metadata::connect(&uri, options.clone()).await.err();
     assert!(matches!(missing, Some(OpenError::NotInitialised { .. })), "{missing:?}");
-    let init = |id| bindery_metadata::init(&uri, options.clone(), id);
+    let init = |id| bindery_metadata::init(&uri, options.clone(), id, None);
     assert_eq!(init([7; 16]).await, Ok(InitOutcome::Created));
     assert_eq!(init([8; 16]).await, Ok(InitOutcome::AlreadyInitialised));
     uri
