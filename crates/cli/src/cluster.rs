@@ -1,4 +1,4 @@
-//! `bindery cluster`: metadata by hand.
+//! `bindery cluster`: a cluster's metadata, looked at and changed by hand.
 
 use crate::args::{ClusterCommand, CookieCommand, InitArgs, LogFormat, MetadataArgs};
 use crate::cluster_transfer::{self, open_failure, store_failure};
@@ -45,7 +45,7 @@ async fn open(args: &MetadataArgs) -> Result<Layout, Failure> {
 }
 
 async fn close(layout: &Layout) {
-    // The session would end by itself; an error in ending it changes nothing.
+    // The session would end by itself, so an error does not matter.
     let _ = layout.store().close().await;
 }
 
@@ -68,8 +68,8 @@ pub fn named_cluster(text: &str) -> Result<ClusterId, Failure> {
     text.parse().map_err(|error| Failure::usage(format!("--instance-id: {error}")))
 }
 
-/// Creates a cluster's metadata. With an INSTANCEID of its own choice, tiering is paused before anybody can begin: to a tierer
-/// the ledgers in the bucket would look deleted.
+/// Creates a cluster's metadata. With an INSTANCEID that is `named`, tiering is paused right afterwards: to a tierer the ledgers in
+/// the bucket would look deleted.
 pub async fn create(
     uri: &MetadataUri,
     options: &ConnectOptions,
@@ -108,7 +108,7 @@ async fn prepare_restore(layout: &Layout, named: ClusterId, outcome: InitOutcome
             "there is a cluster with INSTANCEID {found:?} already, which stays what it is: choose another root or metadata store"
         )));
     }
-    // A cluster that was there is in use: its tierers go on.
+    // A cluster that existed before is in use: its tierers go on.
     if !matches!(outcome, InitOutcome::AlreadyInitialised | InitOutcome::Mended) {
         layout.tier_pause().pause(&format!("{PAUSE_REASON} has not run yet")).await.map_err(failed)?;
     }
@@ -134,7 +134,7 @@ fn cookie_failure(error: &CookiesError) -> Failure {
     }
 }
 
-/// The beginning of bytes that are no cookie, for people.
+/// The beginning of bytes that are not a cookie, for messages.
 fn shown(bytes: &[u8]) -> String {
     const SHOWN_BYTES_MAX: usize = 200;
     let text = format!("{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]));
@@ -172,8 +172,10 @@ async fn delete(args: &MetadataArgs, id: &str, yes: bool) -> Result<(), Failure>
     result
 }
 
+/// Deletes the cookie of a bookie that is not registered, once the operator has agreed (`yes`: without being asked). The caller closes the
+/// session, whatever the outcome.
 async fn delete_in(layout: &Layout, id: &BookieId, yes: bool) -> Result<(), Failure> {
-    // As bytes: one that makes no sense has to go, too.
+    // Read as bytes: a cookie that makes no sense can be deleted, too.
     let stored = layout.cookies().raw(id).await.map_err(|error| cookie_failure(&error))?;
     let (version, bytes) = stored.ok_or_else(|| no_cookie(id))?;
     let registered = layout.registration().list().await;
