@@ -1,5 +1,5 @@
-//! As much of HTTP as it takes to ask an admin port: one request, one answer with a length or to the end of the connection. For `https://`
-//! the files of TLS are named by variables of the environment, as the token is.
+//! As much of HTTP as it takes to ask an admin port: one request, and one answer that ends with the connection. The files of TLS for
+//! `https://` and the token are given by environment variables.
 
 use crate::exit::{self, Failure};
 use crate::output;
@@ -18,9 +18,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// A bookie that takes longer does not answer.
+/// A process that takes longer counts as one that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// No answer is larger.
+/// No answer is larger: what exceeds it is not read.
 const ANSWER_SIZE_BYTES_MAX: u64 = 16 << 20;
 
 /// The environment variable with the token for changes from another machine.
@@ -65,7 +65,7 @@ impl Address {
 }
 
 impl Address {
-    /// Whether others than this machine may read what is sent: neither TLS nor a loopback address.
+    /// Whether others on the network can read what is sent: there is neither TLS nor a loopback address.
     fn is_open_to_listeners(&self) -> bool {
         let host = self.host_and_port.rsplit_once(':').map_or("", |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -82,7 +82,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The words of errors about one part of a process.
+/// The words for errors about one part of an admin port.
 #[derive(Debug, Clone, Copy)]
 pub struct Words {
     /// The command that asks.
@@ -97,7 +97,8 @@ pub struct Words {
     pub starting: &'static str,
 }
 
-/// The body of the answer to a request: GET, PUT and so on.
+/// Sends a request without a body and returns the body of the answer. Any `method` but GET carries the token that the environment gives.
+/// Fails when the port cannot be reached or does not answer within [`PATIENCE`], and for every status other than 200.
 pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> Result<Vec<u8>, Failure> {
     let authorization = match method {
         // No GET needs a token, and over plain HTTP it is sent as seldom as possible.
@@ -188,7 +189,7 @@ async fn talk(
     Ok(answer)
 }
 
-/// The header that has the token.
+/// The header line with the token; empty without one. A token with characters that a header cannot have is an error of usage.
 fn authorization(token: Option<OsString>) -> Result<String, Failure> {
     let Some(token) = token.filter(|token| !token.is_empty()) else { return Ok(String::new()) };
     match token.into_string() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// A value, and the line on which its key stands, from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// The text behind the separator.
+    /// The text after the separator.
     pub text: String,
     /// The line.
     pub line: usize,
@@ -14,13 +14,13 @@ pub struct Value {
 /// Keys and values of a properties file; the last of equal keys counts.
 ///
 /// Comments start with `#` or `!`, a key ends at `=`, `:` or a blank, a backslash at the end of a line joins the next.
-/// As Commons Configuration does for BookKeeper, blanks around keys and values go. Escapes other than `\\`, `\:`, `\=`
-/// and joined lines stand as they are.
+/// Blanks around keys and values are dropped, as Commons Configuration does for BookKeeper. Escapes in values other than
+/// `\\`, `\:`, `\=` and joined lines stay as they are.
 pub fn parse(text: &str) -> BTreeMap<String, Value> {
     entries(text).into_iter().collect()
 }
 
-/// Keys that stand more than once, with their first and their last line.
+/// Keys that occur more than once, with their first and their last line.
 pub fn repeated(text: &str) -> Vec<(String, usize, usize)> {
     let mut lines: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for (key, value) in entries(text) {
@@ -55,11 +55,12 @@ fn entries(text: &str) -> Vec<(String, Value)> {
     found
 }
 
-/// An odd number of backslashes at the end.
+/// Whether the next line continues this one: it ends in an odd number of backslashes.
 fn ends_in_joint(line: &str) -> bool {
     line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
 }
 
+/// Resolves the escapes that are known in a value: `\:`, `\=` and `\\`.
 fn unescape(value: &str) -> String {
     value.replace("\\:", ":").replace("\\=", "=").replace("\\\\", "\\")
 }

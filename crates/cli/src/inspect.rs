@@ -1,4 +1,5 @@
-//! `bindery inspect`: raw files in words, without a server. Reads only.
+//! `bindery inspect`: raw files in words, without a server. Only reads, except that it opens the state table of a ledger directory as a
+//! bookie does ([`state_of`]).
 
 use crate::args::InspectCommand;
 use crate::bucket::{self, open_store};
@@ -42,6 +43,7 @@ fn finished(written: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
+/// Prints the header and the groups of a journal file, then where and why they end: a damaged group is an end, not a failure.
 fn journal(disk: &Arc<dyn Disk>, file: &Path, out: &mut impl Write) -> Result<(), Failure> {
     let mut written = Ok(());
     let walked = bindery_journal::inspect::walk(disk, file, |item| {
@@ -92,7 +94,7 @@ fn journal_item(item: &Item<'_>, out: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// Of a record about entries in object storage: which update it is, and which entries it is about.
+/// For a record about entries in object storage, which update it is and which entries it is about; empty for any other.
 fn reconciled(record: &Record<'_>) -> String {
     let Some((stamp, extents)) = record.reconciled() else { return String::new() };
     let ends = extents.first().zip(extents.last()).map(|(first, last)| (first.first, last.last));
@@ -164,7 +166,7 @@ fn object_of<E: std::error::Error + 'static>(
     });
     finished(written)?;
     let verified = verified.map_err(|error| match error {
-        // The extents that were printed are sound, the rest is not.
+        // The extents that were printed are sound; nothing is known of the rest.
         VerifyError::Object(error) => {
             Failure::with_code(DAMAGED, format!("{name}: {error} ({entries} entries before it are sound)"))
         }
@@ -221,7 +223,7 @@ fn ledger_in(
     ledger: LedgerId,
     out: &mut impl Write,
 ) -> Result<(), Failure> {
-    // As configured, or the inner directory itself.
+    // The directory as it is configured, or the inner one itself.
     let current = dir.join("current");
     let (dir, files) = match disk.list(&current) {
         Ok(files) => (current, files),
@@ -250,7 +252,8 @@ fn ledger_in(
     if damaged.is_empty() { Ok(()) } else { Err(Failure::new(damaged.join(exit::BETWEEN_FAULTS))) }
 }
 
-/// The state table's record of a ledger. Opened only when no bookie has it: an open table belongs to one process.
+/// Prints the state table's record of a ledger. The table belongs to one process, so it is opened only with the directory's lock, whose
+/// file is made if it is missing. Opening it is not without effect: a commit that a crash left without its seal is sealed.
 fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl Write) -> io::Result<()> {
     let outer = dir.parent().unwrap_or(dir);
     let _lock = match disk.lock(&outer.join("LOCK")) {
@@ -280,7 +283,7 @@ fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl W
     }
 }
 
-/// The state table's record of a ledger's entries in object storage. Other directories may have more of it.
+/// Prints the state table's record of a ledger's entries in object storage. Other directories of the bookie may have more of it.
 fn tier_of(view: &TierView, ledger: LedgerId, tier: &TierRecord, out: &mut impl Write) -> io::Result<()> {
     const ROWS_READ: usize = 1024;
     writeln!(

@@ -22,13 +22,13 @@ use crate::tier_support::Supports;
 use crate::transport::Transport;
 use crate::write_counts::WriteCounts;
 
-/// Of a client.
+/// See the module.
 pub(crate) struct Shared {
     pub layout: Layout,
     /// Opened by the builder, so closed with the client.
     pub is_session_ours: bool,
     pub transport: Arc<dyn Transport>,
-    /// The same bookies, for reads that nobody is to notice.
+    /// The same bookies, for reads in the background, which must not slow down others.
     pub background: Arc<dyn Transport>,
     /// The same as `transport`, when it is the network.
     pub bookies: Option<Arc<Bookies>>,
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub placement: Counted,
     pub survey: Survey,
     pub health: Arc<NodeHealth>,
-    /// Asks bookies that are not well, as long as it is there.
+    /// Probes bookies that are not healthy, until it is dropped.
     pub _prober: Prober,
     /// Reads that were answered by another replica.
     pub stragglers: Stragglers,
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub add_budget: ByteBudget,
     /// Entries read and not yet taken.
     pub read_budget: ByteBudget,
-    /// How far bookies are behind.
+    /// Bytes that each bookie holds up, which tell which replicas are slow.
     pub slow: SlowReplicas,
     pub writes: Arc<WriteCounts>,
     /// Bytes that writers keep for bookies that lack them.
@@ -62,8 +62,8 @@ impl Shared {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Sends a request to the metadata store, again and again within `metadata_patience` while it fails for a reason that
-    /// may pass. The request must be one that may be repeated when the outcome is unknown.
+    /// Sends a request to the metadata store, and repeats it within `metadata_patience` while it fails for a reason that may
+    /// pass. It must be safe to repeat after an unknown outcome.
     pub async fn patiently<T, E, F>(
         &self,
         is_transient: impl Fn(&E) -> bool,
@@ -81,7 +81,7 @@ impl Shared {
         }
     }
 
-    /// A ledger's metadata, patiently.
+    /// A ledger's metadata, read [patiently](Self::patiently).
     pub async fn stored(&self, id: LedgerId) -> Result<StoredLedger, LedgerError> {
         let ledgers = self.layout.ledgers();
         self.patiently(LedgerError::is_transient, || ledgers.get(id)).await
@@ -93,7 +93,9 @@ impl Shared {
         self.patiently(LedgerError::is_transient, || ledgers.get_latest(id)).await
     }
 
-    /// The bookies that take writes now, and where they and `members` stand.
+    /// The bookies that are registered now and what placement knows of them: locations, also those of `members`, the ensemble that is to
+    /// be changed (empty for a new one), weights, and which to avoid. Tells the health of bookies who is registered. One try: fails if
+    /// the metadata store does not list the bookies.
     pub async fn candidates(&self, members: &[BookieId]) -> Result<Candidates, StoreError> {
         let registered = self.layout.registration().list().await?;
         self.health.refresh(&registered.iter().map(|bookie| bookie.bookie_id.clone()).collect());
@@ -109,7 +111,8 @@ impl Shared {
         Ok(candidates)
     }
 
-    /// Ends the metadata session, and with it every handle.
+    /// Closes the client, and with it every handle: waits a while for ledgers that are being claimed, then closes the connections to
+    /// bookies, and the metadata session if the client opened it.
     pub async fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.claims.ended().await;
@@ -124,7 +127,7 @@ impl Shared {
     }
 }
 
-/// The ledger's secret, when the password is its own. A ledger of metadata version 1 has none to compare with.
+/// The ledger's secret, if this is its password. Metadata of version 1 has no password to compare with, so any is taken.
 pub(crate) fn check_password(metadata: &LedgerMetadata, password: &[u8]) -> Option<LedgerSecret> {
     match &metadata.secret {
         Some(secret) if secret.master_key() == MasterKey::from_password(password) => Some(secret.clone()),

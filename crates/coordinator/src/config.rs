@@ -1,4 +1,4 @@
-//! What can be set.
+//! The settings of a coordinator.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,22 +21,22 @@ pub struct CoordinatorConfig {
     pub connections_max: usize,
     /// Replies a connection may be owed; reading it stops there until the client takes some.
     pub replies_max: usize,
-    /// Bytes a connection may be owed before reading it stops. Replies are as large as they are: one may exceed it.
+    /// Bytes of replies a connection may be owed before reading it stops. A single reply may exceed it.
     pub replies_bytes_max: usize,
     /// Bytes of replies and notifications at which a client that does not take them is disconnected.
     pub outbox_bytes_max: usize,
-    /// Bytes of replies and notifications to all clients together. Beyond it the one that is owed most is disconnected.
+    /// Bytes of replies and notifications to all clients together. Beyond it the client that is owed most is disconnected.
     pub outboxes_bytes_max: usize,
     /// Bytes of requests that wait to become durable, over all connections; reading stops there.
     pub pending_bytes_max: usize,
     /// Bytes of the tree in memory (paths, values, 256 per node). Creations beyond it get "quota exceeded" (-125).
     pub tree_bytes_max: usize,
-    /// Watches over all connections. Beyond it the one that has most is closed.
+    /// Watches over all connections. Beyond it the connection with the most is closed.
     pub watches_max: usize,
-    /// Bytes of the paths watched, over all connections. Beyond it the one that has most is closed.
+    /// Bytes of the paths watched, over all connections. Beyond it the connection with the most is closed.
     pub watched_bytes_max: usize,
-    /// Sessions at a time, with those whose clients are gone and whose time is not up; a connection that asks for one
-    /// more is closed.
+    /// Sessions at a time, including those whose clients are gone but which have not expired; a connection that asks for
+    /// one more is closed.
     pub sessions_max: usize,
     /// How often to look for empty containers (`znode.container.checkIntervalMs`, 1 min).
     pub container_check_interval: Duration,
@@ -68,7 +68,8 @@ impl CoordinatorConfig {
         }
     }
 
-    /// Shortest and longest session timeout, in ms.
+    /// The shortest and the longest session timeout to grant, in ms. Both are at least 1 and fit the protocol's signed 32 bits, and
+    /// the longest is never below the shortest.
     pub(crate) fn session_timeouts_ms(&self) -> (u32, u32) {
         let ms = |time: Duration| {
             u32::try_from(time.as_millis()).unwrap_or(i32::MAX as u32).clamp(1, i32::MAX as u32)

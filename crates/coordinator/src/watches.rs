@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A standard watch fires once and is gone; a persistent one stays until removed or its connection ends.
-//! 2. One change of one node tells a connection once, however many of its watches it meets.
+//! 2. One change of one node notifies a connection once, however many of its watches it triggers.
 //! 3. Watches belong to a connection, not to a session: a client sets them again after it reconnected.
 //!
 //! # Limits     the caller bounds [`Watches::len`] and [`Watches::path_bytes`]
@@ -12,7 +12,7 @@ use crate::wire::{EventKind, WatchTarget};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Names a connection for as long as the process runs.
+/// Identifies a connection for as long as the process runs; later connections have higher numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ConnectionId(pub(crate) u64);
 
@@ -109,7 +109,7 @@ impl Table {
         self.set(path, connection, self.modes(path, connection).with(mode));
     }
 
-    /// True when there was one.
+    /// True if there was one.
     fn remove(&mut self, path: &str, connection: ConnectionId, mode: Modes) -> bool {
         let before = self.modes(path, connection);
         self.set(path, connection, before.without(mode));
@@ -122,7 +122,7 @@ impl Table {
         }
     }
 
-    /// Whom a change of the node tells; takes the standard watches off (watches invariant 1).
+    /// The connections to notify of a change of the node; removes its standard watches (watches invariant 1).
     fn fire(&mut self, path: &str) -> BTreeSet<ConnectionId> {
         let told: Vec<(ConnectionId, Modes)> =
             self.paths.get(path).into_iter().flatten().map(|(id, modes)| (*id, *modes)).collect();
@@ -178,7 +178,7 @@ impl Watches {
         self.children.add(path, connection, Modes::PERSISTENT);
     }
 
-    /// Watches the node and all below, until removed. Child changes are told as creations and deletions only.
+    /// Watches the node and everything below it, until removed. Changes of children are reported as creations and deletions only.
     pub(crate) fn add_recursive(&mut self, path: &str, connection: ConnectionId) {
         self.data.add(path, connection, Modes::RECURSIVE);
     }
@@ -208,8 +208,8 @@ impl Watches {
         self.children.remove(path, connection, children) || from_data
     }
 
-    /// The connection with most watches, or with most bytes of paths, and what it has of that; of equals the youngest. Looks
-    /// at every watch for the latter.
+    /// The connection with the most watches, or with the most bytes of watched paths, and how many it has; of several with as many,
+    /// the newest. `None` without watches. Goes through all watches if it is asked for bytes.
     pub(crate) fn heaviest(&self, by: Weight) -> Option<(ConnectionId, usize)> {
         let mut weights: HashMap<ConnectionId, usize> = HashMap::new();
         for (connection, paths) in self.data.connections.iter().chain(&self.children.connections) {
@@ -227,7 +227,7 @@ impl Watches {
         self.children.forget(connection);
     }
 
-    /// Whom an event tells (watches invariant 2).
+    /// The connections to notify of an event (watches invariant 2).
     pub(crate) fn fire(&mut self, event: &Event) -> BTreeSet<ConnectionId> {
         match event.kind {
             EventKind::Created | EventKind::DataChanged => self.data.fire(&event.path),

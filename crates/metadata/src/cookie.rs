@@ -136,7 +136,7 @@ impl Cookie {
     fn parse_text_format(text: &str) -> Result<Cookie, CookieError> {
         let fields = text::parse(text.as_bytes())?;
         let get = |name: &'static str| -> Result<Option<String>, TextError> {
-            // As protobuf: the last of a repeated scalar counts. As Java: an empty optional counts as absent.
+            // As in protobuf, the last of a repeated scalar counts; as in Java, an empty optional field counts as absent.
             match fields.iter().rev().find(|field| field.name == name) {
                 Some(field) => Ok(Some(field.string()?)),
                 None => Ok(None),
@@ -153,13 +153,14 @@ impl Cookie {
         })
     }
 
+    /// The index directories, encoded: the ledger directories unless index directories are configured separately.
     fn index_or_ledger_dirs(&self) -> &str {
         self.index_dirs.as_deref().unwrap_or(&self.ledger_dirs)
     }
 
-    /// The first thing in which `found` differs from what this, the expected cookie, says. With `expansion` the
-    /// expected ledger and index directories may be more than the found ones, and journals more or fewer at the end of
-    /// the list: a journal is known by its place in it.
+    /// The first difference between `found` and this, the expected cookie. With `expansion` the expected cookie may have
+    /// more ledger and index directories than the one found, and either may have more journals at the end of its list: a
+    /// journal is known by its place in it.
     fn mismatch(&self, found: &Cookie, expansion: bool) -> Option<Mismatch> {
         let same_dirs = |expected: &str, found: &str| {
             if !expansion {
@@ -188,7 +189,7 @@ impl Cookie {
         }
     }
 
-    /// The same journals; with `expansion` one list may go on behind the end of the other.
+    /// Whether the journals are the same; with `expansion` one list may be longer than the other.
     fn has_journals_of(&self, found: &Cookie, expansion: bool) -> bool {
         let mut both = self.journals().zip(found.journals());
         self.journal_dirs == found.journal_dirs || (expansion && both.all(|(ours, theirs)| ours == theirs))
@@ -198,12 +199,13 @@ impl Cookie {
         self.journal_dirs.split(',')
     }
 
-    /// The journal directories that `found` names behind the end of this one's list.
+    /// The journal directories that `found` lists beyond the end of this cookie's list.
     fn journals_behind(&self, found: &Cookie) -> Vec<String> {
         found.journals().skip(self.journals().count()).map(String::from).collect()
     }
 
-    /// Java leaves the journal directories out, so that a wiped journal passes as a new directory.
+    /// Whether this cookie names the directory. Java leaves out the journal directories, so that a wiped journal passes
+    /// as a new directory.
     fn knows(&self, dir: &str) -> bool {
         decode_dirs(&self.ledger_dirs).contains(&dir)
             || decode_dirs(self.index_or_ledger_dirs()).contains(&dir)
@@ -255,8 +257,8 @@ pub enum StartKind {
         /// Every configured directory.
         stamp: Vec<String>,
     },
-    /// Although directories were lost, because an operator said so: as [`StartKind::Expansion`], and the bookie must not
-    /// deny anything that it may have held.
+    /// Despite lost directories, because an operator accepts the loss: as [`StartKind::Expansion`], and the bookie must
+    /// not deny having anything that it may have held.
     Lost {
         /// Every directory, the empty ones first.
         stamp: Vec<String>,
@@ -318,7 +320,7 @@ pub enum CookieProblem {
         /// The directories without a cookie.
         directories: Vec<String>,
     },
-    /// Directories come and journals go in one start.
+    /// Directories are to be added and journals removed in one start.
     #[error(
         "directories {} are to be added to bookie {bookie_id}, and journal directories {} are to go: change one of the \
          two, start once, then the other",
@@ -330,7 +332,7 @@ pub enum CookieProblem {
         bookie_id: String,
         /// The new directories.
         directories: Vec<String>,
-        /// The journal directories that are configured no more.
+        /// The journal directories that are no longer configured.
         former: Vec<String>,
     },
     /// An expansion was requested, but a new directory has contents.

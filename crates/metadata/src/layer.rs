@@ -1,5 +1,5 @@
-//! A [`MetadataStore`] over another one: every call that a layer does not take for itself is passed on. For wrappers that slow
-//! a few calls down, or make them fail.
+//! A [`MetadataStore`] wrapped around another one: calls that the layer does not override are forwarded. For wrappers that delay a
+//! few calls, or make them fail.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::store::{
     CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreFuture, Version, Watch,
 };
 
-/// Passes the calls of a [`MetadataStore`] on to the one beneath; an implementation is a [`MetadataStore`].
+/// Forwards every call to the store beneath unless it is overridden. Every implementation is a [`MetadataStore`].
 #[expect(missing_docs, reason = "`MetadataStore` documents each call")]
 pub trait StoreLayer: Send + Sync + 'static {
-    /// The store that has what this one has not.
+    /// The wrapped store, to which calls are forwarded.
     fn beneath(&self) -> &dyn MetadataStore;
     fn get(&self, path: &str) -> StoreFuture<'_, Node> {
         self.beneath().get(path)

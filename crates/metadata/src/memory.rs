@@ -44,7 +44,7 @@ struct Client {
     state: watch::Sender<SessionState>,
     /// A fault and how many writes pass before it.
     fault: Mutex<Option<(usize, Fault)>>,
-    /// A change that another client makes in between, and how many reads pass before it.
+    /// A change that another client makes just before a read of this one, and how many reads come before that.
     interleaved: Mutex<Option<(usize, Change)>>,
     is_hanging: AtomicBool,
 }
@@ -80,7 +80,7 @@ impl MemoryCluster {
         self.open_session(None)
     }
 
-    /// A client that takes up the session of `credentials` if it still lives, as a restarted process does.
+    /// A client that resumes the session of `credentials`, as a restarted process does; it gets a new one if that has ended.
     pub fn resume(&self, credentials: &SessionCredentials) -> MemoryStore {
         self.open_session(Some(credentials.id))
     }
@@ -103,14 +103,14 @@ impl MemoryCluster {
         MemoryStore { cluster: self.clone(), client, receiver }
     }
 
-    /// Sets the counter of a node's next sequential child, to get at its end without counting up to it.
+    /// Sets the counter of a node's next sequential child, to reach its end without counting up to it.
     pub fn set_sequence(&self, path: &str, next: u32) {
         if let Some(entry) = self.tree.lock().nodes.get_mut(path) {
             entry.sequence = next;
         }
     }
 
-    /// Ends a session on the server's side while its client is away: that one finds out when it reconnects.
+    /// Ends a session on the server's side while its client is disconnected: the client finds out when it reconnects.
     pub fn expire_quietly(&self, id: SessionId) {
         self.tree.lock().end_session(id);
     }
@@ -142,17 +142,17 @@ impl MemoryStore {
         self.inject_at(0, fault);
     }
 
-    /// Injects a fault into the write after `writes` more.
+    /// Injects a fault into the write that follows the next `writes` ones.
     pub fn inject_at(&self, writes: usize, fault: Fault) {
         *self.client.fault.lock() = Some((writes, fault));
     }
 
-    /// Has `change`, which others make, happen just before the read after `reads` more of this client.
+    /// Makes `change`, on behalf of another client, happen just before the read that follows this client's next `reads` ones.
     pub fn interleave(&self, reads: usize, change: impl FnOnce() + Send + 'static) {
         *self.client.interleaved.lock() = Some((reads, Box::new(change)));
     }
 
-    /// From now on no `get` of this client is answered: a request to servers that are away waits for long.
+    /// From now on no `get` of this client is answered, as when the servers are unreachable for a long time.
     pub fn hang(&self) {
         self.client.is_hanging.store(true, Ordering::Relaxed);
     }
@@ -409,7 +409,7 @@ impl Tree {
         fire(self.child_watches.remove(parent_of(path)).unwrap_or_default(), WatchEvent::ChildrenChanged);
     }
 
-    /// All or nothing: checks against a copy of the tree's shape, then applies.
+    /// All or nothing: tries the operations on a copy of the nodes before it applies them.
     fn transact(&mut self, ops: &[Op], session: SessionId) -> Result<(), StoreError> {
         let mut trial = Tree { now_ms: self.now_ms, ..Tree::default() };
         for (path, entry) in &self.nodes {

@@ -1,7 +1,7 @@
-//! The entries of one extent of a committed object, one block after the other, for those that move them to another object.
+//! The entries of one extent of a committed object, one block after the other, for moving them to another object.
 //!
 //! # Invariants
-//! 1. An entry is given only when its block has the checksum that the footer says, and the entry has its own ids and the length and
+//! 1. An entry is returned only if its block has the checksum that the footer says, and the entry has its own ids and the length and
 //!    checksum that the extent's table says. The table has the checksum that the footer says.
 //!
 //! # Limits     the extent's table, and one block
@@ -27,7 +27,7 @@ pub struct ExtentEntries {
     object: ObjectRef,
     extent: Arc<Extent>,
     table: Option<Arc<[TableEntry]>>,
-    /// The next block, and the entries before it.
+    /// The number of the next block, and how many entries come before it.
     block: usize,
     before: usize,
 }
@@ -48,7 +48,7 @@ impl ExtentEntries {
         self.extent.blocks.get(self.block).map_or(0, |block| table + u64::from(block.stored_size_bytes))
     }
 
-    /// The next block; `None` behind the last one. Cancelled, it gives the same block again.
+    /// The next block; `None` after the last one. A call that is cancelled loses nothing: the next one returns the same block.
     ///
     /// # Errors
     /// When the store does not answer, or the object is damaged. The same block comes again with the next call.
@@ -88,7 +88,8 @@ impl ExtentEntries {
     }
 }
 
-/// On a thread that may take its time: checksums and decompression of a block.
+/// Does work that takes a while, checksums and decompression, on a thread that may block, so that it holds up no task of the runtime. A
+/// panic of the work is passed on.
 async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,
@@ -96,7 +97,7 @@ async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T 
     }
 }
 
-/// Invariant 1.
+/// Decodes block `at` and checks its entries (invariant 1). `table` begins with the item of the block's first entry.
 fn decode(
     extent: &Extent,
     at: usize,

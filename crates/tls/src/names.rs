@@ -1,4 +1,4 @@
-//! Names of TLS versions and ciphers as `bk_server.conf` has them: those of the JDK, which are IANA's, and OpenSSL's.
+//! Names of TLS versions and cipher suites as `bk_server.conf` spells them: the JDK's names, which are IANA's, and OpenSSL's.
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::{CipherSuite, SupportedProtocolVersion, version};
@@ -13,7 +13,7 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// Not a version that is spoken here.
+/// A version that this build does not speak.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not spoken here: give TLSv1.2, TLSv1.3 or both")]
 pub struct UnknownVersion(String);
@@ -31,7 +31,7 @@ impl FromStr for TlsVersion {
 }
 
 impl TlsVersion {
-    /// The library's name for it.
+    /// The same version in rustls.
     pub fn supported(self) -> &'static SupportedProtocolVersion {
         match self {
             TlsVersion::V1_2 => &version::TLS12,
@@ -40,16 +40,16 @@ impl TlsVersion {
     }
 }
 
-/// A cipher that is used here.
+/// A cipher suite that this build supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CipherName(CipherSuite);
 
-/// Not a cipher that is used here.
+/// A cipher suite that this build does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not used here")]
 pub struct UnknownCipher(String);
 
-/// IANA's name, OpenSSL's, and what they mean.
+/// IANA's name, OpenSSL's name, and the suite in rustls.
 const NAMES: [(&str, &str, CipherSuite); 9] = [
     ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384", CipherSuite::TLS13_AES_256_GCM_SHA384),
     ("TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256", CipherSuite::TLS13_AES_128_GCM_SHA256),
@@ -91,12 +91,12 @@ const NAMES: [(&str, &str, CipherSuite); 9] = [
 ];
 
 impl CipherName {
-    /// IANA's names of all ciphers that are used here.
+    /// IANA's names of all supported cipher suites.
     pub fn all() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|(iana, _, _)| *iana)
     }
 
-    /// The library's name for it.
+    /// The same suite in rustls.
     pub fn suite(self) -> CipherSuite {
         self.0
     }
@@ -111,7 +111,7 @@ impl FromStr for CipherName {
     }
 }
 
-/// The library's names for these versions; all versions that it speaks when there are none.
+/// The configured versions in rustls; without any, all that are supported, 1.3 first.
 pub fn versions(named: &[TlsVersion]) -> Vec<&'static SupportedProtocolVersion> {
     match named.is_empty() {
         true => vec![TlsVersion::V1_3.supported(), TlsVersion::V1_2.supported()],
@@ -119,7 +119,8 @@ pub fn versions(named: &[TlsVersion]) -> Vec<&'static SupportedProtocolVersion> 
     }
 }
 
-/// The library's implementation of ciphers, reduced to these unless there are none, in its own order.
+/// The ring provider of rustls, with only the configured cipher suites if any are configured. They keep the provider's order of
+/// preference, not that of `named`.
 pub fn provider(named: &[CipherName]) -> CryptoProvider {
     let mut provider = ring::default_provider();
     if !named.is_empty() {

@@ -20,7 +20,7 @@ pub struct Counters {
     bookie_written_mb: f64,
 }
 
-/// Resources used between two moments. Fields of bookies are there when their processes were named.
+/// Resources used between two moments. The fields of bookies are there only if their processes were named.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Used {
     pub client_cpu_s: f64,
@@ -49,11 +49,12 @@ impl Watched {
         Ok(Watched { bookies: bookies.to_vec() })
     }
 
+    /// A figure summed over the bookies. One whose figure cannot be read counts as 0.
     fn sum(&self, of: impl Fn(&str) -> Option<f64>) -> f64 {
         self.bookies.iter().filter_map(|pid| of(&pid.to_string())).sum()
     }
 
-    /// Memory of the bookies now.
+    /// Resident memory of the bookies now.
     pub fn rss_mib(&self) -> f64 {
         self.sum(|pid| field(pid, "status", "VmRSS:").map(|kib| kib / 1024.0))
     }
@@ -84,7 +85,7 @@ impl Watched {
     }
 }
 
-/// User and system time of all threads.
+/// User and system time of all threads of a process, in seconds.
 fn cpu_s(pid: &str) -> Option<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything.
@@ -94,7 +95,8 @@ fn cpu_s(pid: &str) -> Option<f64> {
     Some((user + system) / TICKS_PER_SECOND)
 }
 
-/// The number of a line that begins with `name`.
+/// The number after `name` in `/proc/PID/FILE`, in the kernel's unit: kB in `status`, bytes in `io`. `None` if the file cannot be read
+/// (`io` of another user's process, for example) or has no such line.
 fn field(pid: &str, file: &str, name: &str) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -56,7 +56,7 @@ pub fn why_unread(error: &ReadError) -> &'static str {
     }
 }
 
-/// Result of `bench add`, field by field that of `load add`, and `client_cpu_us_per_add`.
+/// Result of `bench add`: the fields of the Java driver's `load add`, and `client_cpu_us_per_add`.
 #[derive(Debug, Serialize)]
 pub struct AddReport {
     pub load: &'static str,
@@ -89,7 +89,7 @@ pub struct AddReport {
 }
 
 impl AddReport {
-    /// Prints it; fails when adds failed, after printing.
+    /// Prints the report; then fails if adds failed, so that the exit code says so.
     pub fn print(&self, is_json: bool) -> Result<(), Failure> {
         let text = if is_json { json(self)? } else { self.text() };
         output::write_all(text.as_bytes())?;
@@ -135,7 +135,7 @@ impl AddReport {
     }
 }
 
-/// Result of `bench read`: a phase inside what surrounds it, like that of `load read`.
+/// Result of `bench read`: the measured phase, inside the parameters of the run, like that of the Java driver's `load read`.
 #[derive(Debug, Serialize)]
 pub struct ReadReport {
     pub load: &'static str,
@@ -183,7 +183,7 @@ pub struct ReadPhase {
 }
 
 impl ReadReport {
-    /// Prints it; fails when reads failed, after printing.
+    /// Prints the report; then fails if reads failed, so that the exit code says so.
     pub fn print(&self, is_json: bool) -> Result<(), Failure> {
         let text = if is_json { json(self)? } else { self.text() };
         output::write_all(text.as_bytes())?;

@@ -1,4 +1,4 @@
-//! Where the cluster's metadata is.
+//! The keys that say where the cluster's metadata is, and how connections to it are protected.
 
 use super::{Key, View, applied, millis, nothing, ours};
 use bindery_metadata::{SaslLogin, TlsOptions};
@@ -10,6 +10,7 @@ const STORED_LAYOUT: &str =
     "the layout is the one that the cluster was initialised with, or that metadataServiceUri names";
 const CLASSES: &str = "it names a Java class, and the drivers here are built in";
 
+/// A TLS setting in force, as `shown` prints it; empty without TLS.
 fn tls(view: &View<'_>, shown: impl FnOnce(&TlsOptions) -> String) -> String {
     view.config.metadata_security.tls.as_ref().map_or_else(String::new, shown)
 }
@@ -18,6 +19,7 @@ fn sasl<'a>(view: &View<'a>) -> Option<&'a SaslLogin> {
     view.config.metadata_security.sasl.as_ref()
 }
 
+/// What is printed instead of a password; empty if none is given, or it is in a file.
 fn hidden(store: Option<&StoreFile>) -> String {
     match store.and_then(|store| store.password.as_ref()) {
         Some(PasswordSource::Given(_)) => "...".to_owned(),

@@ -1,8 +1,8 @@
 //! The table of keys: every key of BookKeeper's `bk_server.conf` and of Pulsar's `bookkeeper.conf`, and our own.
 //!
 //! `config check`, `config show`, `config explain`, the warnings of `bindery bookie` and docs/reference/configuration.md are
-//! made from it. It is compared with what the settings take (`settings::tests`) and with the keys of BookKeeper's sources
-//! ([`tests`]), so that neither of them can go on without it.
+//! made from it. Tests compare it with what the settings take (`settings::tests`) and with the keys of BookKeeper's sources
+//! ([`tests`]), so that it cannot fall out of step with either.
 
 mod identity;
 mod java_storage;
@@ -27,11 +27,11 @@ use std::time::Duration;
 pub enum Status {
     /// It does what it does in BookKeeper.
     Applied,
-    /// It does what its owner wants of it by other means: how.
+    /// Its purpose is achieved by other means: how.
     Translated(&'static str),
     /// There is nothing for it to do: why.
     NoMeaning(&'static str),
-    /// Values that ask for something which is not there stop the start: why, and what to do instead.
+    /// A value that asks for something that does not exist here prevents the start: why, and what to do instead.
     Refused(&'static str),
     /// BookKeeper does not have it.
     Ours,
@@ -59,7 +59,7 @@ pub struct View<'a> {
     pub metadata: Option<&'a MetadataUri>,
     /// Object storage, and whether this process moves ledgers there.
     pub tier: Option<&'a (TierSettings, bool)>,
-    /// As it was written, for what the settings do not keep.
+    /// The settings as they were written, for what the config does not keep.
     pub given: Option<&'a BTreeMap<String, Given>>,
 }
 
@@ -83,7 +83,7 @@ pub struct Flag {
 /// One row.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// Its name; a name that ends in `*` stands for all keys that begin so.
+    /// Its name; one that ends in `*` stands for all keys that begin with the rest.
     pub name: &'static str,
     /// How we treat it.
     pub status: Status,
@@ -97,7 +97,7 @@ pub struct Key {
     pub flag: Option<Flag>,
     /// Its value in force, as it would stand in a file.
     pub shown: Option<fn(&View<'_>) -> String>,
-    /// Whether a value asks for something that is not here: for `Refused` a fault, for `NoMeaning` a warning.
+    /// Whether a value asks for something that does not exist here: for `Refused` a fault, for `NoMeaning` a warning.
     pub asks: Option<fn(&str) -> bool>,
     /// Its value is not to be printed.
     pub is_secret: bool,
@@ -219,7 +219,7 @@ pub fn all() -> impl Iterator<Item = &'static Key> {
     PARTS.iter().flat_map(|part| part.keys)
 }
 
-/// The row of a key.
+/// The row of a key: the one with this very name, or else that of a family (`*`) to which it belongs.
 pub fn find(name: &str) -> Option<&'static Key> {
     let family = |key: &&Key| key.name.strip_suffix('*').is_some_and(|start| name.starts_with(start));
     all().find(|key| key.name == name).or_else(|| all().find(family))
@@ -230,7 +230,7 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     let wanted = name.to_ascii_lowercase();
     let distances = all().filter(|key| !key.name.ends_with('*')).map(|key| {
         let there = key.name.to_ascii_lowercase();
-        // Half a name is a better hint than a few wrong letters are.
+        // A name that begins as another one does is a better hint than a few wrong letters are.
         let is_part = wanted.len() > 5 && (there.starts_with(&wanted) || wanted.starts_with(&there));
         (if is_part { 1 } else { distance(&wanted, &there) }, key.name)
     });
@@ -238,7 +238,7 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     (distance <= 2.max(wanted.len() / 4)).then_some(name)
 }
 
-/// Letters to insert, remove or exchange until one is the other; neighbours that changed places count once.
+/// The edit distance: letters to insert, remove or replace; neighbours that changed places count once.
 fn distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     let mut before: Vec<usize> = Vec::new();

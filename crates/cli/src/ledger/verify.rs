@@ -29,7 +29,7 @@ struct Sum {
     entries: u64,
     copies: u64,
     damaged: u64,
-    /// Nothing but bookies that could not be asked.
+    /// Ledgers with no other fault than bookies that could not be asked.
     unreachable: u64,
     /// Exit codes of those that could not be verified.
     failed: Vec<u8>,
@@ -69,6 +69,8 @@ pub async fn run(client: Client, args: LedgerVerifyArgs) -> Result<(), Failure> 
 }
 
 impl Sum {
+    /// The outcome of the command: a failure with the exit code for damage, else the one for bookies that could not be asked, else that of
+    /// the first ledger that could not be looked at.
     fn verdict(&self) -> Result<(), Failure> {
         let not_looked_at = match self.failed.len() {
             0 => String::new(),
@@ -131,7 +133,7 @@ async fn verify(
     }
 }
 
-/// Looks at one ledger; its state, and what was found. Nothing when it was deleted since it was listed.
+/// Verifies one ledger; returns its state and what was found, or nothing if it was deleted after it was listed.
 async fn look(
     client: &Client,
     id: LedgerId,
@@ -150,7 +152,7 @@ async fn look(
     let first = args.first.unwrap_or(EntryId::FIRST);
     let mut look = reader.verify(first, args.last).await.map_err(|error| read_failure(&error))?;
     let total = look.report().last.map_or(0, |last| (last.get() - first.get()) as u64 + 1);
-    // Its end comes before the report, so it stands beside no data.
+    // It ends before the report is printed, so the two never mix.
     let mut progress = Progress::start(Unit::Entries, Some(total), false);
     while look.step().await.map_err(|error| read_failure(&error))? {
         progress.set(look.report().entries);
@@ -328,7 +330,7 @@ fn advice(report: &VerifyReport) -> Vec<String> {
     lines
 }
 
-/// How the copies that these bookies should have come back, as far as that is possible.
+/// How to restore the copies that these bookies should have, as far as that is possible.
 fn repair(id: LedgerId, at_fault: &[&str], lost: u64, is_closed: bool) -> String {
     let copying = format!(
         "bindery ledger read {id} --delimiter length | bindery ledger append NEW --length-delimited, into a ledger made with bindery \

@@ -7,27 +7,27 @@ use std::fmt::Write as _;
 pub struct Column {
     /// Its head.
     pub head: &'static str,
-    /// At least so wide, so that it stays where it is from one look to the next.
+    /// At least this wide, so that it does not move from one look to the next.
     pub width: usize,
-    /// The column with the highest number goes first; one with 0 stays.
+    /// The column with the highest number is left out first, one with 0 never.
     pub rank: u8,
-    /// Words stand at the left of it, numbers at the right.
+    /// Words are aligned to the left, numbers to the right.
     pub is_text: bool,
 }
 
 impl Column {
-    /// Of numbers.
+    /// A column of numbers.
     pub const fn number(head: &'static str, width: usize, rank: u8) -> Column {
         Column { head, width, rank, is_text: false }
     }
 
-    /// Of words.
+    /// A column of words.
     pub const fn text(head: &'static str, width: usize, rank: u8) -> Column {
         Column { head, width, rank, is_text: true }
     }
 }
 
-/// The lines of a table, the heads first. Of the last column, if it is of words, only those that fit are shown.
+/// The lines of a table, the heads first. If the last column is of words, only as many of them are shown as fit.
 pub fn table(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
     let widest = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let last = columns.iter().rposition(|column| column.is_text).filter(|at| at + 1 == columns.len());
@@ -71,7 +71,7 @@ pub fn table(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
     lines
 }
 
-/// As many parts, from the first one on, as fit.
+/// The first parts, as many as fit; at least one.
 pub fn parts(parts: &[String], between: &str, width: Option<usize>) -> String {
     let mut line = String::new();
     for part in parts {
@@ -86,7 +86,7 @@ pub fn parts(parts: &[String], between: &str, width: Option<usize>) -> String {
     line
 }
 
-/// As many words as fit, and a sign that there are more.
+/// The first words of a text, as many as fit, and an ellipsis if there are more. `width` is in characters; `None` is no limit.
 pub fn words(text: &str, width: Option<usize>) -> String {
     let Some(width) = width.filter(|width| text.chars().count() > *width) else { return text.to_owned() };
     let mut shown = String::new();

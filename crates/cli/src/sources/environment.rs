@@ -1,11 +1,11 @@
 //! Settings in the environment, the way the official images apply them.
 //!
 //! Both images run a script over the configuration file before they start the bookie. BookKeeper's takes `BK_key` and
-//! `ZK_key`, for keys that the file has, as a comment too. Pulsar's takes `key` for such keys, and `PULSAR_PREFIX_key` for
+//! `ZK_key`, for keys that are in the file, even in a comment. Pulsar's takes `key` for such keys, and `PULSAR_PREFIX_key` for
 //! any. Here the table of keys stands in for the keys in the file's comments.
 //!
-//! Some settings are system properties of the Java process, not keys: those among the options in `BOOKIE_EXTRA_OPTS` and its like
-//! count as the keys that have their meaning here. A key that is given, in the file or in a variable, wins over a property.
+//! Some settings are system properties of the Java process, not keys. Those given among the options in `BOOKIE_EXTRA_OPTS` and the like
+//! count as the keys that mean the same here. A key that is given, in the file or in a variable, wins over a property.
 //!
 //! This is opt-in (`--config-env`): other programs also set names like `BK_PORT`, and a shell in which some are set
 //! must not move a bookie's data.
@@ -35,7 +35,7 @@ pub struct Variable {
     pub value: String,
 }
 
-/// Java's system properties, and the keys that have their meaning here.
+/// System properties of Java, and the keys that have the same meaning here.
 const PROPERTIES: [(&str, &str); 13] = [
     ("zookeeper.client.secure", "zkTlsEnable"),
     ("zookeeper.ssl.trustStore.location", "zkTlsTrustStore"),
@@ -52,11 +52,11 @@ const PROPERTIES: [(&str, &str); 13] = [
     ("java.security.auth.login.config", "jaasFile"),
 ];
 
-/// Names of BookKeeper's image that are no keys of the bookie.
+/// Names that BookKeeper's image uses and that are not keys of the bookie.
 const OF_IMAGE: [&str; 1] = ["dlogRootPath"];
 
-/// The variables that give keys a value, the later ones winning, and names that look as if they should. `is_given`: whether the file
-/// has a value for the key.
+/// The variables that give keys a value, of which later ones win, and the names of variables that look as if they should.
+/// `is_given` says whether the file has a value for a key.
 pub fn select(
     naming: Naming,
     mut variables: Vec<(String, String)>,
@@ -78,7 +78,7 @@ pub fn select(
                 if is_given(key) {
                     continue;
                 }
-                // As Java takes the last.
+                // The last one wins, as in Java.
                 found.retain(|former: &Variable| former.key != key);
                 found.push(variable(key, name, value));
             }
@@ -114,10 +114,10 @@ pub fn select(
     (found, strange)
 }
 
-/// Variables with options of the Java process, of either image, the later ones winning.
+/// Variables with options of the Java process, of either image; later ones win.
 pub(crate) const OPTIONS: [&str; 4] = ["OPTS", "BOOKIE_OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
 
-/// The key that stands for the system property that this option sets, with its value.
+/// The key and the value for an option `-DPROPERTY=VALUE`; `None` for other options, and for properties that no key stands for.
 fn key_of_property(option: &str) -> Option<(&'static str, &str)> {
     let (property, value) = option.strip_prefix("-D")?.split_once('=')?;
     let (_, key) = PROPERTIES.iter().find(|(known, _)| *known == property)?;

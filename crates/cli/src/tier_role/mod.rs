@@ -39,14 +39,15 @@ pub struct TierSettings {
 }
 
 impl TierSettings {
-    /// For a process that has bookies to stop, too.
+    /// The settings for a process that also runs bookies: when it stops, objects under construction get less time, since the bookies have
+    /// to stop as well.
     pub fn beside_bookies(mut self) -> TierSettings {
         self.config.stop_patience = BESIDE_BOOKIES_PATIENCE;
         self
     }
 }
 
-/// An object has a block at least, and fits what stores take in one piece.
+/// The bounds of an object's size: at least a block, and at most what stores accept in one piece.
 const OBJECT_BYTES: (u64, u64) = (5 << 20, 4 << 30);
 
 /// Puts a URL and flags together. Every fault names its option.
@@ -121,7 +122,7 @@ impl Started {
 
 /// Why it did not start, and whether the same start may succeed later.
 pub struct NotStarted {
-    /// For the shell.
+    /// The failure to report, with its exit code.
     pub failure: Failure,
     /// Whether it passes without action by an operator.
     pub is_transient: bool,
@@ -162,10 +163,11 @@ async fn start(
     }
 }
 
-/// The client with which it reads from bookies and tells them.
+/// The client with which the tierer reads from bookies and tells them what is in the tier. Faults of its TLS and secrets are not
+/// transient: somebody has to mend them.
 async fn connect(settings: &TierSettings, layout: &Layout) -> Result<Client, NotStarted> {
     let builder = Client::builder().layout(layout.clone());
-    // Files that somebody has to mend.
+    // Faults of files, which somebody has to mend.
     let secured = settings.security.apply(builder).await;
     let secured = secured.map_err(|why| NotStarted { failure: Failure::usage(why), is_transient: false })?;
     secured.connect().await.map_err(|error| NotStarted {
@@ -193,11 +195,11 @@ fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {
 
 /// How long objects under construction may take when a process with bookies ends.
 const BESIDE_BOOKIES_PATIENCE: Duration = Duration::from_secs(5);
-/// How long such a process waits for all of the tierer.
+/// How long such a process waits for the whole tierer to end.
 const STOP_MAX: Duration = Duration::from_secs(15);
 /// How long a request waits for a tierer that is starting; commands wait longer for an answer.
 const START_WAIT_MAX: Duration = Duration::from_secs(3);
-/// Between two attempts of a process that also has other work.
+/// The first and the longest pause between two attempts to start, in a process that also has other work.
 const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 /// A tierer in this process.
@@ -208,7 +210,7 @@ pub struct TierRole {
 }
 
 impl TierRole {
-    /// To be run on the cluster of that metadata.
+    /// A tierer for the cluster of that metadata, yet to be run.
     pub fn new(settings: TierSettings, metadata: MetadataUri, security: Security) -> TierRole {
         TierRole { admin: Arc::new(TierAdmin::default()), settings, metadata: (metadata, security) }
     }
@@ -291,7 +293,7 @@ impl RunningRole {
     }
 }
 
-/// How the tierer of this process stands.
+/// The state of this process's tierer.
 #[derive(Default)]
 enum Standing {
     #[default]
@@ -316,7 +318,7 @@ impl TierAdmin {
     async fn started(&self) -> Result<TiererHandle, String> {
         let mut standing = self.standing.subscribe();
         let started = standing.wait_for(|standing| !matches!(standing, Standing::Starts));
-        // The sender is our own; after the time it is said that it is starting.
+        // The sender is our own, so it is there. When the time is over, the answer is that the tierer is starting.
         let _ = tokio::time::timeout(START_WAIT_MAX, started).await;
         self.handle()
     }

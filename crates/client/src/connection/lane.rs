@@ -1,14 +1,14 @@
-//! One way to one bookie: requests are queued here by callers and carried by the lane's task (`task`).
+//! A lane to one bookie: callers queue requests here, and the lane's task (`task`) carries them.
 //!
 //! A lane outlives its connections. Callers never see whether there is one: they append, and the task answers.
 //!
 //! # Invariants
 //! 1. What is in `outgoing`, or was taken from it, has its request in `pending`; both change under one lock.
 //! 2. The task is woken only when it waits for requests: while it writes, more are gathered, and leave together.
-//! 3. Nothing more is sent while the bookie owes [`ADDS_UNANSWERED_MAX`] answers to adds. Reads do not wait behind adds for
-//!    that: while so many adds are here they are not taken (`is_crowded`), and go another way.
-//! 4. Once the task is gone (`is_gone`) nobody answers: that is after the drop of the last owner or the end of the
-//!    runtime, when nobody listens.
+//! 3. Nothing more is sent while the bookie owes [`ADDS_UNANSWERED_MAX`] answers to adds. Reads do not wait for those: while
+//!    there are that many adds the lane takes no reads (`is_crowded`), and they go over another connection.
+//! 4. Once the task is gone (`is_gone`) nobody answers: that is after the last owner was dropped or the runtime ended, when
+//!    nobody listens any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,9 @@ use crate::transport::{AddRequest, AddSink, AddTag, BatchReadRequest, BookieErro
 
 /// The frame of an add without its body: length, header, master key.
 pub(super) const ADD_HEAD_BYTES: usize = frame::LENGTH_PREFIX_SIZE_BYTES + v2::ADD_BODY_OFFSET_BYTES;
-/// Adds that a bookie was sent and has not answered, before it is sent more; those that are on their way then come on top,
-/// which are at most some 3,000 small ones. A Java bookie refuses adds beyond 10,000 (`maxPendingAddRequestsPerThread`),
-/// and a writer takes a bookie that refuses for one that failed.
+/// How many adds a bookie may have been sent and not answered before it is sent more; those that are on their way by then
+/// come on top, at most some 3,000 small ones. A Java bookie refuses adds beyond 10,000 (`maxPendingAddRequestsPerThread`),
+/// and to a writer a bookie that refuses has failed.
 const ADDS_UNANSWERED_MAX: usize = 5_000;
 /// The largest v2 request other than an add: a fencing batch read.
 const CALL_BYTES_MAX: usize = 64;
@@ -53,28 +53,28 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Before a request is pushed. True when the task must be woken after it.
+    /// To be called before a request is pushed. True if the task has to be woken afterwards.
     fn begin_push(&mut self) -> bool {
         let wakes = self.is_waiting;
         if wakes {
             self.is_waiting = false;
-            // The task slept, and its time with it.
+            // The task slept and did not update it.
             self.now = Instant::now();
         }
         wakes
     }
 
-    /// The bookie is to answer first (invariant 3).
+    /// Whether to wait for answers of the bookie before more is sent (invariant 3).
     pub(super) fn is_paced(&self) -> bool {
         self.pending.adds.len().saturating_sub(self.outgoing.adds()) >= ADDS_UNANSWERED_MAX
     }
 
-    /// So many adds are sent or queued that what comes now waits for answers to them.
+    /// Whether so many adds are sent or queued that a new request would wait for answers to them.
     fn is_crowded(&self) -> bool {
         self.pending.adds.len() >= ADDS_UNANSWERED_MAX
     }
 
-    /// Gives out what was refused before it was sent.
+    /// Answers the adds that were refused before they were sent.
     pub(super) fn give_out_refused(&mut self, out: &mut Deliveries) {
         for (sink, entry, tag) in self.refused.drain(..) {
             out.add(&sink, entry, tag, Err(BookieError::Refused(ErrorCode::BadRequest)));
@@ -88,7 +88,7 @@ pub(super) struct Lane {
     pub(super) state: Mutex<State>,
     /// Wakes the task.
     pub(super) wake: Notify,
-    /// Told when `is_closed` or `is_gone`.
+    /// Notified when `is_closed` or `is_gone` becomes true.
     ended: Notify,
     limit: FrameLimit,
     request_timeout: Duration,
@@ -166,7 +166,7 @@ impl Lane {
         }
     }
 
-    /// Forgets the adds of a ledger that the task has not taken: they are not sent, and not answered. Not for adds with
+    /// Forgets the adds of a ledger that the task has not taken: they are neither sent nor answered. Not for adds with
     /// deferred sync, whose frames are in two parts.
     pub(super) fn withdraw(&self, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
         let withdrawn = {
@@ -179,7 +179,7 @@ impl Lane {
         drop(withdrawn);
     }
 
-    /// Invariant 3.
+    /// Whether the lane takes no reads at the moment (invariant 3).
     pub(super) fn is_crowded(&self) -> bool {
         self.state.lock().is_crowded()
     }
@@ -226,7 +226,7 @@ impl Lane {
                 request_id: state.next_id as i64,
                 // Zero would ask for everything.
                 max_count: request.count_max.clamp(1, i32::MAX as u32) as i32,
-                // More than a frame would be answered in vain.
+                // An answer that exceeds a frame would be sent in vain.
                 max_size_bytes: request.size_bytes_max.min(self.limit.size_bytes() as u64) as i64,
                 master_key: None,
             };
@@ -296,7 +296,7 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Waits until the task did what [`close`](Self::close) told it.
+    /// Waits until the task has closed its connection after [`close`](Self::close), or is gone.
     pub(super) async fn closed(&self) {
         loop {
             let ended = self.ended.notified();
@@ -316,11 +316,11 @@ impl Lane {
         self.ended.notify_waiters();
     }
 
-    /// Gives out everything with the error that `why` gives for a frame at this position, and forgets what was queued.
+    /// Answers everything with the error that `why` returns for the number of its frame, and drops what was queued.
     pub(super) fn drain(&self, why: &impl Fn(u64) -> BookieError, out: &mut Deliveries) {
         let unsent = {
             let mut state = self.state.lock();
-            // Whatever comes from now on has to wake the task.
+            // The next request has to wake the task.
             state.is_waiting = true;
             state.give_out_refused(out);
             state.pending.drain(why, out);
@@ -329,7 +329,7 @@ impl Lane {
         drop(unsent);
     }
 
-    /// The task ends: gives out everything, for the last time.
+    /// The task ends: answers everything, for the last time.
     pub(super) fn set_gone(&self, out: &mut Deliveries) {
         self.state.lock().is_gone = true;
         self.drain(&|_| BookieError::Closed, out);
@@ -382,7 +382,7 @@ fn deferred_add_head(
     (head, size_bytes)
 }
 
-/// Appends a small v2 request; the position of its first byte.
+/// Appends a small v2 request; returns the number of its frame.
 fn put_v2(state: &mut State, request: &v2::Request<'_>) -> u64 {
     let mut frame = [0; CALL_BYTES_MAX];
     let mut rest = &mut frame[..];

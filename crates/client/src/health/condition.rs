@@ -9,20 +9,20 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Nothing that happens to a forgotten bookie changes its state, but its coming back (C12).
-//! 2. The search for a forgotten bookie ends after [`LOOKED_FOR`]; later it is looked up only if it answered a request
+//! 1. Nothing changes the state of a forgotten bookie but its return (C12).
+//! 2. The search for a forgotten bookie ends after [`LOOKED_FOR`]; it begins again only if the bookie answers a request
 //!    nevertheless.
 
 use std::time::Duration;
 
 /// Errors in a row that make a bookie suspect.
 const ERRORS_MAX: u32 = 3;
-/// Probes that decide about a bookie, either way.
+/// Probes in a row that decide about a bookie, either way.
 const PROBES: u32 = 2;
-/// How long a bookie on probation has to be without an error.
+/// How long a bookie on probation must go without an error.
 const PROBATION: Duration = Duration::from_secs(10);
 
-/// How long to look for a bookie that left in the registration.
+/// How long the registration is searched for a bookie that left.
 pub(super) const LOOKED_FOR: Duration = Duration::from_secs(30 * 60);
 
 /// How a bookie looks from this process.
@@ -32,9 +32,9 @@ pub(super) const LOOKED_FOR: Duration = Duration::from_secs(30 * 60);
 pub enum NodeState {
     /// It answers.
     Healthy = 0,
-    /// It was unhealthy, answers probes again, and gets a tenth of its share until it was without an error for a while.
+    /// It was unhealthy, answers probes again, and gets a tenth of its share until it has gone without an error for a while.
     Probation = 1,
-    /// It failed lately; a probe will tell.
+    /// It failed recently; a probe will tell whether it is well.
     Suspect = 2,
     /// It does not answer probes.
     Unhealthy = 3,
@@ -65,7 +65,7 @@ impl NodeState {
     }
 }
 
-/// What a request or a probe came to, as far as the state is concerned.
+/// The outcome of a request or a probe, as far as the state is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Any answer that is not an error of the bookie.
@@ -91,7 +91,7 @@ pub(crate) enum Event {
 pub(super) struct Condition {
     state: Option<NodeState>,
     errors_in_a_row: u32,
-    /// Of the kind that counts in this state.
+    /// Those with the outcome that counts in this state: failures of a suspect bookie, answers of an unhealthy one.
     probes_in_a_row: u32,
     since: Duration,
     last_failure: Option<Duration>,
@@ -117,12 +117,12 @@ impl Condition {
         self.transitions
     }
 
-    /// For how long a forgotten bookie was not seen; `None` of any other.
+    /// For how long a forgotten bookie has not been seen; `None` for any other.
     pub(super) fn gone_for(&self, now: Duration) -> Option<Duration> {
         (self.state() == NodeState::Forgotten).then(|| now.saturating_sub(self.since))
     }
 
-    /// Whether new ensembles should do without it, if they do for so long without one that was unhealthy.
+    /// Whether new ensembles should avoid it: while it is not healthy, and for `quarantine` after it was found unhealthy.
     pub(super) fn is_quarantined(&self, now: Duration, quarantine: Duration) -> bool {
         self.state() != NodeState::Healthy
             || self.last_unhealthy.is_some_and(|at| now.saturating_sub(at) < quarantine)
@@ -139,7 +139,7 @@ impl Condition {
         }
     }
 
-    /// Takes an event.
+    /// Takes an event: ends a probation that is over by now, then changes the state as the module's diagram shows.
     pub(super) fn on(&mut self, event: Event, now: Duration) {
         use Event::{Answered, Failed, Left, ProbeAnswered, ProbeFailed, Returned, TimedOut, Unreachable};
         use NodeState::{Forgotten, Healthy, Probation, Suspect, Unhealthy};
@@ -148,7 +148,7 @@ impl Condition {
         match event {
             Left if state != Forgotten => return self.go(Forgotten, now),
             Returned if state == Forgotten => {
-                // Whatever it did before, it starts over.
+                // Its past does not count: it starts over.
                 *self = Condition { transitions: self.transitions, ..Condition::default() };
                 return self.go(Healthy, now);
             }
@@ -176,7 +176,7 @@ impl Condition {
             (Unhealthy, ProbeAnswered) => self.probe_counts(Probation, now),
             (Unhealthy, ProbeFailed) => self.probes_in_a_row = 0,
             (Probation, TimedOut | Unreachable | Failed | ProbeFailed) => self.go(Unhealthy, now),
-            // Requests say nothing that a probe will not say soon.
+            // A request tells nothing that a probe will not tell soon.
             (Suspect | Unhealthy | Probation, _) => {}
             (Forgotten, _) | (_, Left | Returned) => unreachable!("looked at before"),
         }

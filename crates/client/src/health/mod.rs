@@ -1,4 +1,4 @@
-//! How the bookies do, as seen from this process: which replica is asked first, which bookies new ensembles avoid.
+//! How the bookies are doing, as seen from this process: which replica is asked first, which bookies new ensembles avoid.
 //!
 //! # Data flow
 //! ```text
@@ -13,7 +13,7 @@
 //! 1. It gives an order and never takes a replica away; quorums, fencing, recovery and what a LAC (last add confirmed)
 //!    needs do not know of it (C7, C8, IC19).
 //! 2. Guards count the requests under way, so an idle node is at zero (C1, C2). `node`
-//! 3. A bookie that fails fast is out of choice as soon as one that is silent (C9). `condition`
+//! 3. A bookie that fails fast is avoided as soon as one that is silent (C9). `condition`
 //! 4. Extra requests are a share of the originals (C5). `allowance`
 //! 5. An empty list of the registered bookies changes nothing, and neither does a failure to get one (C12).
 //! 6. A node is found once for each version of a ledger's metadata; sending takes neither a lock nor a look-up (C13).
@@ -21,7 +21,8 @@
 //! # Limits     one node, about 3 KiB, for each bookie that a ledger in use names, or that failed; until it is neither
 //! registered nor in use
 //!
-//! # Not here   a bookie that answers probes and fails reads changes between healthy and suspect, at the pace of probes
+//! # Not here   a way to tell a bookie that answers probes and fails reads: it changes between healthy and suspect, at the pace of
+//! probes
 
 mod allowance;
 mod choice;
@@ -60,21 +61,21 @@ use crate::location::Distance;
 use crate::options::BOOKIE_QUARANTINE_TIME_DEFAULT;
 use crate::transport::BookieError;
 
-/// A request without an answer for so long makes a bookie suspect, and the next replica is asked.
+/// After this time without an answer a bookie is suspect, and the next replica is asked.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Hedges by entries of the originals.
 const HEDGE_SHARE: f64 = 0.1;
 /// Retries after errors, by entries of the originals.
 const RETRY_SHARE: f64 = 0.2;
-/// Retries in any minute whatever the originals, in requests of any size: one who reads little does not wait.
+/// Retries that are allowed in any minute, however few the originals, and of any size: a client that reads little need not wait.
 const RETRIES_FREE: u64 = 20;
 /// Bounds of the time after which a hedge is sent.
 const HEDGE_AFTER_MIN: Duration = Duration::from_millis(1);
 const HEDGE_AFTER_MAX: Duration = Duration::from_secs(2);
 const HEDGE_PERCENTILE: f64 = 0.95;
-/// Requests without which a percentile says nothing.
+/// With fewer requests a percentile says nothing.
 const SAMPLES_MIN: u64 = 20;
-/// For so many entries of a batch a hedge waits at least so long.
+/// Up to this many entries of a batch, a hedge waits at least this long.
 const BATCH_HEDGES: [(u64, Duration); 5] = [
     (12, Duration::from_millis(8)),
     (20, Duration::from_millis(30)),
@@ -82,11 +83,11 @@ const BATCH_HEDGES: [(u64, Duration); 5] = [
     (500, Duration::from_millis(100)),
     (u64::MAX, Duration::from_millis(500)),
 ];
-/// The registration is asked so often while a bookie is in trouble.
+/// How often the registration is read while a bookie is in trouble.
 const REFRESH_MIN: Duration = Duration::from_secs(2);
-/// For one that is gone, at this part of the time since it left ...
+/// For one that is gone, whenever this part of the time since it left has passed ...
 const REFRESH_PART: u32 = 20;
-/// ... and at least so often.
+/// ... and at least this often.
 const REFRESH_MAX: Duration = Duration::from_secs(60);
 /// How long a percentile is used before it is computed again.
 const PERCENTILE_AGE_MS: u64 = 100;
@@ -99,20 +100,20 @@ pub struct LedgerNodes {
 }
 
 impl LedgerNodes {
-    /// Looks them up, once.
+    /// Looks the nodes up, once.
     pub fn new(metadata: &LedgerMetadata, health: &NodeHealth) -> LedgerNodes {
         let segments = metadata.segments().iter();
         let nodes = |segment: &Segment| segment.ensemble.iter().map(|bookie| health.node(bookie)).collect();
         LedgerNodes { segments: segments.map(|segment| (segment.first_entry, nodes(segment))).collect() }
     }
 
-    /// Those of the segment that `entry` belongs to, by position in the ensemble; none if there is no segment.
+    /// The nodes of the segment that `entry` belongs to, by position in the ensemble; none if there is no segment.
     pub fn ensemble(&self, entry: EntryId) -> &[Arc<Node>] {
         let behind = self.segments.partition_point(|(first, _)| *first <= entry);
         behind.checked_sub(1).map_or(&[], |index| &self.segments[index].1)
     }
 
-    /// Those of the last segment.
+    /// The nodes of the last segment.
     pub fn last_ensemble(&self) -> &[Arc<Node>] {
         self.segments.last().map_or(&[], |(_, nodes)| nodes)
     }
@@ -127,7 +128,7 @@ impl From<&BookieError> for Outcome {
             BookieError::Refused(ErrorCode::Io) => Outcome::Failed,
             // Sound answers: there is no such entry, it is fenced, the password is wrong, the operation is unknown.
             BookieError::Refused(_) => Outcome::Declined,
-            // It is the client that does not take it.
+            // It is the client that refuses it.
             BookieError::AnswerTooLarge { .. } => Outcome::Declined,
             BookieError::NotRegistered
             | BookieError::Unreachable(_)
@@ -135,13 +136,13 @@ impl From<&BookieError> for Outcome {
             | BookieError::LostUnanswered(_) => Outcome::Unreachable,
             BookieError::TimedOut(_) => Outcome::TimedOut,
             BookieError::Unexpected(_) => Outcome::Failed,
-            // Of the client: closed, or its writer let a slow bookie go.
+            // The client's own doing: it was closed, or its writer gave up a slow bookie.
             BookieError::Closed | BookieError::Behind(_) | BookieError::Reconnected => Outcome::None,
         }
     }
 }
 
-/// The time after which a hedge is sent, as of a moment.
+/// The time after which a hedge is sent, and the latencies that it is computed from.
 #[derive(Default)]
 struct HedgeAfter {
     latency: Latency,
@@ -162,12 +163,12 @@ pub struct NodeHealth {
     pub(crate) retries: Allowance,
     fail_open: AtomicU64,
     hedges_won: AtomicU64,
-    /// Somebody is not healthy any more.
+    /// Notified when a bookie is no longer healthy.
     wake_prober: Notify,
 }
 
 impl NodeHealth {
-    /// Knows of nobody yet. `seed` is of random numbers, for ties.
+    /// Knows no bookie yet. `seed` is that of the random numbers that break ties.
     pub fn new(seed: u64) -> NodeHealth {
         NodeHealth {
             origin: Instant::now(),
@@ -183,7 +184,7 @@ impl NodeHealth {
         }
     }
 
-    /// New ensembles avoid a bookie for so long after it was found unhealthy.
+    /// Sets how long new ensembles avoid a bookie that was found unhealthy.
     pub(crate) fn with_quarantine(mut self, quarantine: Duration) -> NodeHealth {
         self.quarantine = quarantine;
         self
@@ -203,7 +204,7 @@ impl NodeHealth {
         nodes.entry(bookie.clone()).or_insert_with(|| Arc::new(Node::new(bookie.clone()))).clone()
     }
 
-    /// A bookie that is read from is so far away.
+    /// Notes how far away a bookie is, if it is read from.
     pub(crate) fn is_at(&self, bookie: &BookieId, distance: Distance) {
         if let Some(node) = self.nodes.read().get(bookie) {
             node.is_at(distance);
@@ -223,7 +224,7 @@ impl NodeHealth {
         order.indexes
     }
 
-    /// Takes what a counted request came to.
+    /// Takes the outcome of a counted request.
     pub(crate) fn finished(
         &self,
         pending: Pending<'_>,
@@ -240,13 +241,13 @@ impl NodeHealth {
         self.look_after(node, outcome);
     }
 
-    /// Takes what any other request came to.
+    /// Takes the outcome of any other request.
     pub(crate) fn note(&self, node: &Node, outcome: Outcome) {
         node.note(outcome, self.now());
         self.look_after(node, outcome);
     }
 
-    /// A counted request takes long.
+    /// Notes that a counted request is taking long.
     pub(crate) fn is_late(&self, node: &Node) {
         node.is_late(self.now());
         self.wake_prober.notify_one();
@@ -260,7 +261,7 @@ impl NodeHealth {
         }
     }
 
-    /// Takes failures of requests that are not reads of a reader: adds, and what recovery asks for.
+    /// Takes failures of requests that are not a reader's: adds, and the requests of recovery.
     pub(crate) fn note_failure(&self, bookie: &BookieId, error: &BookieError) {
         let outcome = Outcome::from(error);
         if !matches!(outcome, Outcome::Declined | Outcome::None) {
@@ -268,7 +269,7 @@ impl NodeHealth {
         }
     }
 
-    /// When to send a hedge for a request of so many entries; `None` as long as too little is known.
+    /// When to send a hedge for a request of this many entries; `None` as long as too little is known.
     pub(crate) fn hedge_after(&self, operation: Operation, entries: u64) -> Option<Duration> {
         let now = self.now();
         let HedgeAfter { latency, cached } = &self.hedge_after[operation as usize];
@@ -304,14 +305,15 @@ impl NodeHealth {
         self.hedges_won.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Those that new ensembles use only when there are not enough others.
+    /// The bookies that new ensembles use only when there are not enough others.
     pub(crate) fn avoided(&self) -> BTreeSet<BookieId> {
         let now = self.now();
         let avoided = self.settled(now).into_iter().filter(|node| node.is_quarantined(now, self.quarantine));
         avoided.map(|node| node.bookie().clone()).collect()
     }
 
-    /// Takes the list of all registered bookies, writable or not (invariant 5).
+    /// Takes the list of all registered bookies, writable or not; an empty one is ignored (invariant 5). Those that it lacks are
+    /// forgotten, and their nodes are dropped once nothing uses them.
     pub(crate) fn refresh(&self, members: &BTreeSet<BookieId>) {
         if members.is_empty() {
             return;
@@ -325,22 +327,22 @@ impl NodeHealth {
         });
     }
 
-    /// Those that are to be probed.
+    /// The nodes of the bookies to probe.
     fn to_probe(&self) -> Vec<Arc<Node>> {
         let mut nodes = self.settled(self.now());
         nodes.retain(|node| matches!(node.state(), NodeState::Suspect | NodeState::Unhealthy));
         nodes
     }
 
-    /// All nodes, after everything that is over was ended.
+    /// All nodes, after probations and holds that are over were ended.
     fn settled(&self, now: Duration) -> Vec<Arc<Node>> {
         let nodes: Vec<_> = self.nodes.read().values().cloned().collect();
         nodes.iter().for_each(|node| node.settle(now));
         nodes
     }
 
-    /// How often to ask for the registration now; `None` when there is nothing to wait for: no probe, no end of a
-    /// probation or of a hold, no return. The longer a bookie is gone, the longer the interval, until the search ends.
+    /// How often to read the registration now; `None` if there is nothing to wait for: no probe, no end of a probation or
+    /// of a hold, no return. The longer a bookie has been gone, the longer the interval, until the search ends.
     fn refresh_interval(&self) -> Option<Duration> {
         let now = self.now();
         let nodes = self.nodes.read();
@@ -419,7 +421,7 @@ mod tests {
         assert_eq!((gone.state(), health.refresh_interval()), (NodeState::Forgotten, Some(REFRESH_MIN)));
         health.refresh(&set(&["a", "b"]));
         assert_eq!((gone.state(), health.refresh_interval()), (NodeState::Healthy, None));
-        // Anybody else's trouble asks as often as before.
+        // Trouble with another bookie has the registration read as often as before.
         health.refresh(&set(&["b"]));
         tokio::time::advance(LOOKED_FOR / 2).await;
         health.note_failure(&id("b"), &BookieError::Lost);

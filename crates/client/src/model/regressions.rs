@@ -1,5 +1,5 @@
 //! Scripts of what went wrong in other clients, each named after the report, as events of the simulated world. All checks
-//! of the world are on: a script says what must come of it besides.
+//! of the world are on; a script asserts only what else must come of it.
 
 use bindery_io::canary::Canaries;
 use bindery_types::{BookieId, DigestType, EntryId, LedgerState, Quorum};
@@ -34,7 +34,7 @@ fn world(quorum: (usize, usize, usize), bookies: usize, planted: Option<Canaries
 }
 
 /// Three bookies, one of which is away while entries 2 and 3 are written: it is held, and the writer keeps no entries for it.
-/// All checks are on, with a bug planted, too.
+/// All checks are on, even with a bug planted.
 fn world_with_a_gap(planted: Canaries) -> World {
     let mut world = World::new(Setup {
         quorum: Quorum::new(3, 3, 2).unwrap(),
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// A bookie does the oldest request of a party.
+    /// A bookie carries out the oldest request of a party; its answer is then on its way.
     fn do_next(&mut self, party: usize, bookie: usize) {
         self.apply(&Event::Serve { party, bookie, is_old: false, refusal: None });
     }
@@ -82,7 +82,7 @@ impl World {
         self.apply(&Event::Hear { party, bookie, flight, is_damaged: false });
     }
 
-    /// Each of the bookies does one request of a party, and is heard.
+    /// Each of the bookies carries out one request of a party, and its answer arrives.
     fn answer(&mut self, party: usize, bookies: &[usize]) {
         for &bookie in bookies {
             self.do_next(party, bookie);
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// No answer comes to the add of an entry.
+    /// The writer's add of entry `lost` to a bookie times out.
     fn lose_add(&mut self, bookie: usize, lost: i64) {
         let is_it = |request: &Request| matches!(request, Request::Add { entry, .. } if entry.get() == lost);
         let flights = &self.links[&(WRITER, bookie)].flights;
@@ -125,7 +125,7 @@ impl World {
         self.store_answers(party);
     }
 
-    /// Everything under way arrives, of this party or of all.
+    /// Delivers everything under way, of one party or of all.
     fn run(&mut self, only: Option<usize>) {
         let is_of = |event: &Event| match *event {
             Event::Serve { party, .. }
@@ -160,7 +160,7 @@ impl World {
             .collect()
     }
 
-    /// How many requests about an entry a party has sent and waits for.
+    /// How many requests about an entry a party has sent whose answers it awaits.
     fn asks_about(&self, party: usize, wanted: i64) -> usize {
         let links = self.links.iter().filter(|((from, _), _)| *from == party);
         let flights = links.flat_map(|(_, link)| &link.flights).filter(|flight| flight.is_awaited);
@@ -186,7 +186,7 @@ fn late_acks_of_replaced_bookies(planted: Option<Canaries>) -> World {
     for bookie in [0, 0, 1, 1] {
         world.do_next(WRITER, bookie);
     }
-    // It is not to come back at the other position.
+    // So that it is not chosen again for the other position.
     world.apply(&Event::TurnReadOnly(0, true));
     world.lose_add(0, 7);
     world.hear_next(WRITER, 1);
@@ -463,7 +463,7 @@ fn a_gap_ends_where_the_next_writer_or_a_recovery_begins() {
     assert_eq!((world.starts(), world.entries_of(2)), (vec![0, 4], vec![0, 1, 4]), "IC23");
 }
 
-/// The same without what mends it.
+/// The same with the cure taken out, which each script must notice.
 #[cfg(debug_assertions)]
 #[test]
 fn every_canary_of_a_gap_is_found() {
@@ -483,7 +483,7 @@ fn every_canary_of_a_gap_is_found() {
     let _ = std::panic::take_hook();
 }
 
-/// The scripts of #2614 and #4651 fail when the bug is there.
+/// The scripts of #2614 and #4651 fail when their bugs are planted.
 #[cfg(debug_assertions)]
 #[test]
 fn every_canary_of_a_script_is_found() {

@@ -60,7 +60,7 @@ impl ScriptResolver {
         self
     }
 
-    /// Hosts that one run is given at most, 100 by default; at least one.
+    /// The most hosts that one run of the script is given, 100 by default and never less than one. For more of them it runs several times.
     pub fn arguments_max(mut self, arguments: usize) -> Self {
         self.arguments_max = arguments.max(1);
         self
@@ -118,7 +118,7 @@ impl NetworkResolver for ScriptResolver {
 /// How a script ended, and what it wrote.
 struct Ended {
     status: ExitStatus,
-    /// One byte more than the limit if there was more.
+    /// One byte longer than the limit if the script wrote more.
     output: Vec<u8>,
     stderr: Vec<u8>,
 }
@@ -169,7 +169,7 @@ impl Running {
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(move || child.wait())),
-            // The process ends soon, and takes it along.
+            // There is no runtime any more: this process ends soon, and what is left of the script goes with it.
             Err(_) => drop(child.try_wait()),
         }
     }
@@ -181,8 +181,8 @@ impl Drop for Running {
     }
 }
 
-/// Reads the first `bytes_max` bytes. `ends` at that point, or reads on and drops the rest, so that the writer never
-/// blocks.
+/// Reads the first `bytes_max` bytes. With `ends` it stops there, otherwise it reads on and drops the rest, so that the
+/// writer never blocks.
 async fn read(pipe: OwnedFd, bytes_max: usize, ends: bool) -> io::Result<Vec<u8>> {
     let mut pipe = Receiver::from_owned_fd(pipe)?;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What a writer, its driver and the transport share: the core under its lock, and what is told behind it.
+//! What a writer, its driver and the transport share: the core under its lock, and what is told after the lock is released.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use crate::window::Send;
 
 pub(super) type Waiter = oneshot::Sender<Result<(), Stopped>>;
 
-/// What the lock guards.
+/// The state under the lock.
 pub(super) struct State {
     pub(super) core: WriterCore,
-    /// What is reported of each member of the ensemble of this number.
+    /// What is reported of each member of an ensemble, and the number of that ensemble.
     shares: Vec<Share>,
     shares_of: u64,
-    /// A bookie holds up too much, and it is not known yet whether it is slow: the driver looks again.
+    /// Whether a bookie holds up too much and is not yet known to be slow: the driver looks again.
     pub(super) is_watching: bool,
     /// Appends and drains, by the entry they wait for, ascending.
     waiters: VecDeque<(EntryId, Waiter)>,
@@ -59,20 +59,20 @@ pub(super) struct Claim {
     pub(super) start: TakenOver,
 }
 
-/// Sends, and the answers that refuse them as unauthorized. A send that was withdrawn counts, too: it may have left before.
+/// How many adds were sent, and how many were refused as unauthorized. One that was withdrawn counts as sent: it may have left before.
 #[derive(Default)]
 struct Tally {
     sent: u64,
     unauthorized: u64,
 }
 
-/// Of the one message about waiting for bookies, so that a command can show it alone.
+/// The log target of the one message about waiting for bookies, so that a command can show that alone.
 const PATIENCE_TARGET: &str = "bindery_client::patience";
 
 /// How much longer a writer without an ack quorum waits for bookies.
 struct Patience {
     retry: Retry,
-    /// The LAC that it is for.
+    /// The LAC when it began.
     confirmed: Option<EntryId>,
 }
 
@@ -82,7 +82,7 @@ impl Patience {
     }
 }
 
-/// What the writer, its driver and the transport share.
+/// See the module.
 pub(crate) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) id: LedgerId,
@@ -92,7 +92,7 @@ pub(crate) struct Inner {
     /// Which entries fit the budget and a frame.
     pub(super) payload_bytes_max: u64,
     codec: EntryCodec,
-    /// Of a ledger that is handed over.
+    /// The ledger as it was taken, if it is one that is handed over.
     pub(super) claim: Option<Claim>,
     pub(super) state: Mutex<State>,
     /// Invariant 6.
@@ -100,9 +100,9 @@ pub(crate) struct Inner {
     pub(super) progress: watch::Sender<Progress>,
     pub(super) wake_driver: Notify,
     pub(super) stop_driver: Notify,
-    /// No copy is on its way any more, as the writer ends.
+    /// Notified when the writer is closing and no copy is on its way any more, or the writer stopped.
     pub(super) settled: Notify,
-    /// Bookies answered after the writer had stopped.
+    /// Notified when bookies answer after the writer has stopped.
     pub(super) heard: Notify,
 }
 
@@ -178,7 +178,7 @@ impl Inner {
         }
     }
 
-    /// The part of the byte budget that an entry takes.
+    /// The part of the byte budget that an entry takes. Fails if the entry does not fit a frame or the client's memory limit.
     pub(super) fn cost_bytes(&self, payload: usize) -> Result<u64, AppendError> {
         if payload as u64 > self.payload_bytes_max {
             let (size_bytes, max_bytes) = (payload as u64, self.payload_bytes_max);
@@ -226,7 +226,7 @@ impl Inner {
             self.wake_driver.notify_one();
         }
         if state.core.stopped().is_some() {
-            // By that failure: no bookie's answer need come that would tell.
+            // It stopped by that failure. Tell so now: perhaps no answer of a bookie will come after which it would be told.
             let news = self.settle(state, sink);
             drop(guard);
             self.tell(news);
@@ -234,7 +234,7 @@ impl Inner {
         Ok(entry)
     }
 
-    /// The answer for the last entry, if it is not there yet.
+    /// A receiver for the outcome of the last entry; `None` if all entries are acknowledged. Fails if the writer has stopped before that.
     pub(super) fn wait_for_all(&self) -> Result<Option<oneshot::Receiver<Result<(), Stopped>>>, AppendError> {
         let state = &mut *self.state.lock();
         if !state.core.has_unacknowledged() {
@@ -276,20 +276,19 @@ impl Inner {
         AddRequest { ledger, entry, body, master_key, is_recovery: false, is_deferred, tag }
     }
 
-    /// After what was sent in the same breath: it was decided later.
+    /// Withdraws queued adds of bookies that the core named. Comes after the sends of the same call, as it was decided after those.
     fn withdraw(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
         for bookie in state.core.take_withdrawn() {
             self.shared.transport.withdraw(&bookie, self.id, sink);
         }
     }
 
-    /// Says how much each member holds up, and tells the core of those that are slow. True when the driver is to look
-    /// again.
+    /// Reports how much each member holds up, and tells the core which are slow. True if the driver is to look again.
     fn report_slow(&self, state: &mut State) -> bool {
         let slow = &self.shared.slow;
         if state.shares_of != state.core.ensemble_number() || state.shares.is_empty() {
             state.shares_of = state.core.ensemble_number();
-            // Those before give back what they reported.
+            // The former ones take back what they reported as they are dropped.
             state.shares = state.core.ensemble().iter().map(|bookie| slow.share(bookie)).collect();
         }
         let bytes = state.core.held_back(&mut state.behind);
@@ -345,6 +344,8 @@ impl Inner {
         self.shared.transport.flush();
     }
 
+    /// Does what follows from a change of the core, with the lock held: confirms entries, finds slow bookies, withdraws queued adds,
+    /// then lets go of entries, and sends bookies what they lack. What it returns is for [`tell`](Self::tell).
     fn settle(&self, state: &mut State, sink: &Arc<dyn AddSink>) -> News {
         let mut news = News::default();
         let has_moved = state.core.settle();
@@ -392,6 +393,7 @@ impl Inner {
         news
     }
 
+    /// Tells callers, watchers and the driver what happened, after the lock is released.
     fn tell(&self, news: News) {
         drop(news.let_go);
         if let Some(new) = news.progress {
@@ -417,8 +419,8 @@ impl Inner {
         }
     }
 
-    /// Whether each bookie refused all that it was sent, as unauthorized: it stores nothing of that. Only of a writer that stopped, which
-    /// sends nothing more.
+    /// Whether all adds that were sent were refused as unauthorized, so that no bookie stores any of them. True only of a writer that
+    /// stopped and sends nothing more.
     pub(super) fn is_all_refused(&self) -> bool {
         let state = self.state.lock();
         state.core.stopped().is_some() && state.is_closing && state.tally.sent == state.tally.unauthorized
@@ -429,14 +431,14 @@ impl Inner {
         let mut let_go = LetGo::default();
         let state = &mut *self.state.lock();
         state.core.stop(WhyStopped::Closing);
-        // Invariant 5, of an end that was begun and not gone on with.
+        // Invariant 5, for an end that was begun and then abandoned.
         self.withdraw(state, sink);
         state.core.release(&mut let_go);
         state.kept.set(0);
         state.counting.leave(&state.core);
     }
 
-    /// The LAC, when it waits to be announced; resets the mark when it does not.
+    /// The LAC, if it is to be announced. If not, the driver no longer counts as knowing of one.
     pub(super) fn wants_announcement(&self) -> Option<EntryId> {
         let mut state = self.state.lock();
         let lac = state.core.unannounced();

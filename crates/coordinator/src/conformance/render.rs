@@ -62,7 +62,7 @@ impl Symbols {
         }
     }
 
-    /// Puts the numbers in place of the marks.
+    /// Replaces the marks by their symbols.
     pub(super) fn resolve(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -164,7 +164,7 @@ pub(super) fn data(bytes: Option<&[u8]>) -> String {
     format!("({} bytes, sum {sum:08x})", bytes.len())
 }
 
-/// A path; quoted when it would not be seen otherwise.
+/// A path, quoted if it is empty or has characters that would not show.
 pub(super) fn path(path: &str) -> String {
     match path.chars().all(|c| c.is_ascii_graphic()) && !path.is_empty() {
         true => path.into(),
@@ -217,7 +217,7 @@ pub(super) fn stat(input: &mut Reader<'_>, symbols: &mut Symbols) -> Result<Stri
         std::cmp::Ordering::Equal => "mtime=ctime",
         std::cmp::Ordering::Greater => "mtime>ctime",
     };
-    // A time before 2020 is no time of day.
+    // A time before 2020 cannot have come from a clock.
     let born = if ctime == 0 {
         " ctime=0"
     } else if ctime < 1_577_836_800_000 {
@@ -231,7 +231,7 @@ pub(super) fn stat(input: &mut Reader<'_>, symbols: &mut Symbols) -> Result<Stri
     ))
 }
 
-/// A request whose reply has a zxid of its own. A transaction that failed, or only checks, may have none.
+/// Whether the reply to this request has a zxid of its own. A transaction that failed, or only checks, may have none.
 fn is_write(request: &Request, record: &[u8]) -> bool {
     if let Request::Multi { steps, .. } = request {
         let failed = record.starts_with(&[0xff; 4]);
@@ -282,6 +282,8 @@ fn body(opcode: i32, input: &mut Reader<'_>, symbols: &mut Symbols) -> Result<St
     })
 }
 
+/// The results of a multi or multiRead, a line each. On the wire each has a header (opcode, end mark, error code), with opcode -1 for an
+/// operation that failed; a header with the end mark ends them. Codes in headers are shown only where they are unusual.
 fn multi(input: &mut Reader<'_>, symbols: &mut Symbols) -> Result<String, Short> {
     let mut text = String::new();
     loop {

@@ -1,21 +1,21 @@
-//! Error codes, the ones this server answers.
+//! The error codes that this server sends.
 
 /// What a reply's header, or a result inside a multi, says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     /// Done.
     Ok = 0,
-    /// An operation of a multi behind the one that failed.
+    /// An operation of a multi that comes after the one that failed.
     RuntimeInconsistency = -2,
-    /// The record is not what its opcode says.
+    /// The record does not fit its opcode.
     Marshalling = -5,
     /// Not supported. After an opcode that means nothing the connection closes, too.
     Unimplemented = -6,
-    /// A path or a flag that cannot be.
+    /// An impossible path or flag.
     BadArguments = -8,
     /// There is no such node, or no such parent.
     NoNode = -101,
-    /// The access rules say no.
+    /// The access rules forbid it.
     NoAuth = -102,
     /// The node has another version.
     BadVersion = -103,
@@ -25,13 +25,13 @@ pub(crate) enum Code {
     NodeExists = -110,
     /// The node has children.
     NotEmpty = -111,
-    /// The access rules given are no rules.
+    /// The access rules given are invalid.
     InvalidAcl = -114,
     /// The credentials are refused; the connection closes.
     AuthFailed = -115,
     /// There is no such watch.
     NoWatcher = -121,
-    /// The tree is as large as it may become.
+    /// The tree has reached its size limit.
     QuotaExceeded = -125,
 }
 

@@ -30,7 +30,7 @@ const V1_CLOSED: &str = "CLOSED";
 /// Why bytes are not a ledger's metadata.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerMetadataError {
-    /// They do not start as metadata does.
+    /// They do not start with the header of ledger metadata.
     #[error("not ledger metadata: it does not start with BookieMetadataFormatVersion and a number")]
     NoHeader,
     /// A version from the future.
@@ -48,7 +48,7 @@ pub enum LedgerMetadataError {
     /// The protobuf of version 3.
     #[error("ledger metadata: {0}")]
     Protobuf(#[from] prost::DecodeError),
-    /// A field with a value that means nothing.
+    /// A field with a value that it cannot have.
     #[error("ledger metadata: {field} is {value}")]
     Value {
         /// The field.
@@ -56,13 +56,13 @@ pub enum LedgerMetadataError {
         /// Its value.
         value: i64,
     },
-    /// Sizes that are no quorum.
+    /// Sizes that do not make a quorum.
     #[error("ledger metadata: {0}")]
     Quorum(#[from] InvalidQuorum),
     /// Segments that do not fit.
     #[error("ledger metadata: {0}")]
     Segment(#[from] InvalidSegment),
-    /// An ensemble member that is no bookie id.
+    /// An ensemble member that is not a bookie id.
     #[error("ledger metadata: {0}")]
     Bookie(#[from] InvalidBookieId),
 }
@@ -98,7 +98,8 @@ pub fn encode(metadata: &LedgerMetadata) -> Vec<u8> {
     }
 }
 
-/// The message after its length. The bytes behind it are ignored, as in Java.
+/// The message in a body of version 3, which begins with the message's length as a varint. Bytes after the message are ignored, as in
+/// Java.
 fn delimited(mut body: &[u8]) -> Result<&[u8], LedgerMetadataError> {
     let size = prost::decode_length_delimiter(&mut body)?;
     body.get(..size).ok_or(LedgerMetadataError::Truncated)
@@ -117,7 +118,7 @@ fn decode_lines(body: &[u8]) -> Result<LedgerMetadata, LedgerMetadataError> {
         line.parse().map_err(|_| wrong(line))
     };
     let (write_quorum_size, ensemble_size, length) = (number()?, number()?, number()?);
-    // Without an ack quorum every bookie of the write quorum acknowledges.
+    // Version 1 has no ack quorum: every bookie of the write quorum has to acknowledge.
     let quorum = quorum(ensemble_size, write_quorum_size, write_quorum_size)?;
     let secret = LedgerSecret { digest_type: DigestType::Crc32, password: Vec::new() };
     let mut metadata = LedgerMetadata::new(quorum, secret);
@@ -232,7 +233,7 @@ fn from_format(
     let unknown = |field, value: i32| LedgerMetadataError::Value { field, value: i64::from(value) };
     let ack_quorum_size = format.ack_quorum_size.unwrap_or(format.quorum_size);
     let quorum = quorum(format.ensemble_size.into(), format.quorum_size.into(), ack_quorum_size.into())?;
-    // As Java: the digest type counts only beside a password.
+    // As in Java, the digest type counts only if there is a password.
     let secret = match format.password {
         Some(password) => {
             let digest_type = match format.digest_type {

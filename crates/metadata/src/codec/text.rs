@@ -8,10 +8,10 @@
 
 use std::fmt::Write as _;
 
-/// Messages inside messages; BookKeeper's formats have two levels.
+/// The deepest nesting of messages; BookKeeper's formats have two levels.
 const DEPTH_MAX: usize = 8;
 
-/// One field as it stands in the text, in order; repeated fields occur several times.
+/// One field of the text. Fields are kept in their order, and a repeated field occurs several times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Field {
     pub name: String,
@@ -48,7 +48,7 @@ pub enum TextError {
         /// What it should be.
         expected: &'static str,
     },
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("field {name} is missing")]
     Missing {
         /// Name of the field.
@@ -56,7 +56,7 @@ pub enum TextError {
     },
 }
 
-/// Reads a whole text.
+/// Reads a whole text into its fields. Every error is a [`TextError::Syntax`]; the fields' types are checked when they are taken.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<Field>, TextError> {
     let mut parser = Parser { text, at: 0 };
     let fields = parser.fields(None, 0)?;
@@ -152,7 +152,7 @@ impl Parser<'_> {
             return Ok(Value::Word(self.word("a value")?));
         }
         let mut bytes = Vec::new();
-        // Adjacent strings are one.
+        // Adjacent strings are one value.
         while let Some(quote @ (b'"' | b'\'')) = self.peek() {
             self.at += 1;
             self.string(quote, &mut bytes)?;
@@ -237,6 +237,7 @@ impl Field {
         String::from_utf8(self.bytes()?.to_vec()).map_err(wrong)
     }
 
+    /// The text of a value without quotes: the name of an enum's value, or a number.
     pub(crate) fn word(&self) -> Result<&str, TextError> {
         match &self.value {
             Value::Word(word) => Ok(word),

@@ -1,4 +1,4 @@
-//! A connection to a ZooKeeper server: TCP or TLS, taken apart into frames, up to the answer that opens the session.
+//! A connection to a ZooKeeper server over TCP or TLS: split into frames, and established up to the answer that opens the session.
 
 use super::files::Files;
 use super::probe::{self, Port, Spoken};
@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::time::timeout;
 use tracing::warn;
 
-/// Most that is set aside for a reply before its bytes arrive.
+/// The most buffer space that is reserved for a reply before its bytes arrive.
 const READ_RESERVE_MAX: usize = 256 << 10;
 
-/// When a port has taken a connection and said nothing for so long, a [look](probe) at it begins beside the wait.
+/// A port that has accepted a connection and said nothing for this long is [probed](probe) while the wait goes on.
 const SILENCE_LOOKED_INTO_AFTER: Duration = Duration::from_millis(200);
 
 /// Plain TCP, or TLS.
@@ -35,9 +35,9 @@ pub(super) type Writer = WriteHalf<Box<dyn Stream>>;
 pub(super) struct Way {
     tls: Option<Arc<Tls>>,
     sasl: Option<SaslLogin>,
-    /// New nodes belong to the user of SASL, as there is no certificate that could own them.
+    /// New nodes are to be owned by the SASL user, as there is no certificate that could own them.
     needs_user: bool,
-    /// This process has logged in once. It does not go on as nobody, whatever becomes of the file.
+    /// This process has logged in before. From then on it never connects without a login, whatever happens to the file.
     has_logged_in: AtomicBool,
     has_warned_of_no_login: AtomicBool,
     files: Files,
@@ -82,7 +82,7 @@ impl Way {
         Ok(found)
     }
 
-    /// What an error of the socket means.
+    /// The reason to report for an error of the socket.
     fn refused(&self, error: io::Error) -> Refused {
         match &self.tls {
             Some(tls) => tls.refused(&error),
@@ -95,19 +95,19 @@ impl Way {
 /// Why there is no connection on which a session may be opened.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// That is wrong with the server.
+    /// The server has this fault.
     Fault(Fault),
-    /// The login failed, for good. Of a sentence whose subject is the server: which side refused, and why.
+    /// The login failed for good. The text, which follows the server's name, says which side refused and why.
     AuthFailed(String),
 }
 
 impl Refused {
-    /// The server may be fine at another moment.
+    /// A fault that may pass by itself.
     pub(super) fn failed(why: String) -> Refused {
         Refused::Fault(Fault::Other(why))
     }
 
-    /// Somebody has to change a certificate or a setting.
+    /// A fault that stays until somebody changes a certificate or a setting.
     pub(super) fn untrusted(why: String) -> Refused {
         Refused::Fault(Fault::Untrusted(why))
     }
@@ -123,7 +123,7 @@ impl Refused {
     }
 }
 
-/// The fault of a port that does not answer, where a [look](probe) at it finds one.
+/// [Probes](probe) a port that does not answer; returns the fault that this finds, if any.
 async fn explanation(server: &str, has_tls: bool) -> Option<Refused> {
     let fault = match probe::look(server).await {
         Port::ZooKeeper { has_tls: Some(false), .. } if has_tls => Fault::WrongProtocol(
@@ -151,14 +151,14 @@ pub(super) fn is_end(error: &io::Error) -> bool {
 pub(super) struct Connection {
     pub reader: ReadHalf<Box<dyn Stream>>,
     pub writer: Writer,
-    /// Received and not yet taken apart.
+    /// Received and not yet split into frames.
     pub buffer: BytesMut,
 }
 
 /// Sends all of a frame. Cancelling it leaves the connection unusable.
 pub(super) async fn send(writer: &mut Writer, frame: &[u8]) -> io::Result<()> {
     writer.write_all(frame).await?;
-    // TLS may keep encrypted bytes until then.
+    // TLS may hold encrypted bytes back until it is flushed.
     writer.flush().await
 }
 
@@ -183,8 +183,8 @@ pub(super) fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, StoreEr
 }
 
 impl Connection {
-    /// Opens a connection, exchanges the first messages and logs in; `is_connected` becomes true when the server accepted it.
-    /// With `explains`, a [look](probe) at a port that does not answer gives the fault. Cancelling it closes the socket.
+    /// Opens a connection, exchanges the first messages and logs in; `is_connected` becomes true once the server has accepted the TCP
+    /// connection. With `explains`, a port that does not answer is [probed](probe) for its fault. Dropping the future closes the socket.
     pub(super) async fn open(
         server: &str,
         way: &Way,
@@ -248,7 +248,7 @@ impl Connection {
         Ok((connection, response))
     }
 
-    /// Session invariant 6.
+    /// Logs in before anything else is sent (session invariant 6).
     async fn log_in(&mut self, way: &Way, mut login: Login) -> Result<(), Refused> {
         let mut token = Vec::new();
         for xid in 1.. {
@@ -297,7 +297,7 @@ fn refused_reply(error: impl Into<StoreError>) -> Refused {
     Refused::failed(error.into().to_string())
 }
 
-/// Of the first bytes of a server.
+/// The fault of a server whose first bytes are not ZooKeeper's.
 fn not_zookeeper(error: impl Into<StoreError>) -> Refused {
     let why = match error.into() {
         StoreError::Protocol(why) => why,

@@ -1,4 +1,4 @@
-//! A look at a port whose process accepts connections and does not answer: a ZooKeeper server that does not serve, or a port of
+//! Probes a port whose process accepts connections but does not answer: is it a ZooKeeper server that is not serving, or a port of
 //! another kind?
 //!
 //! # Data flow
@@ -7,10 +7,10 @@
 //! a read of BookKeeper's protocol -> answer of a bookie
 //! the first message of TLS        -> a record of TLS
 //! ```
-//! The answers decide on words of an error, and whether to wait. They are not trusted beyond that, so the questions go in plain text also
-//! where the connection itself would speak TLS.
+//! The answers decide only how an error is worded and whether to go on waiting. They are not trusted beyond that, so the questions are
+//! sent in plain text even where the connection itself would use TLS.
 //!
-//! # Limits     [`ANSWER_BYTES_MAX`] of an answer, [`ANSWER_WAIT_MAX`] for each of at most three questions, and
+//! # Limits     [`ANSWER_BYTES_MAX`] of each answer; [`ANSWER_WAIT_MAX`] for each of at most three questions,
 //! [`SECOND_ANSWER_WAIT_MAX`] for one that is repeated
 
 use std::time::Duration;
@@ -21,48 +21,49 @@ use tokio::time::timeout;
 
 use crate::fault::Fault;
 
-/// The beginning of an answer tells one protocol from another.
+/// The first bytes of an answer are enough to tell one protocol from another.
 const ANSWER_BYTES_MAX: usize = 64;
 
-/// A port that needs longer is as good as one that says nothing.
+/// A port that takes longer counts as silent.
 const ANSWER_WAIT_MAX: Duration = Duration::from_millis(300);
 
-/// For a second answer from a server that speaks TLS, before the fault says that it speaks only TLS: a JVM that just
-/// started is slow.
+/// How long a server that speaks TLS may take when it is asked once more in plain text, before it is reported to speak TLS only: a
+/// JVM that has just started is slow.
 const SECOND_ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What ZooKeeper answers in plain text, whether it serves or not, and also when its administrator forbids this very word.
+/// A command that ZooKeeper answers in plain text whether or not it is serving, and even when its administrator forbids the command.
 const FOUR_LETTER_WORD: &[u8] = b"srvr";
 
-/// READ_ENTRY of protocol version 2, of an entry that nobody has: ledger ids end there. Its answer repeats version and opcode.
+/// READ_ENTRY of protocol version 2, for the largest ledger id, which nobody uses. The answer repeats version and opcode.
 const BOOKIE_READ: &[u8] = b"\0\0\0\x14\x02\x02\0\0\x7f\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\0\0\0\0";
 
-/// ClientHello of TLS 1.2, with one cipher suite. A server takes it or refuses it, both in a record of TLS.
+/// ClientHello of TLS 1.2 with one cipher suite. A TLS server accepts or refuses it, either way in a TLS record.
 const CLIENT_HELLO: &[u8] = b"\x16\x03\x01\0\x2d\x01\0\0\x29\x03\x03\
     \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x02\xc0\x2f\x01\0";
 
-/// A port that does not answer ZooKeeper's protocol.
+/// What is found at a port that did not answer ZooKeeper's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Port {
-    /// A ZooKeeper server's, for plain text. It may understand TLS as well (`client.portUnification`): nothing is known about that
-    /// when it did not answer in time.
+    /// A ZooKeeper server that speaks plain text. It may speak TLS on the same port as well (`client.portUnification`): `has_tls` is
+    /// `None` if it did not answer in time.
     ZooKeeper { is_serving: bool, has_tls: Option<bool> },
-    /// A bookie's, for its clients.
+    /// A bookie's port for its clients.
     Bookie,
-    /// Of something that speaks another protocol.
+    /// The port of something that speaks another protocol.
     Other(Spoken),
-    /// It says nothing to either.
+    /// It answered none of the questions.
     Unknown,
 }
 
-/// A protocol that shows by its first bytes.
+/// A protocol that is recognised by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spoken {
     Http,
     Tls,
 }
 
-/// Tells other protocols by the first bytes that a server sent. As lengths of frames all of them are above the limit.
+/// Recognises another protocol by the first bytes that a server sent. None of them can begin a frame of ZooKeeper: read as a length,
+/// each exceeds the limit.
 pub(super) fn spoken(begin: &[u8]) -> Option<Spoken> {
     match begin {
         [b'H', b'T', b'T', b'P', ..] => Some(Spoken::Http),
@@ -87,9 +88,9 @@ impl Spoken {
     }
 }
 
-/// Looks at the port of `server`, which is HOST:PORT. Cancelling it closes the sockets.
+/// Probes the port of `server` (HOST:PORT). Dropping the future closes the sockets.
 pub(super) async fn look(server: &str) -> Port {
-    // One after the other, so that a server that limits connections has one at a time.
+    // One question after the other, so that a server that limits connections sees one at a time.
     let text = exchange(server, FOUR_LETTER_WORD, ANSWER_WAIT_MAX).await;
     if let Some(is_serving) = zookeeper(&text.bytes) {
         let record = exchange(server, CLIENT_HELLO, ANSWER_WAIT_MAX).await;
@@ -100,7 +101,7 @@ pub(super) async fn look(server: &str) -> Port {
         return Port::Other(spoken);
     }
     let answer = exchange(server, BOOKIE_READ, ANSWER_WAIT_MAX).await;
-    // A bookie understands TLS as well, if it is set up for it.
+    // Before TLS is tried, which a bookie may speak on the same port.
     if is_of_bookie(&answer.bytes) {
         return Port::Bookie;
     }
@@ -109,7 +110,7 @@ pub(super) async fn look(server: &str) -> Port {
     }
     let record = exchange(server, CLIENT_HELLO, ANSWER_WAIT_MAX).await;
     match spoken(&record.bytes) {
-        // Both wait for more of a question: a port for TLS alone, and a ZooKeeper server with both on one port that is slow.
+        // Either a port for TLS alone, which waits for the rest of a record, or a slow ZooKeeper server with both on one port.
         Some(Spoken::Tls) if !text.is_over => {
             let text = exchange(server, FOUR_LETTER_WORD, SECOND_ANSWER_WAIT_MAX).await;
             match zookeeper(&text.bytes) {
@@ -121,7 +122,8 @@ pub(super) async fn look(server: &str) -> Port {
     }
 }
 
-/// Whether a ZooKeeper server that says this serves; `None` when it is none.
+/// Whether the ZooKeeper server that answered `srvr` with this text is serving; `None` if the text is not ZooKeeper's. A server that
+/// forbids the command is taken to be serving.
 fn zookeeper(text: &[u8]) -> Option<bool> {
     if text.starts_with(b"This ZooKeeper instance is not currently serving") {
         return Some(false);
@@ -138,7 +140,7 @@ fn is_of_bookie(answer: &[u8]) -> bool {
 struct Answer {
     /// The bytes that came.
     bytes: Vec<u8>,
-    /// The server answered, or ended the connection: in time.
+    /// Whether it was over in time: the server answered or closed the connection, or there was none.
     is_over: bool,
 }
 
@@ -155,7 +157,7 @@ async fn exchange(server: &str, question: &[u8], wait: Duration) -> Answer {
         }
         std::io::Result::Ok(())
     };
-    // Why it fails says nothing about the port that the connection itself did not say.
+    // The error is dropped: the attempt at a session has reported as much.
     let is_over = timeout(wait, exchange).await.is_ok();
     Answer { bytes: answer, is_over }
 }

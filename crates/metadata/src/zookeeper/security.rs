@@ -9,15 +9,15 @@ use std::path::PathBuf;
 pub struct Security {
     /// TLS to the servers, on their secure client ports; `None` for plain TCP.
     pub tls: Option<ClientFiles>,
-    /// The login at the servers, by SASL DIGEST-MD5; `None` for none.
+    /// How to log in to the servers by SASL DIGEST-MD5; `None` for no login.
     pub sasl: Option<SaslLogin>,
-    /// New nodes may be read and changed by this process's identity only (`zkEnableSecurity`). The identity is that of SASL, and
-    /// of the certificate that TLS presents: all processes of a cluster need the same one.
+    /// Only this process's identity may read and change nodes that it creates (`zkEnableSecurity`). The identity is the SASL user
+    /// and the certificate presented over TLS; all processes of a cluster need the same one.
     pub is_restricted: bool,
 }
 
 impl Security {
-    /// None.
+    /// No protection.
     pub fn new() -> Security {
         Security::default()
     }
@@ -28,7 +28,7 @@ impl Security {
         self
     }
 
-    /// Logs in at the servers.
+    /// Logs in to the servers.
     pub fn sasl(mut self, login: SaslLogin) -> Security {
         self.sasl = Some(login);
         self
@@ -40,7 +40,8 @@ impl Security {
         self
     }
 
-    /// Whether a server may learn an identity of ours. A JAAS file may turn out to have none.
+    /// Whether connections may have an identity that could own nodes: by SASL, or by a certificate. Known only when connecting, as a
+    /// JAAS file may lack the section. Without any identity, settings with `zkEnableSecurity` are refused.
     pub fn may_have_identity(&self) -> bool {
         self.sasl.is_some() || self.tls.as_ref().is_some_and(|tls| tls.identity.is_some())
     }
@@ -50,7 +51,7 @@ impl Security {
     }
 }
 
-/// Where the user and the password for SASL are. The files are read again for each connection.
+/// Where to find the user and the password for SASL. The files are read again for each connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SaslLogin {
@@ -60,7 +61,8 @@ pub enum SaslLogin {
         file: PathBuf,
         /// The section (`zookeeper.sasl.clientconfig`).
         section: String,
-        /// False: without such a section there is no SASL, as for Java's client.
+        /// Whether the section has to be there. If not, a missing one means no login, as for Java's client, unless this process has
+        /// logged in before or new nodes need the user as their owner.
         is_needed: bool,
     },
     /// A user, and a file with the password on its first line.
@@ -77,6 +79,6 @@ pub enum SaslLogin {
 pub(super) enum Access {
     /// `OPEN_ACL_UNSAFE`
     Anybody,
-    /// `CREATOR_ALL_ACL`: the server puts the identities of the connection in its place.
+    /// `CREATOR_ALL_ACL`, which the server replaces by the identities of the connection.
     Creator,
 }

@@ -12,13 +12,13 @@
 //!    the server forgets a connection's watches, and re-reading is always right.
 //! 3. The state channel shows a new session before any request is sent under it.
 //! 4. A request that waited longer than the session timeout without a server fails with `Unreachable`; it was not sent.
-//! 5. Servers are tried in an order that was drawn at the start. One that does not answer has a share of the session timeout, TLS
-//!    included, and then it is the next one's turn. Of the time of a command, which tries each server once, all have an equal part.
-//! 6. With SASL, each connection logs in before anything else is sent on it. A server that refuses that ends the session for good.
-//! 7. A session that was never open ends when no server of a round is worth waiting for ([`WaitFor`]). One that was open goes on:
-//!    servers return, and certificates may be renewed under it.
-//! 8. A server counts as heard by whole frames only: one that sends a byte now and then is a silent one. The timeout that it grants is
-//!    used within bounds ([`agreed_timeout`]), so that it can neither make us ping without a pause nor wait for hours.
+//! 5. Servers are tried in an order drawn at random at the start. Each may take a share of the session timeout, TLS included, before it
+//!    is the next one's turn. A command, which tries each server once, divides its time among them equally.
+//! 6. With SASL, each connection logs in before anything else is sent on it. A refused login ends the session for good.
+//! 7. A session that was never open ends when no server of a round is worth waiting for ([`WaitFor`]). One that was open keeps trying:
+//!    servers return, and certificates may be renewed meanwhile.
+//! 8. Only whole frames count as signs of life: a server that sends a byte now and then is silent. The timeout that it grants is
+//!    clamped ([`agreed_timeout`]), so that it can make us neither ping without a pause nor wait for hours.
 //!
 //! # Limits     `REQUESTS_QUEUED_MAX` waiting, `REQUESTS_IN_FLIGHT_MAX` written and not yet answered
 
@@ -47,13 +47,13 @@ const REQUESTS_IN_FLIGHT_MAX: usize = 256;
 /// Pause after all servers were tried once, growing to the maximum.
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A replica that accepts and stays silent must not use up the session timeout alone.
+/// The shortest share of the session timeout that a server gets (invariant 5).
 const CONNECT_WAIT_MIN: Duration = Duration::from_millis(500);
-/// Silence of a server is logged after this, for operators, and the wait goes on.
+/// When a server has been silent for this long, operators are told in the log, and the wait goes on.
 const SILENCE_SAID_AFTER: Duration = Duration::from_millis(900);
-/// A session timeout below it would keep us busy with pings.
+/// A shorter session timeout would keep us busy with pings.
 const SESSION_TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// Servers may grant more only to a process that asks for at least half of what they grant.
+/// A server may grant more than this only up to twice what we asked for.
 const SESSION_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Dead watches are swept when the table has doubled since the last sweep, at the earliest at this size.
 const WATCHES_SWEEP_MIN: usize = 256;
@@ -67,7 +67,7 @@ pub(super) enum WatchKind {
     Children,
 }
 
-/// What comes back for a request: error code, record, and the watch that was armed.
+/// The answer to a request: error code, record, and the watch that was armed.
 pub(super) type Reply = Result<(i32, Bytes, Option<Watch>), StoreError>;
 
 /// A request on its way to the server.
@@ -107,9 +107,9 @@ impl Shared {
 pub(super) struct First {
     /// The servers to wait for.
     pub wait_for: WaitFor,
-    /// Since then.
+    /// When the attempt began.
     pub begun: Instant,
-    /// For so long.
+    /// How long it may take in all.
     pub timeout: Duration,
 }
 
@@ -140,7 +140,7 @@ pub(super) struct Session {
     explained: Explained,
 }
 
-/// How long the explanation of a fault is good for: each look makes connections, and a server that is electing has few to spare.
+/// How long the result of a probe is kept: each probe opens connections, and a server in an election has few to spare.
 const EXPLANATION_KEPT: Duration = Duration::from_secs(10);
 
 /// Faults of servers that were probed ([`super::probe`]), by server.
@@ -157,7 +157,7 @@ impl Explained {
         fault
     }
 
-    /// What was found out about a server that closes connections or says nothing, as long as it still does that.
+    /// The fault to report: what an earlier probe found out, as long as the server still closes connections or says nothing.
     fn recall(&mut self, server: &str, fault: Fault) -> Fault {
         let is_unexplained = matches!(fault, Fault::Closed(_) | Fault::Mute(_));
         match self.0.get(server) {
@@ -165,7 +165,7 @@ impl Explained {
                 explained.clone()
             }
             _ if is_unexplained => fault,
-            // Another fault: a look is worth its while when it closes connections again.
+            // Another fault: should the server close connections again, it is worth another probe.
             _ => {
                 self.0.remove(server);
                 fault
@@ -180,7 +180,7 @@ enum End {
     Lost(StoreError),
     /// The server no longer knows the session.
     Expired,
-    /// No login, and why.
+    /// There is no login; why.
     AuthFailed(Arc<str>),
     /// The session was closed on request, or the store was dropped.
     Closed,
@@ -244,7 +244,7 @@ impl Session {
                         info!(server, session = %id, %why, "lost the connection to the metadata store, reconnecting");
                         self.publish(SessionState::Suspended(id));
                     }
-                    // Another server may fare better; and a server that accepts and closes at once is not hammered.
+                    // Another server may do better, and one that accepts and closes at once is not hammered.
                     self.servers.rotate_left(1);
                     if let End::Closed = self.collect_requests(Some(Instant::now() + RETRY_PAUSE_MIN)).await {
                         break SessionState::Closed;
@@ -256,7 +256,7 @@ impl Session {
                         warn!(session = %id, "the metadata store no longer knows our session; opening a new one");
                         self.publish(SessionState::Expired(id));
                     }
-                    // They were meant for the session that is gone, and were not sent.
+                    // These were meant for the session that is gone, and were never sent.
                     for request in self.waiting.drain(..) {
                         let _ = request.reply.send(Err(StoreError::SessionExpired));
                     }
@@ -276,7 +276,7 @@ impl Session {
         }
     }
 
-    /// The words of a server that does not take a request, with its name and a remedy.
+    /// The message for a server that refuses requests without a login: its name, its reason and a remedy.
     fn login_wanted(&self, why: &str) -> Arc<str> {
         let server = self.servers.first().map_or("the server", String::as_str);
         format!("{server}: {why}; give the user for SASL that it knows (section Client of the JAAS file, or zkSaslUser)").into()
@@ -318,7 +318,7 @@ impl Session {
                 let explains = self.is_first() && self.explained.may_look(&server);
                 let way = self.way.clone();
                 let is_connected = AtomicBool::new(false);
-                // Says what is known when the time is over during this attempt.
+                // To be reported if the time runs out during this attempt.
                 self.shared.faults.lock().entry(server.clone()).or_insert(Fault::Silent(wait));
                 let opening = Connection::open(&server, &way, frame, &is_connected, explains);
                 let handshake = timeout(wait, opening);
@@ -375,8 +375,8 @@ impl Session {
         }
     }
 
-    /// How long one server has to open a session (invariant 5), when all of them have so long. A command tries each of them once; a service
-    /// has time left for those that come up meanwhile.
+    /// How long one server may take to open a session (invariant 5), when `all` is the time for all of them. A command tries each of
+    /// them once; a service keeps some of the time for servers that come up meanwhile.
     fn wait_for_one(&self, all: Duration) -> Duration {
         let (all, shares) = match (self.is_first(), self.first.wait_for) {
             (true, WaitFor::Silent) => (self.first.timeout, self.servers.len()),
@@ -386,12 +386,12 @@ impl Session {
         (all / u32::try_from(shares).unwrap_or(u32::MAX)).max(CONNECT_WAIT_MIN)
     }
 
-    /// Whether no session was open yet.
+    /// Whether no session has been open yet.
     fn is_first(&self) -> bool {
         *self.shared.state.borrow() == SessionState::Connecting
     }
 
-    /// Whether a wait for a first session is to be said, and was not yet.
+    /// Whether the wait for a first session is yet to be logged.
     fn is_quiet(&self) -> bool {
         self.first.wait_for == WaitFor::Down && self.is_first() && !self.has_said_waiting
     }
@@ -404,7 +404,7 @@ impl Session {
         self.has_said_waiting = true;
     }
 
-    /// Invariant 7.
+    /// Ends the session if no server is worth waiting for (invariant 7); otherwise logs, once, that it waits.
     fn after_first_round(&mut self) -> Result<(), End> {
         let faults = self.shared.faults(&self.servers);
         if !faults.0.iter().any(|(_, fault)| fault.is_waited_for(self.first.wait_for)) {
@@ -416,7 +416,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes why a server gives no session, and logs what an operator must know when it is new.
+    /// Notes why a server gives no session, and warns if it is news that an operator must know.
     fn refused(&mut self, server: &str, fault: Fault) {
         let why = format!("{server}: {fault}");
         let is_for_operators = matches!(fault, Fault::Untrusted(_));
@@ -429,7 +429,7 @@ impl Session {
         self.shared.faults.lock().insert(server.to_owned(), fault);
     }
 
-    /// The connect request for the current session, or for a new one, and the timeout it counts on.
+    /// The connect request for the current session, or for a new one, and the session timeout in force.
     fn connect_request(&self) -> (BytesMut, Duration) {
         let identity = self.shared.identity.lock();
         let new = ([0u8; 16].to_vec(), 0);
@@ -443,12 +443,12 @@ impl Session {
         (request.frame(), identity.timeout)
     }
 
-    /// Whether the server answers a request for a new session with none.
+    /// Whether the server has declined to open a new session.
     fn refuses_new_session(&self, response: &wire::ConnectResponse) -> bool {
         !response.is_open() && self.shared.identity.lock().credentials.is_none()
     }
 
-    /// Takes over what the server answered. Publishes the session before anything is sent under it (invariant 3).
+    /// Adopts the session that the server granted, and publishes it before anything is sent under it (invariant 3).
     fn adopt(&mut self, response: wire::ConnectResponse) -> Result<(), End> {
         let id = {
             let mut identity = self.shared.identity.lock();
@@ -586,6 +586,8 @@ impl Session {
         frame
     }
 
+    /// Handles one frame: fires the watches of a notification, or answers the oldest request in flight with its reply (invariant 1).
+    /// An error ends the connection: a frame that is malformed or out of order, the end of the session, or a refused login.
     fn on_frame(&mut self, mut frame: Bytes, in_flight: &mut VecDeque<InFlight>) -> Result<(), End> {
         let header = wire::ReplyHeader::parse(&mut frame).map_err(StoreError::from)?;
         match header.xid {
@@ -657,7 +659,8 @@ fn agreed_timeout(wanted: Duration, granted_ms: i32) -> Duration {
     Duration::from_millis(u64::from(granted_ms.unsigned_abs())).clamp(SESSION_TIMEOUT_MIN, most)
 }
 
-/// A failed read arms nothing, except that "no such node" is what an existence watch waits on.
+/// Whether the request left its watch armed at the server. A failed read does not, except that `exists` also watches a node that is
+/// not there yet.
 fn leaves_watch(opcode: i32, error: i32) -> bool {
     error == wire::OK || (opcode == wire::OP_EXISTS && error == wire::ERR_NO_NODE)
 }
@@ -674,7 +677,7 @@ async fn write(writer: &mut Writer, frame: &[u8], wait: Duration) -> Result<(), 
     }
 }
 
-/// The servers in an order of chance, so that the clients of an ensemble are spread over it.
+/// The servers in random order, so that the clients of an ensemble are spread over it.
 fn shuffled(mut servers: Vec<String>) -> Vec<String> {
     let random = RandomState::new();
     servers.sort_by_cached_key(|server| random.hash_one(server));

@@ -8,15 +8,15 @@ use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState};
 
 use super::event::{RoundId, Sighting};
 
-/// Times at which the end of a ledger was seen: so many are enough to tell its lag within an eighth.
+/// How many sightings of a ledger's end are remembered: enough to tell its lag within an eighth.
 const MARKS_MAX: usize = 8;
 
-/// Where a ledger is.
+/// Whether a ledger is in an object under construction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Not in an object.
+    /// It is in none.
     Idle,
-    /// In one that is not committed.
+    /// It is in one of this round, which is not committed yet.
     Building(RoundId),
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Doubt {
     pub register: EntryId,
     /// The catalogue was asked since: only such an answer decides.
     pub is_asked: bool,
-    /// The catalogue has nothing of the ledger, which may have been deleted: so many looks decide that first.
+    /// Set if the catalogue has nothing of the ledger, which may have been deleted: this many more looks decide that first.
     pub looks_left: Option<u8>,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct Ledger {
     pub entry_bytes: Option<u64>,
     /// The last entry in the catalogue; `None` until the catalogue answered.
     pub tiered: Option<Option<EntryId>>,
-    /// When ends were seen: ascending, all above what is tiered, but one.
+    /// Ends that were seen above what was tiered, ascending, with the time of each.
     marks: VecDeque<(Duration, EntryId)>,
     pub stage: Stage,
-    /// Its registers are being asked for, and were (T15).
+    /// Whether bookies are being asked for its registers, and whether they have been (T15).
     pub is_asking: bool,
     pub is_asked: bool,
     /// The catalogue is being asked.
@@ -97,19 +97,19 @@ impl Ledger {
         self.metadata.as_ref().is_some_and(|metadata| matches!(metadata.state, LedgerState::Closed { .. }))
     }
 
-    /// Takes a sighting in; true when there is more than before.
+    /// Takes a sighting in; true if there are more entries than before.
     pub fn see(&mut self, now: Duration, sighting: Sighting) -> bool {
         let Sighting { metadata, available, length_bytes, age } = sighting;
         let is_first = self.metadata.is_none();
         self.metadata = Some(metadata);
-        // A bookie that lags behind tells of a LAC below one that was told before.
+        // A bookie that lags reports a LAC below one that was reported before.
         let has_grown = available > self.available;
         if has_grown || self.is_sealed() {
             self.available = available;
             self.length_bytes = length_bytes;
         }
         if let Some(end) = available.filter(|_| has_grown) {
-            // Of what was there before the first look, only the age of the ledger says how long.
+            // How long the entries that the first look found have been there is unknown; at most for the age of the ledger.
             let since = if is_first { now.saturating_sub(age) } else { now };
             if self.marks.len() >= MARKS_MAX {
                 self.marks.remove(1);
@@ -119,7 +119,7 @@ impl Ledger {
         has_grown
     }
 
-    /// The catalogue has entries up to here.
+    /// Notes that the catalogue has entries up to here.
     pub fn tier(&mut self, tiered: Option<EntryId>) {
         self.tiered = Some(tiered.max(self.tiered.flatten()));
         while self.marks.front().is_some_and(|(_, end)| Some(*end) <= self.tiered.flatten()) {
@@ -127,7 +127,7 @@ impl Ledger {
         }
     }
 
-    /// Since when the oldest entry that is not in the tier could be.
+    /// Since when the oldest entry that is not in the tier could have been there.
     pub fn behind_since(&self) -> Option<Duration> {
         self.tiered?;
         self.marks.front().map(|(since, _)| *since).filter(|_| self.available > self.tiered.flatten())
@@ -145,8 +145,8 @@ impl Ledger {
         self.untiered().map_or(0, |(first, last)| (last.get() - first.get()) as u64 + 1)
     }
 
-    /// Bytes that are not in the tier: by the length of a closed ledger, else by the entries that were tiered before, else by
-    /// the average of other ledgers.
+    /// Bytes that are not in the tier, estimated by the length of a closed ledger, else by the entries that were tiered last, else by
+    /// `elsewhere`, the average size of an entry in all ledgers.
     pub fn lag_bytes(&self, elsewhere: u64) -> u64 {
         let (entries, Some(available)) = (self.lag_entries(), self.available) else { return 0 };
         let each = match self.length_bytes {
@@ -167,7 +167,8 @@ impl Ledger {
             && self.untiered().is_some()
     }
 
-    /// A read or look failed: later ones wait longer, up to a minute.
+    /// Notes that a read or look failed. The next one waits a second after the first failure, and twice as long after each further one
+    /// in a row, up to a minute.
     pub fn fail(&mut self, now: Duration, why: String) {
         self.failures += 1;
         self.last_error = Some(why);

@@ -22,10 +22,10 @@ const COMMIT_EXTENTS_MAX: usize = 100_000;
 /// One object of a round.
 #[derive(Debug, Clone)]
 enum Piece {
-    /// The ledgers that it was to have entries of.
+    /// Under construction, from entries of these ledgers.
     Building(Vec<LedgerId>),
     Uploaded(NewObject),
-    /// It was committed, given up or never came to be.
+    /// Committed, given up, or never made.
     Over,
 }
 
@@ -38,11 +38,11 @@ pub(super) struct Round {
     largest: u64,
     uploaded_at: Duration,
     committed_at: Duration,
-    /// Ledgers of which the ack quorums are not told yet, once it is committed.
+    /// Once it is committed: the ledgers whose ack quorums have not been told yet.
     telling: Option<BTreeSet<LedgerId>>,
 }
 
-/// A commit that is not answered.
+/// A commit that has not been answered.
 #[derive(Debug, Clone)]
 pub(super) struct Commit {
     id: CommitId,
@@ -237,7 +237,7 @@ impl Core {
         self.end_building(now, id);
     }
 
-    /// The planted bug M23.
+    /// The planted bug M23: tells bookies of entries before they are committed.
     fn tell_early(&mut self, now: Duration, new: &NewObject, reports: &mut Vec<Report>) {
         for extent in &new.extents {
             let told = TierExtent { first: extent.first, last: extent.last, object: new.object };
@@ -247,6 +247,8 @@ impl Core {
         }
     }
 
+    /// The ledger is no longer in an object under construction. It may go into another one, or be forgotten by the next sweep if nothing
+    /// is left to do for it.
     fn release(&mut self, ledger: LedgerId) {
         if let Some(watched) = self.ledgers.get_mut(&ledger) {
             watched.stage = Stage::Idle;
@@ -341,7 +343,7 @@ impl Core {
                 self.commit = Some(commit);
             }
             Err(why) => {
-                // Whether it happened is not known: nothing is built before the catalogue says so.
+                // The outcome is unknown: nothing more of these ledgers is built before the catalogue has told what it has of them.
                 self.last_error = Some(why);
                 for ledger in commit.objects.iter().flat_map(|new| &new.extents).map(|extent| extent.ledger) {
                     self.release(ledger);
@@ -357,7 +359,7 @@ impl Core {
         }
     }
 
-    /// What the catalogue made of one object. `told` collects the extents of ledgers that advance.
+    /// Takes in what the catalogue made of one object. `told` collects what bookies are to be told of each ledger.
     fn on_object(
         &mut self,
         now: Duration,
@@ -416,7 +418,7 @@ impl Core {
         }
     }
 
-    /// Sends bookies what was committed (T7), at `committed_at` or later, and measures how long that takes the rounds.
+    /// Tells bookies what was committed (T7), at `committed_at` or later. The rounds go on until the ack quorums have been told.
     fn tell(
         &mut self,
         now: Duration,
@@ -448,7 +450,7 @@ impl Core {
         }
     }
 
-    /// A ledger's update is complete, or late.
+    /// A ledger's update is complete, or so late that rounds no longer wait for it.
     pub(super) fn settle(&mut self, now: Duration, ledger: LedgerId) {
         self.touched.insert(ledger);
         let rounds = self.rounds.iter_mut().filter_map(|(id, round)| {
@@ -477,7 +479,7 @@ impl Core {
         self.cycles.record(now.saturating_sub(round.began));
     }
 
-    /// Looks which stage the others wait for.
+    /// Determines which stage the others wait for.
     pub(super) fn measure(&mut self, now: Duration) {
         let (since, before) = self.usage_before;
         let elapsed = now.saturating_sub(since);

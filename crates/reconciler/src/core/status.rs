@@ -1,4 +1,4 @@
-//! What a tierer tells of itself.
+//! What a tierer reports of itself.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use super::measure::{Counts, Durations, Phases, Stage};
 use super::updates::UpdateCounts;
 use super::{Core, Ending};
 
-/// How far something is behind.
+/// How far the tier lags behind one ledger, or all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lag {
     /// Entries that could be in the tier and are not.
     pub entries: u64,
-    /// Their bytes, about.
+    /// Their bytes, approximately.
     pub bytes: u64,
-    /// How long the oldest of them could have been.
+    /// How long the oldest of them could have been in the tier.
     pub age: Duration,
 }
 
 /// What holds a tierer up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Limit {
-    /// Nothing: all that is due finds room.
+    /// Nothing: there is room for all that is due.
     None,
-    /// This stage, which was busy for this part of the time.
+    /// This stage, which was busy for this share of the time.
     Stage(Stage, f64),
 }
 
@@ -54,7 +54,7 @@ pub enum State {
 }
 
 impl State {
-    /// For JSON and tables.
+    /// Its name in JSON and tables.
     pub const fn name(&self) -> &'static str {
         match self {
             State::Tiered => "tiered",
@@ -81,7 +81,7 @@ pub struct LedgerStatus {
     pub tiered: Option<EntryId>,
     /// The registers of bookies, as far as they are known.
     pub registers: Vec<(BookieId, Option<EntryId>)>,
-    /// How far it is behind.
+    /// How far the tier lags behind it.
     pub lag: Lag,
     /// Its state.
     pub state: State,
@@ -106,7 +106,7 @@ pub struct Status {
     pub lag: Lag,
     /// Ages of the lag of those ledgers that have one: the median and the 99th percentile.
     pub lag_age: (Duration, Duration),
-    /// The ledgers that are behind most in time.
+    /// The ledgers whose lag is the oldest.
     pub behind: Vec<LedgerStatus>,
     /// What holds it up.
     pub limit: Limit,
@@ -114,7 +114,7 @@ pub struct Status {
     pub interval: Duration,
     /// Objects being built.
     pub objects_building: usize,
-    /// Objects that may be.
+    /// Objects that may be built at once.
     pub objects_max: usize,
     /// Rounds under way.
     pub rounds: usize,
@@ -122,7 +122,7 @@ pub struct Status {
     pub updates_in_flight: usize,
     /// Counts.
     pub counts: Counts,
-    /// Of updates.
+    /// Counts of updates.
     pub updates: UpdateCounts,
     /// How long the phases of rounds took.
     pub phases: Phases,
@@ -130,7 +130,7 @@ pub struct Status {
     pub cycles: Durations,
     /// How long updates of ledgers took, from the commit to the ack quorum.
     pub lre: Durations,
-    /// The last thing that did not work.
+    /// The last failure of anything.
     pub last_error: Option<String>,
 }
 
@@ -138,7 +138,7 @@ pub struct Status {
 const BEHIND_MAX: usize = 20;
 
 impl Core {
-    /// How it stands.
+    /// The state of the tierer.
     pub fn status(&self, now: Duration) -> Status {
         let mut ages = Vec::new();
         let (mut lag, mut stopped, mut failing) = (Lag::default(), 0, 0);
@@ -212,7 +212,7 @@ impl Core {
         })
     }
 
-    /// Whether the ledger was closed, is in the tier as a whole, and its bookies are told.
+    /// Whether the ledger is closed, all of it is in the tier, and its bookies have been told.
     pub fn is_done(&self, ledger: LedgerId) -> bool {
         self.done.contains(ledger)
     }
@@ -235,7 +235,8 @@ impl Core {
         self.ledgers.contains_key(&ledger)
     }
 
-    /// Whether nothing is being built, committed or told.
+    /// Whether nothing is being built or committed and no bookie is being told: requests to the store in such times are what the tierer
+    /// costs without work.
     pub fn is_idle(&self) -> bool {
         self.building.is_empty()
             && self.to_commit.is_empty()

@@ -1,8 +1,9 @@
 //! Does what the upkeep decided about objects that are rewritten: reads footers, asks the catalogue and the metadata store, tells
 //! bookies, builds.
 //!
-//! # Limits     the footer of one object that waits, between two windows of it; footers of one object's sources: [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer;
-//! questions to the catalogue: [`EXTENTS_ASKED`] at a time, so that others have their turn; requests: [`REQUESTS_AT_ONCE`]
+//! # Limits     the footer of one waiting object, between two windows of its extents; footers of one object's sources:
+//! [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer; extents in one question to the catalogue:
+//! [`EXTENTS_ASKED`], so that others have their turn; requests at once: [`REQUESTS_AT_ONCE`]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,14 +31,14 @@ use crate::core::upkeep::{Fault, LiveExtent, Moved, RewriteOrder, SourceError, S
 
 /// Extents in one question to the catalogue.
 const EXTENTS_ASKED: usize = 256;
-/// For a footer.
+/// How long reading a footer may take.
 const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Metadata of ledgers; `None`: there is no such ledger.
 type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
 
-/// A source that is alone may be longer than the limit for new objects and would never fit: its live bytes are the limit instead. Twice the
-/// time is less than ids are reserved for, too.
+/// An object with a single source may exceed the limit for new objects, since the source may, and would never fit otherwise: its live
+/// bytes are the limit instead. Ids are reserved for more than twice the time, too.
 fn limits_for(order: &RewriteOrder, limits: Limits) -> Limits {
     let mut sources = order.pieces.iter().flatten().map(|piece| piece.object.id);
     let first = sources.next();
@@ -64,7 +65,7 @@ impl Hands {
 
     async fn metadata(&self, ledgers: impl Iterator<Item = LedgerId>) -> Result<Metadata, String> {
         let of_metadata = self.layout.ledgers();
-        // In the order of an object's footer, so those of one ledger follow each other.
+        // In the order of an object's footer, so that those of one ledger are adjacent.
         let mut ledgers: Vec<LedgerId> = ledgers.collect();
         ledgers.dedup();
         let read = futures_util::stream::iter(ledgers).map(|ledger| {
@@ -80,7 +81,8 @@ impl Hands {
         read.buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
     }
 
-    /// The footer of an object that waits, kept while its windows are examined one after the other.
+    /// The footer of a waiting object, one whose extents other objects took over and which stays until all bookies know. Its extents
+    /// are examined in windows, and the footer is kept for the next one; any other action of the upkeep drops it.
     async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
         let kept = self.footer_kept.lock().clone();
         if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {
@@ -91,7 +93,7 @@ impl Hands {
         Ok(footer)
     }
 
-    /// Where extents of an object are by now.
+    /// Where extents of a waiting object are by now. `places` are their indexes in its footer.
     pub(super) async fn where_to(
         &self,
         object: ObjectRef,
@@ -108,7 +110,7 @@ impl Hands {
             extent.ok_or_else(|| format!("its footer has {} extents only", footer.extents.len()))
         };
         let extents: Vec<(u32, &Extent)> = places.into_iter().map(of_place).collect::<Result<_, _>>()?;
-        // It may take long, and what the catalogue says is to be new.
+        // Before the time is taken: reading it may take long, and the catalogue's answer is to be fresh.
         let metadata = self.metadata(extents.iter().map(|(_, extent)| extent.ledger)).await?;
         let at = self.common.now();
         let mut moved = Vec::new();
@@ -140,7 +142,7 @@ impl Hands {
         told.buffer_unordered(REQUESTS_AT_ONCE).collect().await
     }
 
-    /// What is live of objects.
+    /// The live extents of objects: those that the catalogue refers to.
     pub(super) async fn survey(&self, objects: Vec<ObjectRef>) -> Vec<Survey> {
         let mut found = Vec::with_capacity(objects.len());
         for object in objects {
@@ -181,7 +183,7 @@ impl Hands {
         live.iter().map(of_extent).collect()
     }
 
-    /// Builds and uploads an object, unless `abandon` fires. Says which sources could not be read.
+    /// Builds and uploads an object, unless `abandon` fires. Also returns the sources that could not be read.
     pub(super) async fn rewrite(
         &self,
         order: RewriteOrder,
@@ -204,7 +206,7 @@ impl Hands {
         (built, unread.into_iter().collect())
     }
 
-    /// The extents of the order, as their footers have them.
+    /// The extents of the order, looked up in the footers of their objects.
     async fn sources(&self, order: &RewriteOrder) -> Result<Vec<Vec<ExtentSource>>, (ObjectId, SourceError)> {
         let mut footers: BTreeMap<ObjectId, Arc<Footer>> = BTreeMap::new();
         let mut sources = Vec::with_capacity(order.pieces.len());

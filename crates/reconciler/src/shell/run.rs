@@ -29,7 +29,7 @@ use crate::core::{Action, Alarm, Core, Event, Settings};
 
 /// Between two looks at who is registered.
 const BOOKIES_INTERVAL: Duration = Duration::from_secs(3);
-/// A pause that was set is seen at once by a watch, or after this time.
+/// A change of the pause flag is seen at once by a watch, or else after this time.
 const PAUSE_INTERVAL: Duration = Duration::from_secs(30);
 /// Between two steps of the rate.
 const TICK: Duration = Duration::from_secs(1);
@@ -37,18 +37,18 @@ const TICK: Duration = Duration::from_secs(1);
 const CLEAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Alarms that are remembered.
 const ALARMS_MAX: usize = 20;
-/// An object that takes over extents of others may take so long, at the rate that is allowed: less than ids are reserved for. What is in
-/// it by then counts.
+/// How long building a rewritten object may take at the allowed rate: less than ids are reserved for. It is finished with what is in it
+/// by then.
 const REWRITE_TIME_MAX: Duration = Duration::from_secs(20 * 60);
-/// And wait so long for a block.
+/// How long it may wait for a block.
 const REWRITE_SILENCE_MAX: Duration = Duration::from_secs(120);
 
-/// What a task ended with.
+/// The result of a task.
 enum Ended {
     Event(Event),
     /// The listing comes back with its page.
     Listed(Option<LedgerStream>, Event),
-    /// Who is registered; `None` when that could not be read.
+    /// The registered bookies, and whether they take part in tiering; `None` if that could not be read.
     Bookies(Option<BTreeMap<BookieId, Ability>>),
     /// Whether tiering is paused, and a watch for its end; `None` when that could not be read.
     Pause(Option<(bool, bindery_metadata::store::Watch)>),
@@ -60,7 +60,7 @@ pub(super) struct Runner {
     core: Core,
     upkeep: Upkeep,
     hands: Hands,
-    /// The upkeep's, which reads all ledgers again.
+    /// The listing of the upkeep, which goes through all ledgers again.
     upkeep_listing: Option<LedgerStream>,
     common: Arc<Common>,
     client: Client,
@@ -73,7 +73,7 @@ pub(super) struct Runner {
     listing: Option<LedgerStream>,
     updates: HashMap<RequestId, AbortHandle>,
     building: HashMap<ObjectId, oneshot::Sender<()>>,
-    /// Gives up what the upkeep builds; there while it does.
+    /// Abandons the object that the upkeep builds; `None` while it builds none.
     rewriting: Option<oneshot::Sender<()>>,
     rate: Rate,
     is_pressed: bool,
@@ -102,7 +102,7 @@ impl Runner {
         let of_cluster = common.cluster.to_string();
         let target = settings.target_bytes();
         let mut upkeep = Upkeep::new(now, settings.upkeep.clone(), target, of_cluster, settings.canaries);
-        // Nothing is removed before it is known whether tiering is paused: the cluster may be on its way back from the bucket.
+        // Nothing is removed before it is known whether tiering is paused: the cluster may be being restored from the bucket.
         upkeep.set_paused(true);
         let hands = Hands {
             common: common.clone(),
@@ -167,7 +167,7 @@ impl Runner {
                     Some(Command::Stop) | None => {
                         stop_at = Some(tokio::time::Instant::now() + self.stop_patience);
                         self.upkeep.stop();
-                        // It was reserved in vain; the next tierer begins again.
+                        // Its id was reserved in vain; the next tierer begins again.
                         if let Some(abandon) = self.rewriting.take() {
                             let _ = abandon.send(());
                             self.rewriting = Some(oneshot::channel().0);
@@ -193,7 +193,7 @@ impl Runner {
                 }
             }
         }
-        // Whatever is left is of no use any more.
+        // The tasks that are left are of no use any more.
         self.tasks.shutdown().await;
         drop((self.asks, self.hands));
         // A request to the store that hangs must not keep the process.
@@ -273,7 +273,7 @@ impl Runner {
     }
 
     fn command(&mut self, command: Command) {
-        // Whoever asked may have gone.
+        // The one who asked may have gone.
         match command {
             Command::Report(reply) => drop(reply.send(self.report())),
             Command::Ledger(ledger, reply) => {
@@ -289,6 +289,7 @@ impl Runner {
         }
     }
 
+    /// The state of the tierer, its upkeep and its requests, as the admin port shows it.
     fn report(&self) -> TierReport {
         let now = self.common.now();
         let reads = report::Reads {
@@ -317,7 +318,7 @@ impl Runner {
         }
         if is_busy {
             self.event(Event::Pressure);
-            // The core has said so; that is no further report.
+            // The core's answer to this event set it again: that is not another sign of pressure.
             self.is_pressed = false;
         }
         self.common.meter.look(now, self.core.is_idle());
@@ -425,7 +426,7 @@ impl Runner {
         });
     }
 
-    /// Reads the flag: at first, when the watch fires, and now and then.
+    /// Reads the pause flag: at once at first, then when the watch fires or after a while.
     fn watch_pause(&mut self, watch: Option<Option<bindery_metadata::store::Watch>>) {
         let pause = self.layout.tier_pause();
         self.tasks.spawn(async move {
@@ -453,7 +454,7 @@ async fn abilities(client: &Client, layout: &Layout) -> Option<BTreeMap<BookieId
     Some(found)
 }
 
-/// Asks the desk; `None` when it has ended.
+/// Asks the desk, the task that owns the catalogue; `None` if it has ended.
 pub(super) async fn ask<T>(
     asks: &mpsc::Sender<Ask>,
     of: impl FnOnce(oneshot::Sender<T>) -> Ask,
@@ -467,7 +468,7 @@ pub(super) fn ended<T>() -> Result<T, String> {
     Err("the tierer ends".to_owned())
 }
 
-/// Tells a bookie.
+/// Tells a bookie which entries are in the tier; returns its answer for each ledger.
 pub(super) async fn update(
     client: &Client,
     common: &Common,
@@ -488,7 +489,7 @@ pub(super) async fn update(
                     _ => UpdateStatus::Failed,
                 },
                 register: result.last,
-                // A bookie answers what is durable only.
+                // A bookie answers only once it is durable.
                 is_durable: true,
             })
             .collect()),

@@ -8,11 +8,11 @@ use bindery_types::{EntryId, LedgerId};
 use super::WriterId;
 use crate::ObjectId;
 
-/// Extents that one removal of a ledger takes, so that no reader has to hold all those of a large one. The rest is for further
-/// removals of the same ledger.
+/// The most extents that one removal of a ledger takes, so that no reader has to hold all those of a large one. The rest is left to
+/// further removals of the same ledger.
 pub const REMOVED_EXTENTS_MAX: usize = 4096;
 
-/// Extents whose place one new extent can take.
+/// The most extents that one new extent can replace.
 pub const REPLACED_EXTENTS_MAX: usize = 4096;
 
 /// A ledger of which something is in the tier.
@@ -20,7 +20,7 @@ pub const REPLACED_EXTENTS_MAX: usize = 4096;
 pub struct LedgerRow {
     /// The first entry of its first extent.
     pub first: EntryId,
-    /// Behind its last extent: where the next one has to begin.
+    /// The entry after its last extent: where the next one has to begin.
     pub next: EntryId,
     /// How many extents it has.
     pub extents: u64,
@@ -42,7 +42,7 @@ pub struct ExtentRow {
 }
 
 impl ExtentRow {
-    /// As bookies are told.
+    /// The extent as bookies are told of it.
     pub fn tier_extent(&self, first: EntryId) -> TierExtent {
         TierExtent { first, last: self.last, object: self.object }
     }
@@ -62,7 +62,7 @@ pub struct Replaced {
 pub struct StoredObject {
     /// The object.
     pub object: ObjectRef,
-    /// Of the commit's content (T6).
+    /// Checksum of the commit's content (T6).
     pub crc: u32,
     /// Extents in it.
     pub extents: u32,
@@ -74,10 +74,10 @@ pub struct StoredObject {
     pub live_bytes: u64,
     /// The log's time at which it was committed.
     pub committed_ms: u64,
-    /// Since when, by the log's time, no extent refers to it, and no bookie. It may be deleted a delay later (T13).
+    /// Since when, by the log's time, neither an extent nor a bookie refers to it. It may be deleted a delay later (T13).
     pub unreferenced_ms: Option<u64>,
-    /// Extents of it were taken over by other objects, and not all bookies are known to know that; or they are, and it is
-    /// unreferenced since.
+    /// Set once other objects took over extents of it. It stays set when all bookies are known to know that; then the object is
+    /// unreferenced.
     pub replaced: Option<Replaced>,
 }
 
@@ -87,19 +87,18 @@ impl StoredObject {
         if self.bytes == 0 { 1.0 } else { self.live_bytes as f64 / self.bytes as f64 }
     }
 
-    /// The catalogue refers to some of it, and bookies may know another object with the same entries and refuse this one: it is to be
-    /// rewritten, however much is live of it. A catalogue that was rebuilt has such objects; besides, it is so between two parts of a
-    /// rewrite.
+    /// The catalogue refers to some of it, but bookies may know another object with the same entries and refuse this one: it is to be
+    /// rewritten, however much of it is live. A catalogue that was rebuilt has such objects, and so does a rewrite between two parts.
     pub fn is_outranked(&self) -> bool {
         self.live_extents > 0 && self.replaced.is_some()
     }
 
-    /// Bookies referred to it, and were told of others: before it is deleted, those are asked that have come back meanwhile.
+    /// Bookies referred to it, and were told of others. Before it is deleted, those that have come back meanwhile are asked again.
     pub fn was_released(&self) -> bool {
         self.replaced.is_some() && self.unreferenced_ms.is_some()
     }
 
-    /// The catalogue does not refer to it any more, and bookies may: it stays until they were told ([`super::Change::Release`]).
+    /// The catalogue does not refer to it any more, but bookies may: it stays until they have been told ([`super::Change::Release`]).
     pub fn is_waiting(&self) -> bool {
         self.live_extents == 0 && self.replaced.is_some() && self.unreferenced_ms.is_none()
     }
@@ -135,11 +134,11 @@ impl ObjectRow {
 pub struct WantedExtents {
     /// The ledger.
     pub ledger: LedgerId,
-    /// Those whose first entry is at or behind this one,
+    /// Those whose first entry is this one or a later one,
     pub from: EntryId,
-    /// and not behind this one;
+    /// and not later than this one;
     pub through: EntryId,
-    /// of these, as many as this are enough.
+    /// of these, this many are enough.
     pub limit: usize,
 }
 
@@ -161,10 +160,10 @@ impl Needs {
     }
 }
 
-/// What is known of the rows below the tail. True as long as the tail begins at the same number.
+/// What is known of the rows below the tail. Valid as long as the tail begins at the same number.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// There is nothing below the tail but this.
+    /// There are no other rows below the tail.
     is_complete: bool,
     ledgers: BTreeMap<LedgerId, Option<LedgerRow>>,
     objects: BTreeMap<ObjectId, Option<ObjectRow>>,
@@ -179,12 +178,12 @@ impl Facts {
         Facts::default()
     }
 
-    /// There is nothing below the tail, which then is the whole catalogue: nothing needs to be loaded.
+    /// For a tail that is the whole catalogue: there is nothing below it that would have to be loaded.
     pub fn nothing_below() -> Facts {
         Facts { is_complete: true, ..Facts::default() }
     }
 
-    /// Rows that are known, by which memory is bounded.
+    /// How much is known, in rows; memory is bounded by it.
     pub fn len(&self) -> usize {
         self.ledgers.len() + self.objects.len() + self.extents.len() + self.covered.len()
     }
@@ -194,17 +193,17 @@ impl Facts {
         self.len() == 0
     }
 
-    /// The row of a ledger, or that there is none.
+    /// Notes the row of a ledger, or that there is none.
     pub fn put_ledger(&mut self, ledger: LedgerId, row: Option<LedgerRow>) {
         self.ledgers.insert(ledger, row);
     }
 
-    /// The row of an object, or that there is none.
+    /// Notes the row of an object, or that there is none.
     pub fn put_object(&mut self, object: ObjectId, row: Option<ObjectRow>) {
         self.objects.insert(object, row);
     }
 
-    /// All extents of `ledger` whose first entries lie in `from..=through`.
+    /// Notes all extents of `ledger` whose first entries lie in `from..=through`.
     pub fn put_extents(
         &mut self,
         ledger: LedgerId,
@@ -222,6 +221,7 @@ impl Facts {
         self.covered.insert((ledger, from), through);
     }
 
+    /// A covered range that overlaps this one or borders on it.
     fn touching(&self, ledger: LedgerId, from: EntryId, through: EntryId) -> Option<(EntryId, EntryId)> {
         let behind = EntryId::new(through.get().saturating_add(1)).unwrap_or(EntryId::MAX);
         let (begin, end) =
@@ -237,7 +237,8 @@ impl Facts {
         self.objects.get(&object).copied().or(self.is_complete.then_some(None))
     }
 
-    /// The entry through which all extents that begin at or behind `from` are known.
+    /// How far extents are known from `from` on: all of the ledger's extents whose first entry lies between `from` and the entry that
+    /// is returned are in here. `None` if those at `from` have to be loaded.
     pub(super) fn covered(&self, ledger: LedgerId, from: EntryId) -> Option<EntryId> {
         if self.is_complete {
             return Some(EntryId::MAX);

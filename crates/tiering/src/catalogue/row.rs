@@ -23,14 +23,14 @@ use crate::ObjectId;
 
 /// Length of a key.
 pub(super) const KEY_SIZE_BYTES: usize = 17;
-/// Longest value: below the length byte that marks a row that is gone.
+/// Longest value: the length byte above it marks a row that is gone.
 pub(super) const VALUE_SIZE_BYTES_MAX: usize = 254;
 
 /// A key, ordered as in runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key(pub [u8; KEY_SIZE_BYTES]);
 
-/// Which table a key is of.
+/// The table that a key belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Table {
     Ledgers = 1,
@@ -69,7 +69,7 @@ impl Key {
         Key::of_object(Table::Garbage, object)
     }
 
-    /// The smallest key behind this one.
+    /// The next larger key, if there is one.
     pub(super) fn successor(self) -> Option<Key> {
         let mut bytes = self.0;
         for byte in bytes.iter_mut().rev() {
@@ -81,7 +81,7 @@ impl Key {
         None
     }
 
-    /// The largest key before this one.
+    /// The next smaller key, if there is one.
     pub(super) fn predecessor(self) -> Option<Key> {
         let mut bytes = self.0;
         for byte in bytes.iter_mut().rev() {
@@ -99,7 +99,7 @@ impl Key {
             .find(|table| *table as u8 == self.0[0])
     }
 
-    /// For people.
+    /// A description for error messages.
     pub(super) fn name(self) -> String {
         match self.table() {
             Some(Table::Ledgers) => format!("the row of ledger {} in a run", self.number(1)),
@@ -117,17 +117,17 @@ impl Key {
         i64::from_be_bytes(self.0[at..at + 8].try_into().expect("8 bytes of 17"))
     }
 
-    /// Of the tables of ledgers and extents.
+    /// For keys of the tables of ledgers and extents.
     pub(super) fn ledger_id(self) -> Option<LedgerId> {
         LedgerId::new(self.number(1))
     }
 
-    /// Of the table of extents.
+    /// The first entry, for keys of the table of extents.
     pub(super) fn first(self) -> Option<EntryId> {
         EntryId::new(self.number(9))
     }
 
-    /// Of the tables of objects and garbage.
+    /// For keys of the tables of objects and garbage.
     pub(super) fn object_id(self) -> ObjectId {
         ObjectId::from_bytes(self.0[1..].try_into().expect("16 bytes of 17"))
     }
@@ -224,7 +224,8 @@ impl ObjectRow {
         fields.is_empty().then_some(row)
     }
 
-    /// Whether it has a row in the table of garbage: reserved ids may expire, and bookies be told.
+    /// Whether it has a row in the table of garbage. That includes reserved ids, which may expire, and objects that wait until bookies
+    /// have been told.
     pub(super) fn may_be_garbage(&self) -> bool {
         match self {
             ObjectRow::Reserved { .. } => true,

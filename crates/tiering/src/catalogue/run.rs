@@ -1,4 +1,4 @@
-//! Runs: sorted rows in one immutable object, in blocks that are read alone. The picture is in [`super`].
+//! Runs: sorted rows in one immutable object, in blocks that are read one by one. The layout is described in [`super`].
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::row::{KEY_SIZE_BYTES, Key, VALUE_SIZE_BYTES_MAX};
 use super::{CatalogueDamage, FORMAT_VERSION};
 use crate::ClusterId;
 
-/// A block is closed when its rows have so many bytes: about 800 extents, which compress to a third.
+/// A block is closed once its rows have this many bytes: about 800 extents, which compress to a third.
 pub(super) const BLOCK_BYTES_TARGET: usize = 64 << 10;
 /// Largest block: the target and one row.
 const BLOCK_BYTES_MAX: usize = BLOCK_BYTES_TARGET + KEY_SIZE_BYTES + 1 + VALUE_SIZE_BYTES_MAX;
@@ -25,7 +25,7 @@ const ZSTD_LEVEL: i32 = 1;
 /// A row: key, and value or the mark that there is none any more.
 pub(super) type Row = (Key, Option<Vec<u8>>);
 
-/// A block's place.
+/// The place of a block in its run, and its first and last key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockPlace {
     pub first: Key,
@@ -73,7 +73,7 @@ impl RunShape {
     }
 }
 
-/// Builds a run from ascending rows. Bytes are taken as they come, so that little is held.
+/// Builds a run from ascending rows. Its bytes are taken while it is built, so that few are held.
 pub(super) struct RunBuilder {
     cluster: ClusterId,
     block: Vec<u8>,
@@ -101,8 +101,10 @@ impl RunBuilder {
         }
     }
 
+    /// Adds a row; without a value it marks the key as gone.
+    ///
     /// # Panics
-    /// When the key is not behind the one before.
+    /// When the key is not above the one before, or the value is longer than [`VALUE_SIZE_BYTES_MAX`].
     pub(super) fn push(&mut self, key: Key, value: Option<&[u8]>) {
         assert!(self.last.is_none_or(|last| last < key), "rows of a run ascend");
         self.last = Some(key);
@@ -122,12 +124,12 @@ impl RunBuilder {
         }
     }
 
-    /// Bytes that can be taken.
+    /// How many bytes [`take`](Self::take) would return: those of blocks that were closed since the last call.
     pub(super) fn ready_bytes(&self) -> usize {
         self.out_bytes
     }
 
-    /// The bytes behind those taken before.
+    /// Takes the bytes of the run that follow those taken before, as far as they are complete, to be uploaded.
     pub(super) fn take(&mut self) -> Vec<Bytes> {
         self.out_bytes = 0;
         std::mem::take(&mut self.out)
@@ -150,11 +152,11 @@ impl RunBuilder {
             .u32(u32::try_from(self.block.len()).expect("a block within its limit"))
             .u32(crc32c(&[&stored]));
         self.block.clear();
-        // Not with the room that the compressor asked for: many blocks are held until a part is full.
+        // Copied, to drop the spare room that the compressor asked for: many blocks are held until a part is full.
         self.put(Bytes::copy_from_slice(&stored));
     }
 
-    /// The rest of the bytes, and what the run is.
+    /// Ends the run: returns the rest of its bytes, with index and trailer, and its shape.
     pub(super) fn finish(mut self) -> (Vec<Bytes>, RunShape) {
         self.close_block();
         let index = Bytes::from(std::mem::take(&mut self.index));
@@ -185,7 +187,7 @@ pub(super) struct RunIndex {
 }
 
 impl RunIndex {
-    /// From index and trailer, which are the end of a run.
+    /// Decodes the end of a run, which is its index and its trailer.
     pub(super) fn decode(
         end: &[u8],
         shape: &RunShape,
@@ -270,7 +272,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// From its bytes in the run.
+    /// Decodes the bytes of a block in its run.
     pub(super) fn decode(stored: &[u8], place: &BlockPlace) -> Result<Block, CatalogueDamage> {
         if stored.len() != place.stored_size_bytes as usize {
             return Err(CatalogueDamage::Length { found: stored.len() });
@@ -331,7 +333,7 @@ impl Block {
         }
     }
 
-    /// The row of the smallest key at or behind `key`.
+    /// The index of the first row whose key is not below `key`; [`len`](Self::len) if there is none.
     pub(super) fn seek(&self, key: Key) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {

@@ -22,25 +22,25 @@ use super::{
 use crate::store::{Store, StoreError};
 use crate::{ClusterId, ObjectId};
 
-/// Rows that are remembered from below the tail; then they are forgotten, and looked up when they are needed.
+/// Rows from below the tail that are remembered. Beyond it all are forgotten, and looked up again when they are needed.
 const FACTS_MAX: usize = 200_000;
-/// Records that are read by their number before a listing is worth it.
+/// Records that are fetched one by one before a listing is worth it.
 const PROBES: usize = 4;
-/// Records of a longer tail that are fetched, and for which rows are loaded, together.
+/// Records of a longer tail that are fetched together, as are the rows that they need.
 const RECORDS_AT_ONCE: usize = 64;
 
 /// How a catalogue is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// To be read. There has to be one.
+    /// For reading. It has to exist.
     Read,
-    /// To be written. There has to be one.
+    /// For writing. It has to exist.
     Write,
-    /// To be written, and made if there is none.
+    /// For writing. It is made if there is none.
     Create,
 }
 
-/// Limits and paces.
+/// Limits, timeouts and pauses.
 #[derive(Debug, Clone)]
 pub struct CatalogueOptions {
     /// For each request, whatever the store's client retries. Start: 75 s, more than [`crate::store::StoreOptions`] has.
@@ -51,13 +51,13 @@ pub struct CatalogueOptions {
     pub attempts_max: u32,
     /// Memory for blocks of runs. Start: 32 MiB.
     pub cache_bytes_max: usize,
-    /// A snapshot is due when the tail has as many rows. Start: 50,000, about 10 MB.
+    /// A snapshot is due when the tail has this many rows. Start: 50,000, about 10 MB.
     pub snapshot_rows: usize,
-    /// Or as many records, which is what an opening reads one by one. Start: 1,024.
+    /// Or this many records, since opening the catalogue reads each of them. Start: 1,024.
     pub snapshot_records: u64,
-    /// Records that are kept behind the newest snapshot, for readers that are not as far. Start: 256.
+    /// The last records that the newest snapshot covers are kept, this many, for readers that have not come as far. Start: 256.
     pub log_kept: u64,
-    /// Runs of about one size that become one. Start: 4.
+    /// This many runs of about the same size are merged into one. Start: 4.
     pub merged_runs: usize,
 }
 
@@ -76,7 +76,7 @@ impl Default for CatalogueOptions {
     }
 }
 
-/// The catalogue of one cluster, as one process sees it. One owner; several processes, each with its own, do no harm.
+/// The catalogue of one cluster, as one process sees it. It has one owner; several processes may each have their own.
 pub struct Catalogue {
     pub(super) bucket: Bucket,
     pub(super) core: Core,
@@ -96,13 +96,13 @@ pub(super) struct Writer {
     /// The store's time, and the monotonic time of the same moment.
     pub store_ms: u64,
     at_ns: u64,
-    /// By how much the own clock was ahead.
+    /// By how much the process's own clock was ahead of the store's.
     ahead_ms: i64,
 }
 
 impl Catalogue {
     /// Finds the newest snapshot and follows the log to its end. For writing, compares the store's clock with `clock`, by writing
-    /// and deleting a key; from then on the own wall clock does not matter.
+    /// and deleting a key; from then on the process's own wall clock does not matter.
     pub async fn open(
         store: &Store,
         cluster: ClusterId,
@@ -172,7 +172,7 @@ impl Catalogue {
         (runs.len(), runs.iter().map(|run| run.reference.shape.size_bytes).sum())
     }
 
-    /// This process in the log; `None` when it only reads.
+    /// The id under which this process writes to the log; `None` if it only reads.
     pub fn writer(&self) -> Option<WriterId> {
         self.writer.as_ref().map(|writer| writer.id)
     }
@@ -204,7 +204,7 @@ impl Catalogue {
         }
     }
 
-    /// Applies what lies behind the position.
+    /// Applies the records after the position.
     async fn follow(&mut self) -> Result<(), CatalogueError> {
         let mut probes = 0;
         loop {
@@ -231,7 +231,7 @@ impl Catalogue {
         }
     }
 
-    /// Numbers of the log behind this one, ascending.
+    /// The numbers of the records after this one, ascending.
     async fn numbers_behind(&self, number: u64) -> Result<Vec<u64>, CatalogueError> {
         let listed = self.bucket.list(&self.bucket.log(), Some(&self.bucket.record(number))).await?;
         let numbers = listed.iter().filter_map(|found| number_of(&found.location));
@@ -240,7 +240,7 @@ impl Catalogue {
         Ok(numbers)
     }
 
-    /// A record that is missing while later ones are there, and no snapshot covers it, was deleted by somebody else: going on
+    /// Fails if a record is missing while later ones are there and no snapshot covers it: somebody else deleted it, and going on
     /// from before it would give another state than others have.
     async fn check_end(&mut self) -> Result<(), CatalogueError> {
         let last = self.numbers_behind(self.core.position().number).await?.last().copied().unwrap_or(0);
@@ -255,7 +255,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Fetches records together, and applies them. False: the log was cut meanwhile, or the state was replaced.
+    /// Fetches records together, and applies them. False if the log was cut meanwhile, or the state was replaced.
     async fn follow_part(&mut self, numbers: &[u64]) -> Result<bool, CatalogueError> {
         let bucket = self.bucket.clone();
         let fetched: Vec<(u64, Path, Option<Bytes>)> = futures_util::stream::iter(numbers.iter().copied())
@@ -322,7 +322,7 @@ impl Catalogue {
         }
         match self.load_from_base(&needs).await {
             Err(CatalogueError::Store(StoreError::NotFound { key })) => {
-                // Whoever asked asks again for what it needs above the newer base.
+                // The caller asks again for what it needs on top of the newer base.
                 match self.adopt_newer().await? {
                     true => Ok(()),
                     false => Err(StoreError::NotFound { key }.into()),
@@ -365,8 +365,8 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Asks for manifests behind ours, and takes the newest. When records that were applied without that knowledge may have been
-    /// deleted before (invariant 8), or are covered by it, the state is replaced by that manifest's.
+    /// Looks for manifests newer than ours, and adopts the newest; false if there is none. The state is replaced by the manifest's if
+    /// that is ahead, or if records that were applied without knowing of it may have been deleted before (invariant 8).
     pub(super) async fn adopt_newer(&mut self) -> Result<bool, CatalogueError> {
         let mut newest = None;
         loop {
@@ -424,7 +424,7 @@ impl Catalogue {
     /// Writes `changes` as one record at the end of the log, and says what became of them. Others that are faster are applied
     /// first, and the changes are judged by the state in which they arrive.
     ///
-    /// Cancelled, it may or may not have committed; the catalogue stays usable, and learns of it from the log.
+    /// If it is cancelled, it may or may not have committed; the catalogue stays usable, and learns of it from the log.
     pub async fn commit(&mut self, changes: Vec<Change>) -> Result<Outcome, CatalogueError> {
         let writer = self.writer().ok_or(CatalogueError::ReadOnly)?;
         let mut record =
@@ -494,7 +494,8 @@ impl Catalogue {
         }
     }
 
-    /// The rows of ledgers of which something is in the tier, as of the position.
+    /// The rows of those of `ledgers` of which something is in the tier, as of the [position](Self::position). Rows that are not in
+    /// memory are read from the runs.
     pub async fn ledgers(
         &mut self,
         ledgers: &[LedgerId],
@@ -524,7 +525,7 @@ impl Catalogue {
         Ok(self.ledgers(&[ledger]).await?.remove(&ledger))
     }
 
-    /// The first entry of a ledger that is not in the tier.
+    /// The first entry of the ledger that the tier does not have, where its next extent has to begin: 0 if it has nothing of the ledger.
     pub async fn next(&mut self, ledger: LedgerId) -> Result<EntryId, CatalogueError> {
         Ok(self.ledger(ledger).await?.map_or(EntryId::FIRST, |row| row.next))
     }
@@ -539,7 +540,7 @@ impl Catalogue {
         }
     }
 
-    /// Up to `limit` extents of a ledger, ascending, from the one that holds `from`, or else the first behind it.
+    /// Up to `limit` extents of a ledger, ascending, from the one that holds `from`, or else the first after it.
     pub async fn extents(
         &mut self,
         ledger: LedgerId,
@@ -562,7 +563,7 @@ impl Catalogue {
         Ok(rows)
     }
 
-    /// Where the last extent that begins at or before `at` begins.
+    /// The first entry of the last extent that begins at or before `at`.
     async fn begin_of(&mut self, ledger: LedgerId, at: EntryId) -> Result<Option<EntryId>, CatalogueError> {
         let from = Key::extent(ledger, EntryId::FIRST);
         let mut at = at;
@@ -592,8 +593,8 @@ impl Catalogue {
         }
     }
 
-    /// About `limit` ledgers behind `after`, ascending: for those that compare the catalogue with the metadata store (T17). Empty
-    /// only when there are none.
+    /// About `limit` ledgers with ids above `after`, ascending, to compare the catalogue with the metadata store (T17). Empty only
+    /// when there are none.
     pub async fn ledgers_after(
         &mut self,
         after: Option<LedgerId>,
@@ -628,8 +629,8 @@ impl Catalogue {
         Ok(found.into_iter().collect())
     }
 
-    /// About `limit` objects behind `after`, in the order of their ids, which is that of their reservations. Empty only when
-    /// there are none.
+    /// About `limit` objects with ids above `after`, in the order of their ids, which is that of their reservations. Empty only
+    /// when there are none.
     pub async fn objects_after(
         &mut self,
         after: Option<ObjectId>,
@@ -659,7 +660,7 @@ impl Catalogue {
         Ok(found.into_iter().collect())
     }
 
-    /// Rows from the runs, and the key through which they are all there are; `None` for the end.
+    /// Up to `limit` rows from the runs, and the key up to which they are complete; `None` if that is `through`.
     async fn page(
         &mut self,
         from: Key,
@@ -682,9 +683,9 @@ impl Catalogue {
         }
     }
 
-    /// Up to about `limit` objects that are of no use since `before_ms` of the log's time or earlier, with the time since
-    /// when: unreferenced ones, and those whose reservation has expired. After the object was deleted,
-    /// [`Change::ForgetObject`] takes its row out.
+    /// Up to about `limit` objects that have been of no use since `before_ms` of the log's time or earlier, with the time since
+    /// when: unreferenced ones, and those whose reservation has expired. Once the object is deleted,
+    /// [`Change::ForgetObject`] removes its row.
     ///
     /// An expired reservation shows only when the log's time is that late: in a catalogue in which nothing is committed, commit
     /// nothing now and then.
@@ -699,7 +700,7 @@ impl Catalogue {
         Ok(rows.into_iter().filter_map(since).collect())
     }
 
-    /// The same behind `after`, with their rows.
+    /// As [`garbage`](Self::garbage), for ids above `after`, with the objects' rows.
     pub async fn garbage_rows(
         &mut self,
         before_ms: u64,
@@ -712,8 +713,8 @@ impl Catalogue {
         self.of_garbage_table(after, limit, move |row| Some(*row).filter(|row| is_garbage(row))).await
     }
 
-    /// Up to about `limit` objects behind `after` that nothing in the catalogue refers to, and that bookies may refer to: others took
-    /// their extents over (T16). [`Change::Release`] says that bookies were told. Ascending.
+    /// Up to about `limit` objects with ids above `after`, ascending, that the catalogue no longer refers to but bookies may: others
+    /// took their extents over (T16). [`Change::Release`] says that bookies have been told.
     pub async fn waiting(
         &mut self,
         after: Option<ObjectId>,
@@ -727,7 +728,7 @@ impl Catalogue {
         Ok(found.into_iter().map(|(_, stored)| stored).collect())
     }
 
-    /// The first `limit` objects behind `after`, among those with a row in the table of garbage, of which `pick` makes something.
+    /// The first `limit` objects with ids above `after` that have a row in the table of garbage and for which `pick` returns something.
     async fn of_garbage_table<T>(
         &mut self,
         after: Option<ObjectId>,
@@ -826,7 +827,7 @@ pub(super) async fn make_marker(bucket: &Bucket, clock: &dyn Clock) -> Result<()
     }
 }
 
-/// Writes a key, asks when the store says that it was written, and deletes it.
+/// Compares the clocks: writes a key, asks when the store says that it was written, and deletes it.
 pub(super) async fn compare_clocks(
     bucket: &Bucket,
     clock: &dyn Clock,

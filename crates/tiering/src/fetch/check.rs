@@ -7,15 +7,15 @@
 //!                                                                              some blocks, read back ─► compared with the table
 //!                                                        blocks of entries that differ, read back ─► compared with the local copies
 //! ```
-//! Two good copies of an entry may differ: who repairs a ledger writes its entries with another LAC (last add confirmed), and so
+//! Two good copies of an entry may differ: repair of a ledger writes its entries with another LAC (last add confirmed), and so
 //! under another digest (docs/reference/protocol.md). The local side says whether two copies are the same entry.
 //!
 //! # Invariants
 //! 1. [`Fetcher::check`] succeeds only when all of it agrees: length, tag if the store has tags, checksum of the footer,
 //!    length and checksum of every entry that the caller compared, or the entry itself, and those of every entry in the blocks that
 //!    were read.
-//! 2. It takes one slot at a time, behind all readers, and keeps a piece of the table or one block in memory.
-//! 3. A store that does not answer is no difference: the check is repeated another time.
+//! 2. It takes one slot at a time, and only when no reader wants it, and keeps a piece of the table or one block in memory.
+//! 3. A store that does not answer is not a difference: the check is repeated another time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub enum CheckError {
     /// The object is missing, damaged or foreign, or the store could not be asked: see [`FetchError::is_alarm`].
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The object has another entry than this bookie.
+    /// The entry in the object is not the one that this bookie holds.
     #[error("object {object}: entry {entry} of ledger {ledger} is not the one that this bookie holds")]
     OtherEntry {
         /// The object.
@@ -98,14 +98,14 @@ pub trait LocalRecords: Send {
 /// How a comparison failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalDifference {
-    /// This entry is another one here.
+    /// The local copy of this entry is not the same entry.
     Entry(EntryId),
     /// The local records could not be read.
     Unreadable(String),
 }
 
 impl Fetcher {
-    /// Length and tag of an object, as the store says.
+    /// Length and tag of an object, as the store reports them.
     pub async fn head(&self, object: &ObjectRef) -> Result<Head, FetchError> {
         let slot = Slot::wait(self.inner(), object, 0).await?;
         slot.run(async |_| self.inner().bucket.head(object).await).await
@@ -146,7 +146,7 @@ impl Fetcher {
         samples.retain(|at| *at < extent.blocks.len());
         samples.sort_unstable();
         samples.dedup();
-        // Of all blocks, so that nothing is let go that is too large to be read back.
+        // Of all blocks, not of the samples alone, so that no local copy is dropped whose block is too large to be read back.
         let largest = (0..extent.blocks.len())
             .map(|at| block_cost_bytes(extent, at) + decoding_cost_bytes(&extent.blocks[at..=at]));
         // A piece of the table: its bytes, and its items.
@@ -171,7 +171,7 @@ impl Fetcher {
         Ok(checked)
     }
 
-    /// From the cache, or read for this.
+    /// The object's index, from the cache, or else read for this check.
     async fn index_of(&self, object: &ObjectRef) -> Result<Arc<Index>, FetchError> {
         if let Some(index) = self.inner().with_core(|core, _, _| core.index(object)) {
             return Ok(index);
@@ -313,13 +313,13 @@ fn table_entries(bytes: &[u8]) -> Vec<TableEntry> {
     entries.iter().map(entry).collect()
 }
 
-/// A slot and memory for a check.
+/// A slot for one request, and memory for it. Dropped, it goes back.
 struct Slot {
     inner: Arc<Inner>,
     id: Option<SlotId>,
 }
 
-/// Leaves the line when its future is dropped.
+/// A place in the line for a slot, which is given up when the waiting future is dropped.
 struct Line<'a> {
     inner: &'a Arc<Inner>,
     id: Option<WaiterId>,
@@ -334,6 +334,9 @@ impl Drop for Line<'_> {
 }
 
 impl Slot {
+    /// Waits for a slot and `bytes` of memory, after all readers (invariant 2); dropping the future gives up its place. Fails when the
+    /// fetcher stops, when `bytes` is more than all of its memory (for which the error blames `object`), and while the store cannot be
+    /// reached.
     async fn wait(inner: &Arc<Inner>, object: &ObjectRef, bytes: u64) -> Result<Slot, FetchError> {
         let (tell, told) = oneshot::channel();
         let on: Callback = Box::new(move |inner, outcome| {
@@ -341,7 +344,7 @@ impl Slot {
                 Got::Slot(id) => Slot { inner: inner.clone(), id: Some(id) },
                 Got::Entry(_) => unreachable!("who asks for a slot gets no entry"),
             });
-            // Without its future the slot goes back.
+            // If nobody waits any more, the slot goes back as it is dropped.
             drop(tell.send(slot));
         });
         let id = inner.with_core(|core, now_ns, out| core.slot(now_ns, (object, bytes), on, out));

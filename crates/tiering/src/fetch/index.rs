@@ -7,9 +7,9 @@ use bytes::Bytes;
 use super::FetchError;
 use crate::object::{BlockEntry, Compression, Extent, Footer, ObjectError};
 
-/// Beside the bytes of entries: each has its place in memory.
+/// In addition to the bytes of an entry: the handle that refers to them.
 const ENTRY_OVERHEAD_BYTES: u64 = size_of::<Bytes>() as u64;
-/// A block or an extent in its map.
+/// For the place of an index or a block in its map.
 const ITEM_OVERHEAD_BYTES: u64 = 256;
 
 /// Where everything is in an object. The metadata of its ledgers is not kept.
@@ -37,7 +37,7 @@ impl Index {
         self.cost_bytes
     }
 
-    /// The extent that has an entry.
+    /// The extent that holds this entry of the ledger, if the object has one.
     pub fn extent_of(&self, ledger: LedgerId, entry: EntryId) -> Option<&Extent> {
         let extents = &self.footer.extents;
         let behind = extents.partition_point(|extent| (extent.ledger, extent.first) <= (ledger, entry));
@@ -45,7 +45,7 @@ impl Index {
         (extent.ledger == ledger && entry <= extent.last).then_some(extent)
     }
 
-    /// As [`Index::extent_of`], with the block in it; without one the object is not what its reference says.
+    /// As [`Index::extent_of`], with the number of the block in it. If there is none, the object is not what its reference says.
     pub fn place_of(
         &self,
         object: &ObjectRef,
@@ -62,8 +62,8 @@ impl Index {
     }
 }
 
-/// Memory for the footer of an object while it is read and decoded: its bytes, and up to three times of that for extents and
-/// blocks in vectors that grow. The index that stays takes less.
+/// Memory for the footer of an object while it is read and decoded: its bytes, and up to three times as much for extents and
+/// blocks in vectors that grow. The index that is kept takes less.
 pub fn footer_cost_bytes(object: &ObjectRef) -> u64 {
     let bytes = object.length_bytes.saturating_sub(object.footer_offset);
     bytes.saturating_mul(4).saturating_add(ITEM_OVERHEAD_BYTES)
@@ -76,7 +76,7 @@ pub fn block_cost_bytes(extent: &Extent, block: usize) -> u64 {
     u64::from(place.raw_size_bytes) + entries * ENTRY_OVERHEAD_BYTES + ITEM_OVERHEAD_BYTES
 }
 
-/// Beside [`block_cost_bytes`] while blocks are read and decoded: one compressed block at a time.
+/// Memory that is needed in addition to [`block_cost_bytes`] while blocks are read and decoded: one compressed block at a time.
 pub fn decoding_cost_bytes(blocks: &[BlockEntry]) -> u64 {
     let compressed = blocks.iter().filter(|block| block.compression != Compression::None);
     compressed.map(|block| u64::from(block.stored_size_bytes)).max().unwrap_or(0)

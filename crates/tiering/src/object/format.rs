@@ -1,4 +1,4 @@
-//! Header, footer, tables and trailer as values and bytes. The picture is in [`super`].
+//! Header, footer, tables and trailer as values and bytes. The layout is described in [`super`].
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{ClusterId, ObjectId};
 pub const HEADER_SIZE_BYTES: usize = 64;
 /// Length of the trailer.
 pub const TRAILER_SIZE_BYTES: usize = 64;
-/// Length of what a table has of one entry.
+/// Length of a table's item for one entry.
 pub const TABLE_ENTRY_SIZE_BYTES: usize = 8;
 
 const HEADER_MAGIC: &[u8; 8] = b"BNDROBJT";
@@ -25,7 +25,7 @@ const TRAILER_MAGIC: &[u8; 8] = b"BNDROTRL";
 const CRC_AT: usize = 60;
 const FOOTER_HEAD_SIZE: usize = 16;
 
-/// Magic, version and checksum of header and trailer, which are where they are in every version. Returns what lies between
+/// Checks magic, version and checksum of a header or trailer, which are at the same place in every version. Returns what lies between
 /// the version and the checksum.
 fn checked<'a>(
     bytes: &'a [u8; 64],
@@ -48,7 +48,7 @@ fn checked<'a>(
     }
 }
 
-/// Appends the checksum of what precedes it.
+/// Completes a header or trailer with the checksum of its first 60 bytes, which must be all that is given.
 fn sealed(mut bytes: Vec<u8>) -> [u8; 64] {
     let crc = crc32c(&[&bytes]);
     Put(&mut bytes).u32(crc);
@@ -81,7 +81,7 @@ impl Header {
         sealed(bytes)
     }
 
-    /// From the first bytes of an object.
+    /// Decodes the first bytes of an object.
     pub fn decode(bytes: &[u8; HEADER_SIZE_BYTES]) -> Result<Header, ObjectError> {
         let mut fields = checked(bytes, HEADER_MAGIC, "header", 0)?;
         (|| {
@@ -126,8 +126,8 @@ impl Trailer {
         sealed(bytes)
     }
 
-    /// From the last bytes of an object of this length. The footer's place is inside the object, and its length within
-    /// [`FOOTER_BYTES_MAX`].
+    /// Decodes the last bytes of an object of this length. In what is returned, the footer lies inside the object, and its length is
+    /// within [`FOOTER_BYTES_MAX`].
     pub fn decode(bytes: &[u8; TRAILER_SIZE_BYTES], object_size_bytes: u64) -> Result<Trailer, ObjectError> {
         let offset = object_size_bytes.saturating_sub(TRAILER_SIZE_BYTES as u64);
         let mut fields = checked(bytes, TRAILER_MAGIC, "trailer", offset)?;
@@ -191,7 +191,7 @@ pub struct Extent {
     pub table_offset: u64,
     /// CRC32C of the table.
     pub table_crc32c: u32,
-    /// Its blocks, which lie one behind the other and end where the table begins.
+    /// Its blocks, which lie one after the other and end where the table begins.
     pub blocks: Vec<BlockEntry>,
 }
 
@@ -266,7 +266,7 @@ impl Footer {
         bytes
     }
 
-    /// From the bytes that the trailer names. What is returned fulfils invariants 1 and 2: extents and blocks fill the room
+    /// Decodes the bytes that the trailer names. What is returned fulfils invariants 1 and 2: extents and blocks fill the room
     /// between header and footer without a gap.
     pub fn decode(bytes: &Bytes, trailer: &Trailer) -> Result<Footer, ObjectError> {
         let at = trailer.footer_offset;
@@ -299,7 +299,7 @@ impl Footer {
             let size = usize::try_from(fields.u32()?).ok().filter(|size| *size <= METADATA_BYTES_MAX)?;
             ledgers.insert(ledger, whole.slice_ref(fields.bytes(size)?));
         }
-        // Grown as the bytes come: a count is no reason to allocate.
+        // Grown as the bytes are read: nothing is allocated on the word of a count.
         let mut extents = Vec::new();
         for _ in 0..extent_count {
             let ledger = LedgerId::new(fields.i64()?)?;
@@ -322,7 +322,7 @@ impl Footer {
         Some(Footer { ledgers, extents })
     }
 
-    /// The parts lie as the invariants say; `end` is where the footer begins.
+    /// Checks that the parts lie as the invariants say; `end` is where the footer begins.
     fn check(&self, end: u64) -> Result<(), &'static str> {
         let mut places = Vec::with_capacity(self.extents.len());
         let mut before: Option<&Extent> = None;
@@ -421,7 +421,7 @@ pub struct TableEntry {
     pub crc32c: u32,
 }
 
-/// From the bytes of an extent's table: one for each of its entries, in order.
+/// Decodes an extent's table: one item for each of its entries, in order.
 pub fn decode_table(extent: &Extent, bytes: &[u8]) -> Result<Vec<TableEntry>, ObjectError> {
     let wrong = |problem| damaged("table", extent.table_offset, problem);
     if bytes.len() as u64 != extent.table_size_bytes() {

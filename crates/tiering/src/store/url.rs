@@ -1,4 +1,4 @@
-//! Where a store is.
+//! The URLs of object stores.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    /// The places that credentials of this kind are taken from, for messages and help.
+    /// Where the credentials for a store of this kind are taken from, as text for messages and help.
     pub const fn credentials(self) -> &'static str {
         match self {
             StoreKind::Local => "the permissions of the directory",
@@ -51,7 +51,7 @@ pub enum InvalidStoreUrl {
     /// No bucket.
     #[error("{0:?} names no bucket")]
     NoBucket(String),
-    /// A user, port, query or fragment: options are given by the environment.
+    /// A user, port, query or fragment: options are taken from the environment.
     #[error("{text:?} holds {part}, which has no place in the URL of a store; {hint}")]
     Extra {
         /// The text, without a password in it.
@@ -115,7 +115,7 @@ impl FromStr for StoreUrl {
         let (authority, path) =
             rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
         let extra = |part, hint| {
-            // Without what stands before the @: it may be a password.
+            // Without the part before the @, which may be a password.
             let shown = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
             InvalidStoreUrl::Extra { text: format!("{scheme}://{shown}/{path}"), part, hint }
         };

@@ -1,24 +1,24 @@
 //! As much of DER (ITU-T X.690) as it takes to read a PKCS12 store and the names in a certificate.
 //!
 //! # Invariants
-//! 1. A length is checked against the bytes at hand. Lengths without a number (BER) are refused.
-//! 2. Nothing here calls itself: the depth of what is read is that of the code that reads it.
+//! 1. A length is checked against the bytes at hand. The indefinite lengths of BER are refused.
+//! 2. Nothing here is recursive: callers enter nested elements one by one, so that deep nesting cannot exhaust the stack.
 
-/// DER's tags.
+/// DER tags.
 pub(super) const INTEGER: u8 = 0x02;
 pub(super) const OCTET_STRING: u8 = 0x04;
 pub(super) const OID: u8 = 0x06;
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
-/// Content that the context says the kind of: `[0]`, constructed and primitive.
+/// The context-specific tag `[0]`, constructed and primitive: the enclosing structure defines the type of the content.
 pub(super) const CONTEXT_0: u8 = 0xa0;
 pub(super) const CONTEXT_0_PRIMITIVE: u8 = 0x80;
 
-/// The structure is not what it should be.
+/// The bytes do not have the structure that is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Bytes, taken element by element.
+/// Reads bytes element by element.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The same, as something to be taken apart in turn.
+    /// As [`take`](Self::take), but returns a reader of the content.
     pub(super) fn enter(&mut self, tag: u8) -> Result<Reader<'a>, Malformed> {
         self.take(tag).map(Reader)
     }
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         Ok(&begin[..begin.len() - self.0.len()])
     }
 
-    /// A number from 0 on.
+    /// The next element as a non-negative INTEGER. Malformed if it has another tag, is negative, or exceeds `u32::MAX`.
     pub(super) fn number(&mut self) -> Result<u32, Malformed> {
         let bytes = self.take(INTEGER)?;
         if bytes.is_empty() || bytes.len() > 5 || bytes[0] & 0x80 != 0 {
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Issuer and subject of a certificate, each as it is encoded.
+/// The issuer and the subject of a certificate, both still encoded, tag and length included, so that they can be compared as bytes.
 pub(super) fn names(certificate: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let mut fields = Reader::new(certificate).enter(SEQUENCE)?.enter(SEQUENCE)?;
     if fields.peek() == Some(CONTEXT_0) {

@@ -1,5 +1,5 @@
-//! JKS, the store that Java's `keytool` made until Java 9. The form is that of `sun.security.provider.JavaKeyStore`, its protection of
-//! keys that of `sun.security.provider.KeyProtector`.
+//! JKS, the store that `keytool` created by default before Java 9. The format is that of `sun.security.provider.JavaKeyStore`, the
+//! protection of keys that of `sun.security.provider.KeyProtector`.
 //!
 //! ```text
 //! store := magic(4) version(4: 1 or 2) count(4) entry*  SHA-1(password, "Mighty Aphrodite", all before)
@@ -20,11 +20,13 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 pub(super) const MAGIC: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
 const DIGEST_BYTES: usize = 20;
 const SALT_BYTES: usize = 20;
-/// Between password and contents in the digest.
+/// Hashed between the password and the contents for the digest at the end.
 const WHITENER: &[u8] = b"Mighty Aphrodite";
-/// 1.3.6.1.4.1.42.2.17.1.1
+/// The OID of `KeyProtector`'s algorithm, 1.3.6.1.4.1.42.2.17.1.1.
 const KEY_PROTECTOR: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x2a, 0x02, 0x11, 0x01, 0x01];
 
+/// Reads a whole store: its trusted certificates, and its key with its certificates if it has one; a second key is an error. The digest
+/// at the end cannot tell a wrong password from a store that was changed: both give `WrongPassword`.
 pub(super) fn read(bytes: &[u8], password: &Password) -> Result<Contained, Unreadable> {
     let (signed, digest) = bytes.split_last_chunk::<DIGEST_BYTES>().ok_or(Malformed)?;
     let password = password.utf16();
@@ -63,7 +65,8 @@ pub(super) fn read(bytes: &[u8], password: &Password) -> Result<Contained, Unrea
     }
 }
 
-/// The private key in an `EncryptedPrivateKeyInfo` of `KeyProtector`: the key is combined with a stream of hashes.
+/// Decrypts the private key in an `EncryptedPrivateKeyInfo` of `KeyProtector`: the key XOR a stream of SHA-1 digests. `password` is
+/// UTF-16, as in the file.
 fn unprotect(info: &[u8], password: &[u8]) -> Result<Vec<u8>, Unreadable> {
     let mut info = Reader::new(info).enter(der::SEQUENCE)?;
     if info.enter(der::SEQUENCE)?.take(der::OID)? != KEY_PROTECTOR {
@@ -79,7 +82,7 @@ fn unprotect(info: &[u8], password: &[u8]) -> Result<Vec<u8>, Unreadable> {
     }
     match are_equal_secrets(&sha1(&[password, &key]), check) {
         true => Ok(key),
-        // Java takes another password for the key; BookKeeper gives both the same.
+        // Java allows the key a password of its own; BookKeeper uses the store's for both.
         false => Err(Unreadable::WrongKeyPassword),
     }
 }

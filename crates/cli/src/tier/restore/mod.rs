@@ -10,7 +10,8 @@
 //! # Invariants
 //! 1. Bookies take a ledger over before it exists, so that one that exists can be read; and they are told again when it exists: a
 //!    bookie may have cleared away meanwhile what no metadata named.
-//! 2. A ledger that exists is never changed. The same ledger is told to its own bookies again; another one is reported.
+//! 2. A ledger that exists is never changed. If it is the same ledger, its own bookies are told again; if it is another one, it is
+//!    reported.
 //! 3. Tiering is paused as long as ledgers of the bucket are missing from the cluster: to a tierer they look deleted.
 //! 4. Ids that are generated later are above all ids in the bucket.
 //! 5. Everything may be repeated, whenever it was interrupted.
@@ -48,7 +49,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Begins the reason of a pause that a restore ends by itself.
+/// The reason of a pause begins with this if a restore may end the pause by itself.
 pub const PAUSE_REASON: &str = "bindery tier restore";
 /// Ledgers taken from the catalogue at a time.
 const PAGE: usize = 500;
@@ -67,6 +68,8 @@ pub fn run(args: &TierRestoreArgs) -> Result<(), Failure> {
     })
 }
 
+/// Everything that needs the metadata session, which the caller closes whatever the outcome: finds the cluster, and restores its ledgers
+/// through a client of its own.
 async fn with_layout(store: &Store, layout: &Layout, args: &TierRestoreArgs) -> Result<(), Failure> {
     let cluster = cluster(store, layout, args).await?;
     let security = args.security.security()?;
@@ -77,7 +80,7 @@ async fn with_layout(store: &Store, layout: &Layout, args: &TierRestoreArgs) -> 
     restored
 }
 
-/// The cluster, whose INSTANCEID has to be that of the objects: bookies look for objects below their own (T18).
+/// The cluster to restore into. Its INSTANCEID has to be that of the objects: bookies look for objects only below their own (T18).
 async fn cluster(store: &Store, layout: &Layout, args: &TierRestoreArgs) -> Result<ClusterId, Failure> {
     let own = cluster_of(layout).await?;
     let wanted = match &args.from {
@@ -172,7 +175,7 @@ async fn restore(
     report.finish(store, missing, is_resumed)
 }
 
-/// The catalogue, made from the objects when it is lost. Tiering is paused.
+/// Opens the catalogue, after rebuilding it from the objects if it is lost. Tiering is already paused.
 async fn open_catalogue(
     store: &Store,
     cluster: ClusterId,
@@ -282,7 +285,7 @@ async fn missing(catalogue: &mut Catalogue, layout: &Layout) -> Result<u64, Fail
     }
 }
 
-/// Says what becomes of ledgers.
+/// Prints and counts what becomes of ledgers.
 struct Report {
     is_json: bool,
     progress: Progress,

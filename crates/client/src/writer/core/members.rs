@@ -10,7 +10,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Of the core: 5, 6, 7, and the pauses between the searches of 8.
+//! 1. Those of the core: 5, 6, 7, and the pauses between the searches of 8.
 //! 2. A bookie that entries were let go of for is unmarked until a mark that began later was made.
 //!
 //! # Not here   when a mark is made and what is written (`change`); how slow is too slow (`slow` of the crate)
@@ -37,11 +37,11 @@ pub(super) struct Members {
     /// Members that are too far behind and still get entries, because they were not yet dealt with, or because the ack
     /// quorum needs them.
     slow: BTreeMap<usize, BookieError>,
-    /// Whether `slow` has members that were not dealt with.
+    /// Whether `slow` has members that have not been dealt with.
     has_news: bool,
     /// Held members, and why (core invariant 5).
     held: BTreeMap<usize, BookieError>,
-    /// Searches for replacements of slow and held members, since all was well.
+    /// Searches for replacements of slow and held members since all were well.
     searches: u32,
     /// Bookies that failed in this ledger, or were slow: taken again only when there is no other.
     suspects: BTreeSet<BookieId>,
@@ -55,9 +55,9 @@ pub(super) struct Members {
     named: BTreeSet<BookieId>,
     /// Those of them that were unmarked.
     due: BTreeSet<BookieId>,
-    /// Marks that were not made, since one was.
+    /// Marks that could not be made since one was made.
     failed_marks: u32,
-    /// Bookies that nothing more is to be sent to, of what is queued for them.
+    /// Bookies whose queued adds are not to be sent any more.
     withdrawn: Vec<BookieId>,
 }
 
@@ -96,7 +96,7 @@ impl Members {
         !self.held.is_empty()
     }
 
-    /// Whether slow members were not dealt with.
+    /// Whether there are slow members that have not been dealt with.
     pub fn has_news(&self) -> bool {
         self.has_news
     }
@@ -147,14 +147,15 @@ impl Members {
     pub fn on_failed(&mut self, window: &AddWindow) {
         for &position in window.replacing().into_iter().flat_map(BTreeMap::keys) {
             let bookie = &window.ensemble()[position];
-            // It failed: that decides.
+            // That it failed matters more.
             self.slow.remove(&position);
             self.withdrawn.push(bookie.clone());
             self.suspects.insert(bookie.clone());
         }
     }
 
-    /// Begins to deal with slow members: they are held if that can be. Whether a mark is to come first.
+    /// Begins to deal with slow members, which are to be held if an ack quorum is left without them. Returns whether a mark is to come
+    /// first.
     pub fn begin_holding(&mut self, window: &AddWindow) -> bool {
         self.has_news = false;
         let holds = !self.slow.is_empty() && window.can_hold(|position| self.is_slow(position));
@@ -178,7 +179,7 @@ impl Members {
         }
     }
 
-    /// A member is held: it gets nothing more. The window is told by whoever calls, or by the change under way.
+    /// A member is held: it gets nothing more. The window is told by the caller, or by the change under way.
     pub fn hold(&mut self, position: usize, error: BookieError, window: &AddWindow) {
         let bookie = &window.ensemble()[position];
         tracing::warn!(ledger_id = %self.ledger, bookie_id = %bookie, %error,
@@ -203,12 +204,12 @@ impl Members {
         self.lacking.extend(positions.map(|&position| window.ensemble()[position].clone()));
     }
 
-    /// The change of these members begins: adds in the queues to their bookies are not to be sent.
+    /// The change of these members begins: adds that are queued for their bookies are not to be sent.
     pub fn withdraw<'a>(&mut self, positions: impl Iterator<Item = &'a usize>, window: &AddWindow) {
         self.withdrawn.extend(positions.map(|&position| window.ensemble()[position].clone()));
     }
 
-    /// An ensemble change is complete, which made some positions good.
+    /// An ensemble change is complete, after which the members at some positions are as they should be.
     pub fn on_changed(&mut self, is_good: impl Fn(usize) -> bool, has_rejoined: bool) {
         self.held.retain(|&position, _| !is_good(position));
         self.slow.retain(|&position, _| !is_good(position));
@@ -217,7 +218,7 @@ impl Members {
         }
     }
 
-    /// A mark begins, of all bookies that lack something.
+    /// A mark begins that names all bookies that lack something.
     pub fn begin_mark(&mut self) {
         self.wants_mark = false;
         self.named = self.lacking.clone();
@@ -236,7 +237,7 @@ impl Members {
         }
     }
 
-    /// The mark is put off, and what it was to be made for.
+    /// The mark is put off: bookies that it was to name for the first time are unmarked again.
     pub fn put_off_mark(&mut self) {
         self.failed_marks += 1;
         self.named.clear();
@@ -256,12 +257,12 @@ impl Members {
         self.unmarked.extend(bookies);
     }
 
-    /// The writer stopped, which lets go of more.
+    /// The writer stopped, and let go of entries that the bookies in `lost` lack.
     pub fn on_stopped(&mut self, lost: BTreeSet<BookieId>) {
         self.unmarked.extend(lost);
     }
 
-    /// The mark that a writer makes when it stopped was made.
+    /// The mark was made that a writer makes once it has stopped.
     pub fn on_parted(&mut self) {
         self.unmarked.clear();
         self.due.clear();
@@ -272,7 +273,7 @@ impl Members {
         self.wants_mark
     }
 
-    /// The writer ends: these bookies lack something (core invariant 6), and nothing more is to be sent to those.
+    /// The writer ends: `lacking` lack something (core invariant 6), and what is queued for `withdrawn` is not to be sent.
     pub fn begin_end(&mut self, lacking: BTreeSet<BookieId>, withdrawn: BTreeSet<BookieId>) {
         self.named.clear();
         self.due.clear();
@@ -281,9 +282,10 @@ impl Members {
         self.withdrawn.extend(withdrawn);
     }
 
-    /// When to look for replacements again: members are held, or slow and needed; or all are well again after searches.
-    /// A bookie that rejoins and fails again and again makes a segment each time, so the pauses start over only when
-    /// all members were well for the longest of them. Or when to try again to mark the ledger (invariant 2).
+    /// The pause before the next search for replacements of members that are held, or slow and needed; or before another
+    /// try to mark the ledger (invariant 2). After searches, when all members are well again, the longest pause: only when
+    /// they stay well for that long do the pauses start over, as a bookie that rejoins and fails again and again makes a
+    /// segment each time.
     pub fn retry_after(&self) -> Option<Duration> {
         let pause = |tries: u32| Some(RETRY_MAX.min(RETRY_MIN * 2u32.pow(tries.min(10))));
         match self.held.is_empty() && self.slow.is_empty() {
@@ -293,9 +295,9 @@ impl Members {
         }
     }
 
-    /// Counts a search, unless all are well.
+    /// Whether a search is wanted, as not all members are well; if so it is counted.
     pub fn begin_search(&mut self, window: &AddWindow) -> bool {
-        // One that has caught up meanwhile is like the others.
+        // A member that has caught up meanwhile is no longer slow.
         let mut behind = Vec::new();
         window.held_back(&mut behind);
         self.slow.retain(|position, _| behind.contains(position));

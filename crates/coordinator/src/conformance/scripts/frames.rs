@@ -17,6 +17,7 @@ pub(super) fn unsupported(s: &mut Script) -> Done {
     s.call("a", R::exists("/zookeeper", false)).map(drop)
 }
 
+/// An opcode that no request has, or a check outside a transaction, makes the server close the connection.
 pub(super) fn opcodes(s: &mut Script) -> Done {
     for opcode in [0, 10, 23, 99, 108, 1000, -2, i32::MAX, i32::MIN] {
         s.connect("a")?;

@@ -30,7 +30,7 @@ fn is_update(action: &Action) -> bool {
 }
 
 impl World {
-    /// Takes one action all the way, its answer lost with its tierer.
+    /// Takes a sent action one step: it has its effect, and its answer stays pending until the script drops it or crashes its tierer.
     fn arrive_only(&mut self, index: usize) {
         self.deliver(index, Fate::Works);
     }
@@ -348,7 +348,8 @@ fn lag_is_told_in_entries_bytes_and_seconds() {
 
 // The crash matrix. Each row by its name there.
 
-/// The tierer dies, and another one does what is left.
+/// The tierer crashes, and another one does what is left. The bucket must hold `objects` in the end, `waste` of which the catalogue does
+/// not refer to.
 fn take_over(mut world: World, objects: usize, waste: usize) -> World {
     world.crash(0);
     world.start(0, no_canary());
@@ -420,7 +421,7 @@ fn crash_during_commit_that_arrives() {
 #[test]
 fn old_tierer_commits_after_take_over() {
     let mut world = one_ledger();
-    // Work in vain stays where it can be counted.
+    // Objects made in vain stay where they can be counted.
     world.settings.upkeep.delete_delay = seconds(3600);
     world.until("commit", is_commit);
     world.crash(0);
@@ -477,7 +478,7 @@ fn crash_during_lre_updates() {
     take_over(world, 1, 0);
 }
 
-/// Rows "before trim" and "during trim": nothing is left to a tierer.
+/// Rows "before trim" and "during trim": nothing is left for a tierer to do.
 #[test]
 fn crash_after_lre() {
     let mut world = one_ledger();
@@ -501,9 +502,8 @@ fn an_lre_update_that_times_out_but_applied_changes_nothing_later() {
     assert_eq!(world.core(0).status(world.now).watched, 0);
 }
 
-/// The catalogue is put back to what it was after the first ledger's first 5 entries.
 /// A catalogue that was rebuilt has a ledger in an object with an earlier id than the one that bookies know: they refuse it, and what
-/// is behind. The object is rewritten, and bookies take the new one.
+/// comes after it. The object is rewritten, and bookies take the new one.
 #[test]
 fn bookies_take_what_a_rebuilt_catalogue_has_once_it_is_rewritten() {
     let mut world = world();
@@ -558,6 +558,7 @@ fn bookies_take_what_a_rebuilt_catalogue_has_once_it_is_rewritten() {
     assert!(objects.len() == 1 && objects.iter().all(|object| *object > ids[1]), "{objects:?}");
 }
 
+/// The catalogue is put back to what it was after the first ledger's first 10 entries, when bookies know of 20.
 fn put_back(canaries: Canaries) -> World {
     let mut world = World::new(1, 1, 3);
     world.add_ledger(1, 10, false);
@@ -596,7 +597,7 @@ fn tier_metadata_restored_from_an_older_backup() {
     assert_eq!(world.tiered(ledger(3)), Some(entry(9)));
 }
 
-/// The canary T2 makes the tierer go on behind the bookie's register: its object has a gap before it, which the catalogue refuses,
+/// The canary T2 makes the tierer go on after the bookie's register: its object has a gap before it, which the catalogue refuses,
 /// and it believes the gap to be tiered.
 #[test]
 #[should_panic(expected = "IT1: ledger 1 goes on with entry 20, and 10 is next")]
