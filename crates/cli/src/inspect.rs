@@ -259,10 +259,16 @@ fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl W
     let _lock = match disk.lock(&outer.join("LOCK")) {
         Ok(lock) => lock,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            return writeln!(out, "state of ledger {ledger}: not shown, a running bookie holds the directory");
+            return writeln!(
+                out,
+                "state of ledger {ledger}: not shown, a running bookie holds the directory"
+            );
         }
         Err(error) => {
-            return writeln!(out, "state of ledger {ledger}: not shown, the directory cannot be locked: {error}");
+            return writeln!(
+                out,
+                "state of ledger {ledger}: not shown, the directory cannot be locked: {error}"
+            );
         }
     };
     match StateTable::open(disk, dir) {

@@ -463,10 +463,15 @@ mod tests {
             let cluster = MemoryCluster::new();
             let store = cluster.open();
             store.inject_at(writes, Fault::LossAfterApply);
-            let _ = try_init_cluster(&store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16], Some("why")).await;
+            let _ = try_init_cluster(&store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16], Some("why"))
+                .await;
             let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
             let is_there = store.exists("/a/ledgers/INSTANCEID").await.unwrap().is_some();
-            assert_eq!(pause_of(&store).get().await.unwrap().is_some(), is_there, "killed after write {writes}");
+            assert_eq!(
+                pause_of(&store).get().await.unwrap().is_some(),
+                is_there,
+                "killed after write {writes}"
+            );
             created += u32::from(is_there);
         }
         assert!(created > 1 && created < 6, "{created}");
