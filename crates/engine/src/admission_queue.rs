@@ -10,7 +10,7 @@
 //! # Invariants
 //! 1. While somebody waits, ordinary adds without a grant are not taken, so no add overtakes the queue.
 //! 2. Grants and the group that forms are together at most what is offered, and one record more. The sum of the grants is
-//!    read before the room: a grant used in between counts twice, and one grant fewer is given until it is dropped.
+//!    read before the room, so a grant that is used in between counts twice, and too little is granted until it is dropped.
 //! 3. A grant is returned exactly once, used or not: dropping it returns it, and wakes the journal thread when others
 //!    wait for the room it held.
 //! 4. Recovery adds bypass the queue.
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Waiters stay after their request gave up, so a disk that hangs would pile them up.
 const WAITERS_MAX: usize = 16_384;
 
-/// Called once, on the completion thread, with a grant; must not block. Dropped uncalled only at shutdown.
+/// Called once with a grant, on the thread that gives it; must not block. Dropped uncalled only at shutdown.
 pub type RoomWaiter = Box<dyn FnOnce(AdmissionGrant) + Send>;
 
 /// The right to add a number of bytes to the group that forms, ahead of all that came later.
@@ -48,7 +48,7 @@ impl Drop for AdmissionGrant {
     fn drop(&mut self) {
         // Total order with `wait`: either this sees the waiter, or the thread that is woken for it sees what was returned.
         self.queue.reserved.fetch_sub(self.cost, Ordering::SeqCst);
-        // One that was used wakes the thread anyhow. One whose client is gone leaves nothing to write, and without this
+        // A grant that was used wakes the thread anyhow. One whose client is gone leaves nothing to write, and without this
         // the next in line would wait until the thread looks by itself.
         if self.queue.has_waiting() {
             self.queue.signal.raise();
@@ -138,7 +138,8 @@ impl AdmissionQueue {
         }
     }
 
-    /// Takes a place at the end. Gives back the oldest waiter when there are too many: it gave up long ago, most likely.
+    /// Takes a place at the end, for adds of this cost. Urgent are those of recoveries, which have a list of their own until that is
+    /// full. If there are too many waiters, returns the oldest one, which the caller must call: its request gave up long ago, most likely.
     #[must_use]
     pub(crate) fn wait(
         self: &Arc<Self>,
@@ -164,8 +165,8 @@ impl AdmissionQueue {
         AdmissionGrant { queue: self.clone(), cost }
     }
 
-    /// Grants for the first in the queue, as far as `room` goes, and for all urgent ones when there is room for them.
-    /// `room` is what is neither formed nor reserved ([`AdmissionQueue::reserved`], read before them).
+    /// Moves to `into` the first waiters of the queue with their grants, as far as `room` goes, and all urgent ones if there is room for
+    /// them. `room` is what is neither formed nor reserved ([`AdmissionQueue::reserved`], read before what is formed).
     pub(crate) fn give_grants(
         self: &Arc<Self>,
         mut room: usize,
@@ -191,7 +192,8 @@ impl AdmissionQueue {
         self.urgent.store(queues.urgent.len(), Ordering::Release);
     }
 
-    /// Everybody, in order, when what they add is refused anyhow.
+    /// Moves all waiters to `into`, recoveries first, each with a grant of 0. For a shard that refuses what they add: with the grant they
+    /// offer it once more, and get the refusal instead of waiting for room.
     pub(crate) fn let_all_go(self: &Arc<Self>, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
         let queues = &mut *self.queues.lock();
         into.extend(queues.urgent.drain(..).map(|waiting| (waiting.waiter, self.grant(0))));
@@ -199,7 +201,7 @@ impl AdmissionQueue {
         self.drain_ordinary(queues, into);
     }
 
-    /// As [`AdmissionQueue::let_all_go`], but without those of recovery.
+    /// As [`AdmissionQueue::let_all_go`], but recoveries stay.
     pub(crate) fn let_ordinary_go(self: &Arc<Self>, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
         if self.has_waiting() {
             self.drain_ordinary(&mut self.queues.lock(), into);

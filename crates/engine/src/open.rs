@@ -1,12 +1,12 @@
-//! Opening an engine: ledger directories, then each journal behind its lowest mark, then one flush.
+//! Opening an engine: ledger directories, then each journal from its lowest mark on, then one flush.
 //!
 //! # Invariants
-//! 1. Replay of a journal starts behind its lowest component in any directory; applying a record that a directory has already is
-//!    harmless, because a later generation holds the same content. A directory that joins has no mark and nothing
-//!    behind it: it gets its first mark when the replay is over. Directories that begin together start with mark 0.
+//! 1. Replay of a journal starts after the lowest mark that any directory has of it. Applying a record that a directory has already is
+//!    harmless, because a later generation holds the same content. A directory that joins has no mark and needs no
+//!    replay: it gets its first mark when the replay is over. Directories that begin together start with mark 0.
 //! 2. No mark is above what the journal proved to hold: a journal that ends before one has lost acknowledged groups.
 //! 3. When opening returns, everything the journals held is committed in all directories and their files are free, or
-//!    waits for space as it was laid out (`held`). So behind the marks a ledger's records are in one journal only, and
+//!    waits for space as it was laid out (`held`). So after the marks a ledger's records are in one journal only, and
 //!    a change of the number of shards, journals or directories needs no further step.
 
 use crate::config::{ConfigFaults, EngineConfig};
@@ -77,7 +77,7 @@ pub enum OpenError {
     /// The journal is unusable, or damaged where acknowledged entries may be.
     #[error(transparent)]
     Journal(#[from] Box<ReplayError<ReplayFault>>),
-    /// A directory knows of groups behind the last one that the journal holds.
+    /// A directory has a mark after the last group that the journal holds.
     #[error(
         "the journal in {} ends with group {last}, and a ledger directory holds entries up to group {expected}: the \
          end of the journal is damaged or a file is missing. Nothing was changed. Look at the files with `bindery \
@@ -120,7 +120,7 @@ pub enum OpenError {
         /// Last group known to have been written.
         expected: u64,
     },
-    /// A journal is configured no more, and nothing says where it was.
+    /// A journal is no longer configured, and nothing says where it was.
     #[error(
         "this bookie has {found} journals, and {configured} are configured: name all of them in journalDirectories, in \
          the order they had. To give up journal {number} (counted from 0), start once with it, stop the bookie with \
@@ -134,7 +134,7 @@ pub enum OpenError {
         /// How many are configured.
         configured: usize,
     },
-    /// A journal that is configured no more holds records that are nowhere else.
+    /// A journal that is no longer configured holds records that are nowhere else.
     #[error(
         "journal directory {} is not configured any more and holds {records} records that are not flushed: name it in \
          journalDirectories again, at its former place, start once, and stop the bookie with SIGTERM, which flushes \
@@ -266,7 +266,7 @@ impl Machine {
         let views: Vec<_> = directories.iter().map(LedgerDirectory::view).collect();
         let tiers = directories.iter().map(LedgerDirectory::tier).collect();
         let generations = views.iter().flat_map(|view| view.logs()).map(|log| log.generation().0);
-        // A removed ledger hides generations that may have gone with their logs: new generations are above them too.
+        // A removed ledger hides generations whose logs may be gone: new generations must be above these, too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
         let shared = Arc::new(Shared::new(config, views, tiers, memory, highest_ledger));
@@ -294,7 +294,7 @@ impl Machine {
         // Records out of place must be flushed, and after accepted damage no part of the journal may be read again.
         let may_wait = is_settled && !marks.contains(&None) && !shared.config().accepts_journal_damage;
         machine.replay(&coverage, may_wait)?;
-        // Also after a change of their number, which only now needs nothing of the journals any more.
+        // Also after a change of their number: only now is nothing in the journals needed any more.
         if !is_settled || marks.contains(&None) {
             let boundary = machine.boundary();
             // The memory of removed ledgers moves to the directory that is theirs now, before any may be forgotten.
@@ -330,7 +330,7 @@ impl Machine {
         self.engine.shared().want_freeze();
     }
 
-    /// All that the journals hold.
+    /// The marks of all that the journals hold.
     fn boundary(&self) -> MarkVector {
         let mut boundary = MarkVector::default();
         for journaling in &self.journals {
@@ -339,12 +339,12 @@ impl Machine {
         boundary
     }
 
-    /// Applies what each journal holds behind its lowest mark, and flushes all of it (invariant 3).
+    /// Applies what each journal holds after its lowest mark, and flushes all of it (invariant 3).
     fn replay(&mut self, coverage: &Coverage, may_wait: bool) -> Result<(), OpenError> {
         for shard in self.engine.shared().shards() {
             shard.lock().begin_replay();
         }
-        // What is applied so far: a flush in between covers that, and nothing of the journals behind.
+        // What is applied so far: a flush in between covers that, and nothing of the journals that follow.
         let mut applied = coverage.lowest.clone();
         let mut raised = Vec::new();
         for index in 0..self.journals.len() {
@@ -418,7 +418,7 @@ impl Machine {
                     expected: newest.group,
                 });
             }
-            // Without sync a power cut may take the end of the journal; numbers go on behind what is flushed.
+            // Without sync a power cut may take the end of the journal; group numbers continue after what is flushed.
             journal.raise_group(newest.group);
         }
         applied.raise(index, mark_of(journal));
@@ -455,7 +455,8 @@ fn begin_freezes(shared: &Shared, journal: Option<usize>) -> Vec<usize> {
     meant.filter(|shard| shared.lock(*shard).begin_freeze(next)).collect()
 }
 
-/// The page cache is then all that a start can read: it asks the kernel to forget what a failed sync may have left there.
+/// Warns if the file system of a directory has no direct I/O: a start can then read through the page cache only, after it asked the
+/// kernel to drop what a failed sync may have left there.
 fn warn_without_direct_io(disk: &dyn Disk, dir: &std::path::Path) {
     let names = disk.list(dir).unwrap_or_default();
     let Some(name) = names.iter().find(|entry| !entry.is_dir) else { return };
@@ -468,6 +469,8 @@ fn warn_without_direct_io(disk: &dyn Disk, dir: &std::path::Path) {
     }
 }
 
+/// Checks what a ledger directory says about itself: that it is of this bookie and cluster, and that it was not laid out with more
+/// directories than are configured, because entries on the missing ones would be denied.
 fn check_owner(path: &std::path::Path, found: &Meta, ours: &Meta) -> Result<(), OpenError> {
     if found.directories > ours.directories {
         let (found, configured) = (found.directories, ours.directories);

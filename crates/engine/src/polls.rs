@@ -1,8 +1,8 @@
 //! The polls that wait for the LAC (last add confirmed) of one ledger: tens of thousands may, each for another LAC.
 //!
-//! A pointer while there are none, as most ledgers have none. Otherwise ordered by the LAC that they have seen: whoever
-//! is to be woken is in front, and a look at the first says whether anybody is. So what a finished group costs grows
-//! with those it wakes, not with those that wait, and one is taken back without a look at the others.
+//! A pointer while there are none, as most ledgers have none. Otherwise ordered by the LAC that they have seen: those that
+//! are to be woken are in front, and the first one tells whether there are any. So what a finished group costs grows
+//! with the polls it wakes, not with those that wait, and a poll is cancelled without a look at the others.
 
 use crate::api::{PollId, Waiter};
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use crate::api::EntryRun;
 use bindery_types::EntryId;
 
-/// Ids that come in any order and with duplicates, as runs.
+/// Collects ids, which come in any order and with duplicates, as runs.
 ///
 /// # Limits
 /// Twice `max` runs are held; it gives up when more than `max` are left once those that touch are joined.
@@ -11,7 +11,7 @@ pub(crate) struct RunSet {
     runs: Vec<EntryRun>,
     max: usize,
     is_too_much: bool,
-    /// Others are left out.
+    /// Entries outside of these bounds are left out.
     within: (EntryId, EntryId),
 }
 
@@ -20,7 +20,7 @@ impl RunSet {
         RunSet { runs: Vec::new(), max, is_too_much: false, within: (EntryId::FIRST, EntryId::MAX) }
     }
 
-    /// Those from `first` to `last`, however many runs they are.
+    /// For the entries from `first` to `last`, however many runs they are.
     pub(crate) fn within(first: EntryId, last: EntryId) -> RunSet {
         RunSet { within: (first, last), ..RunSet::new(usize::MAX) }
     }
@@ -53,7 +53,7 @@ impl RunSet {
         }
     }
 
-    /// Adds a run.
+    /// Adds a run, as far as it is within the bounds.
     pub(crate) fn add(&mut self, run: EntryRun) {
         let run = EntryRun { first: run.first.max(self.within.0), last: run.last.min(self.within.1) };
         if run.first > run.last {

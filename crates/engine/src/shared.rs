@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pool: ChunkPool,
     shards: Vec<Mutex<Shard>>,
     views: Vec<Arc<LogView>>,
-    /// Of each ledger directory, the extents in object storage.
+    /// For each ledger directory, the view of the extents in object storage that its table has.
     tiers: Vec<Arc<TierView>>,
     tier_budget: Arc<TierBudget>,
     ledger_budget: Arc<LedgerBudget>,
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
     next_generation: AtomicU64,
     is_read_only: AtomicBool,
     takes_high_priority: AtomicBool,
-    /// For recoveries while no other adds are taken, and how many of their adds found no room in it.
+    /// Room for recoveries while no other adds are taken, and how many of their adds found none.
     recovery_reserve: Reserve,
     recoveries_refused: AtomicU64,
     failed: Mutex<Option<String>>,
@@ -76,14 +76,14 @@ pub(crate) struct Shared {
     is_storage_lost: AtomicBool,
     /// Ledger directories that are nearly full; empty when that is not known.
     full: Mutex<Vec<bool>>,
-    /// Free bytes that flushes leave in each ledger directory; none where it is not said.
+    /// Free bytes that flushes leave in each ledger directory; 0 where none were set.
     rewrite_room: Mutex<Vec<u64>>,
     /// Tickets that are neither flushed nor refused for good.
     tickets_out: AtomicUsize,
     direct_fences: DirectFences,
     counters: Counters,
     pacing: PacingDesk,
-    /// Of each journal.
+    /// The write counters of each journal.
     pulses: Vec<PulseCounters>,
     space: SpaceDesk,
     /// The highest ledger that a state table remembers.
@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// Of the states of ledgers.
+    /// The budget for the memory of ledger states.
     pub(crate) fn ledger_budget(&self) -> &LedgerBudget {
         &self.ledger_budget
     }
@@ -192,7 +192,7 @@ impl Shared {
         self.lock(self.shard_of(ledger))
     }
 
-    /// By shard.
+    /// The admission queues, by shard.
     pub(crate) fn queues(&self) -> &[Arc<AdmissionQueue>] {
         &self.queues
     }
@@ -202,7 +202,7 @@ impl Shared {
         &self.views
     }
 
-    /// Of each ledger directory, the extents in object storage.
+    /// For each ledger directory, the view of the extents in object storage that its table has.
     pub(crate) fn tiers(&self) -> &[Arc<TierView>] {
         &self.tiers
     }
@@ -217,12 +217,13 @@ impl Shared {
         &self.memory
     }
 
-    /// By the number of the journal.
+    /// What is shared of the journals, by their number.
     pub(crate) fn journals(&self) -> &[JournalDesk] {
         &self.journals
     }
 
-    /// By the number of the journal.
+    /// For each journal, by its number, where its thread counts the groups it writes, slow ones apart, and notes the write under way.
+    /// [`Shared::pulses`] reads them.
     pub(crate) fn pulse_counters(&self) -> &[PulseCounters] {
         &self.pulses
     }
@@ -250,7 +251,7 @@ impl Shared {
         self.highest_recovered
     }
 
-    /// A ticket was made: it is flushed, or refused for good.
+    /// A ticket was made. It is out until it is flushed or refused for good.
     pub(crate) fn on_ticket_out(&self) {
         self.tickets_out.fetch_add(1, Ordering::AcqRel);
     }
@@ -270,7 +271,7 @@ impl Shared {
         &self.direct_fences
     }
 
-    /// Queues a fence for a commit to the state table; refuses it where none will come.
+    /// Queues a fence for a commit to the state table; refuses it if none will come.
     pub(crate) fn fence_directly(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
         let refused = match self.is_storage_lost() {
             true => Some(waiter),
@@ -291,7 +292,7 @@ impl Shared {
         (journal..self.shards.len()).step_by(self.journals.len())
     }
 
-    /// Has all shards frozen and flushed soon.
+    /// Asks for a freeze and a flush of all shards soon.
     pub(crate) fn want_freeze(&self) {
         self.journals.iter().for_each(|journal| journal.is_freeze_wanted.store(true, Ordering::Release));
     }
@@ -312,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// For what is placed after a freeze.
+    /// Takes the next generation, which is for what is placed after a freeze.
     pub(crate) fn next_generation(&self) -> u64 {
         self.next_generation.fetch_add(1, Ordering::AcqRel)
     }
@@ -351,12 +352,12 @@ impl Shared {
         }
     }
 
-    /// Grants worth nothing for those that wait for room, when what they add is refused anyhow.
+    /// Gives grants of 0 to the ordinary adds that wait for room, when they are refused anyhow.
     pub(crate) fn let_ordinary_go(&self, shard: usize, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
         self.queues[shard].let_ordinary_go(into);
     }
 
-    /// True when somebody waits for room that there is in a shard of the journal.
+    /// True if adds wait for room in a shard of the journal that has some, or that refuses them.
     pub(crate) fn has_room_to_offer(&self, journal: usize) -> bool {
         self.shards_of(journal).any(|index| {
             let queue = &self.queues[index];
@@ -391,7 +392,7 @@ impl Shared {
         self.recovery_reserve.set(bytes);
     }
 
-    /// How each journal does. `now_ns` is the time of the clock that the engine was opened with.
+    /// How fast each journal writes. `now_ns` is the time of the clock that the engine was opened with.
     pub(crate) fn pulses(&self, now_ns: u64) -> Vec<JournalPulse> {
         self.pulses.iter().map(|pulse| pulse.read(now_ns)).collect()
     }
@@ -475,8 +476,8 @@ impl Shared {
         is_first
     }
 
-    /// Somebody finds no space, or no file descriptor (or does again): until it does no add is taken, so that memory stays
-    /// bounded, but for those of recoveries while it is space alone.
+    /// `who` lacks space or a file descriptor, with the reason; or lacks nothing any more (`None`). While anything is lacking no adds are
+    /// taken, so that memory stays bounded, except those of recoveries while only space is lacking.
     pub(crate) fn wait_for(&self, who: Wanting, want: Option<(Shortage, String)>) {
         let mut waits = self.waits.lock();
         let before = waits_of(&waits);
@@ -521,7 +522,7 @@ impl Shared {
         waits.values().find(|(short, _)| *short == what).map(|(_, reason)| reason.clone())
     }
 
-    /// Somebody finds no space, or no file descriptor.
+    /// True while a flush or a journal waits for space or for a file descriptor.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waits.lock().is_empty()
     }
@@ -545,7 +546,7 @@ impl Shared {
         self.failed.lock().is_some()
     }
 
-    /// Called without the shard's lock: a waiter may do anything short.
+    /// Call it without the shard's lock: the waiter may do anything that is short.
     pub(crate) fn answer_or_wake(&self, shard: usize, answered: Answer) {
         match answered {
             Answer::Now(waiter, outcome) => waiter(outcome),

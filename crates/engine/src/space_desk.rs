@@ -1,4 +1,4 @@
-//! Status of the collection of space and of the scrub for operators, and their requests.
+//! What operators see of the collection of space and of the scrub, and what they ask of these.
 
 use parking_lot::Mutex;
 
@@ -12,14 +12,14 @@ pub(crate) enum Cause {
     Merge,
 }
 
-/// How poor a log must be to be rewritten.
+/// How few of its bytes must be live for a log to be rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompactionKind {
     Minor,
     Major,
 }
 
-/// A collection that somebody asked for: logs without live entries are dropped, and poor ones rewritten as far as asked.
+/// A collection that somebody asked for: logs without live entries are dropped, and those with few rewritten as far as asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WantedCollection {
     /// With a minor compaction.
@@ -49,9 +49,9 @@ pub struct SpaceStatus {
     pub logs_rewritten: u64,
     /// Merges done.
     pub merges: u64,
-    /// Logs that went in them.
+    /// Logs that they merged.
     pub logs_merged: u64,
-    /// Bytes of entries copied, by compaction and merging.
+    /// Bytes that compaction and merging copied: entries with their index records.
     pub bytes_copied: u64,
     /// Bytes of files dropped, rewritten and merged.
     pub bytes_removed: u64,
@@ -59,7 +59,7 @@ pub struct SpaceStatus {
     pub bytes_rewritten: u64,
     /// Bytes of files that merging made.
     pub bytes_merged: u64,
-    /// Files of replaced logs that wait for their grace.
+    /// Files of replaced logs that are kept until their grace is over.
     pub replaced_files: u64,
     /// Their bytes.
     pub replaced_bytes: u64,
@@ -130,7 +130,7 @@ pub struct ScrubStatus {
     pub answered: u64,
 }
 
-/// Shared with whoever asks.
+/// Status and requests, shared by the upkeep of the directories and those that ask.
 #[derive(Default)]
 pub(crate) struct SpaceDesk {
     status: Mutex<SpaceStatus>,
@@ -173,8 +173,8 @@ impl SpaceDesk {
         self.status.lock().clone()
     }
 
-    /// Does nothing while a collection is under way that does as much: restarted by each request, none would end where there are
-    /// many logs, and one right after another would leave no time for rewrites and the scrub.
+    /// Asks for a collection, unless one is under way that does as much. If each request started it again, it would never end where
+    /// there are many logs, and one collection right after another would leave no time for rewrites and the scrub.
     pub(crate) fn want(&self, wanted: WantedCollection) {
         let desk = &mut *self.wanted.lock();
         if !desk.under_way.is_some_and(|under_way| under_way.covers(wanted)) {
@@ -182,6 +182,7 @@ impl SpaceDesk {
         }
     }
 
+    /// Asks for a collection that begins once the removals so far are in the state tables.
     pub(crate) fn want_after_removals(&self, wanted: WantedCollection) {
         let slot = &mut self.wanted.lock().after_removals;
         *slot = Some(wanted.joined(*slot));
@@ -192,7 +193,7 @@ impl SpaceDesk {
         wanted.now.is_some() || wanted.after_removals.is_some()
     }
 
-    /// `are_removals_flushed` is asked only when somebody waits for it.
+    /// Takes the collection that is to begin now, if there is one. `are_removals_flushed` is called only if a collection waits for that.
     pub(crate) fn take_wanted(
         &self,
         are_removals_flushed: impl FnOnce() -> bool,
@@ -205,7 +206,7 @@ impl SpaceDesk {
         wanted.now.take()
     }
 
-    /// `is_compacting`: rewrites of an earlier one are still to come. One that plans none itself leaves that one under way.
+    /// A collection begins. `is_compacting`: rewrites of an earlier one are still to come, which stays under way if this one plans none.
     pub(crate) fn on_begun(&self, kind: Option<CompactionKind>, is_compacting: bool) {
         let (minor, major) = (kind == Some(CompactionKind::Minor), kind == Some(CompactionKind::Major));
         let under_way = &mut self.wanted.lock().under_way;
@@ -221,7 +222,7 @@ impl SpaceDesk {
         (status.is_minor_compacting, status.is_major_compacting) = (false, false);
     }
 
-    /// `is_compacting`: a rewrite is under way or to come, of this collection or of an earlier one.
+    /// A collection has planned its rewrites. `is_compacting`: a rewrite is under way or to come, of this collection or of an earlier one.
     pub(crate) fn on_collected(&self, kind: Option<CompactionKind>, planned: usize, is_compacting: bool) {
         {
             let mut status = self.status.lock();
@@ -266,6 +267,7 @@ impl SpaceDesk {
         (status.replaced_files, status.replaced_bytes) = (files, bytes);
     }
 
+    /// Counts bytes that a step of a rewrite copied: entries with their index records, whether or not the rewrite is ever committed.
     pub(crate) fn on_copied(&self, bytes: u64) {
         self.status.lock().bytes_copied += bytes;
     }
@@ -334,7 +336,7 @@ impl SpaceDesk {
             return;
         }
         if desk.status.listed.len() >= Self::FINDINGS_MAX {
-            // Of the pass before: this one has less than that many.
+            // One of the pass before: this pass has fewer than the limit.
             desk.status.listed.remove(0);
         }
         desk.status.listed.push(finding);

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheRecord {
     pub(crate) entry: i64,
-    /// Of its journal record, in the shard.
+    /// The sequence of its journal record in the shard.
     pub(crate) sequence: u64,
     /// Index of the chunk in its cache.
     pub(crate) chunk: u32,
@@ -42,11 +42,12 @@ struct Copies {
 type Strays = BTreeMap<(i64, u64), CacheRecord>;
 
 impl Copies {
-    /// Ascending from this entry on.
+    /// The strays from this entry on, ascending.
     fn strays_from(&self, entry: i64) -> impl Iterator<Item = &CacheRecord> {
         self.strays.iter().flat_map(move |strays| strays.range((entry, 0)..)).map(|(_, record)| record)
     }
 
+    /// Every copy: first the run, then the strays. Each of the two ascends by entry, the whole does not.
     fn all(&self) -> impl Iterator<Item = &CacheRecord> {
         self.run.iter().chain(self.strays.iter().flat_map(|strays| strays.values()))
     }
@@ -66,7 +67,7 @@ impl CacheRecords {
         self.0.as_ref().is_none_or(|copies| copies.all().next().is_none())
     }
 
-    /// Bytes on the heap, of strays as many as they have.
+    /// Bytes on the heap; of strays without what their map adds.
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |copies| {
@@ -148,14 +149,14 @@ pub(crate) struct Frozen {
     pub(crate) bytes: u64,
     /// State at the freeze of every ledger that changed since the one before.
     pub(crate) states: Vec<LedgerRecord>,
-    /// Of those that these states count: extents in object storage. In order, so that a seed of the simulator repeats.
+    /// What changed of their extents in object storage. In order, so that a seed of the simulator repeats.
     pub(crate) extents: BTreeMap<LedgerId, FrozenExtents>,
 }
 
 /// What changed of a ledger's extents.
 #[derive(Default)]
 pub(crate) struct FrozenExtents {
-    /// Those of before are gone.
+    /// The extents from before are gone.
     pub(crate) is_cleared: bool,
     /// Oldest first.
     pub(crate) updates: Vec<PlacedUpdate>,

@@ -22,11 +22,11 @@ use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// From this size on memory comes from the kernel page by page, as it is touched, and goes back when it is dropped.
-/// The allocator does neither for aligned memory: it writes the zeros itself, and keeps large blocks it got back.
+/// From this size on, memory is mapped: the kernel provides its pages as they are touched, and gets them back on drop.
+/// The allocator does neither for aligned memory: it writes the zeros itself, and keeps large blocks that are freed.
 const MAPPED_BYTES_MIN: usize = 128 << 10;
 
-/// From this size on memory asks for huge pages: entries are copied to and from places all over it, and direct writes pin
+/// From this size on, huge pages are requested: entries are copied to and from places all over the memory, and direct writes pin
 /// its pages one by one.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -115,7 +115,7 @@ pub enum Lane {
     /// Recovery adds and explicit LACs (last add confirmed): may use half of the reserve, so that many of them leave room for a
     /// fence.
     Recovery,
-    /// Fences, removals and what metadata said of a ledger.
+    /// Fences, removals, and records of what metadata said about a ledger.
     Reserved,
 }
 
@@ -133,7 +133,7 @@ struct PoolShared {
     state: Mutex<PoolState>,
 }
 
-/// A bounded set of equal chunks. Memory is allocated at first use and recycled: fresh pages are dear.
+/// A bounded set of equal chunks. Memory is allocated at first use and recycled, because fresh pages are expensive.
 #[derive(Clone)]
 pub struct ChunkPool(Arc<PoolShared>);
 
@@ -326,7 +326,7 @@ unsafe impl Sync for ChunkSlice {}
 unsafe impl Send for OpenChunk {}
 
 impl ChunkSlice {
-    /// A part of this view.
+    /// A part of this view; `range` counts from the start of the view.
     ///
     /// # Panics
     /// When `range` reaches beyond the view.

@@ -27,12 +27,12 @@ pub enum OpenMode {
 }
 
 impl OpenMode {
-    /// The file must be there, and is not written through this handle.
+    /// The file must exist, and cannot be written through this handle.
     pub fn is_read_only(self) -> bool {
         matches!(self, OpenMode::Read | OpenMode::ReadScattered | OpenMode::ReadDirect)
     }
 
-    /// Direct I/O is wanted.
+    /// Direct I/O is requested. Whether a file got it, [`DiskFile::is_direct`] says.
     pub fn is_direct(self) -> bool {
         matches!(self, OpenMode::CreateDirect | OpenMode::ReadDirect)
     }
@@ -52,14 +52,14 @@ pub struct Entry {
 /// Bytes of the file system that holds a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes that are used or `free`, as `df` counts them: blocks the file system keeps for root are in neither, for
-    /// they make no volume full.
+    /// Used bytes and `free` together, as `df` counts them. Blocks that the file system reserves for root are in neither: nobody else
+    /// can use them.
     pub total: u64,
     /// Bytes an unprivileged process may still use.
     pub free: u64,
 }
 
-/// Held for as long as the lock on a directory is.
+/// An exclusive lock on a file, held until this is dropped ([`Disk::lock`]).
 pub trait DiskLock: Send + Sync {}
 
 /// A file system, or the simulation of one. Calls block: make them on a thread that may.
@@ -78,7 +78,7 @@ pub trait Disk: Send + Sync {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// True when the path names a file or a directory.
     fn exists(&self, path: &Path) -> io::Result<bool>;
-    /// Takes an exclusive lock on the file `path` (created when missing), which ends with the process.
+    /// Takes an exclusive lock on the file `path`, which is created if it is missing. The lock ends with the process at the latest.
     /// `WouldBlock` when somebody else holds it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>>;
     /// Size and free bytes of the file system below `dir`.
@@ -117,18 +117,18 @@ impl<D: Disk + ?Sized> Disk for Arc<D> {
 
 /// An open file. All positions are absolute; there is no cursor.
 pub trait DiskFile: Send + Sync {
-    /// Reads into `buf` from `offset`; may be short, 0 at or behind the end. `Interrupted` is retried inside. What
-    /// `buf` holds behind the returned length is arbitrary: direct reads fill whole blocks.
+    /// Reads into `buf` from `offset`; may be short, 0 at or past the end. `Interrupted` is retried inside. What
+    /// `buf` holds beyond the returned length is arbitrary: direct reads fill whole blocks.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// As `read_at`, but takes only what the kernel holds in memory: `None` when it would have to wait for the device,
-    /// of which nothing is asked then. May be short where what is held ends. A disk that cannot tell always answers `None`.
+    /// As `read_at`, but takes only what the kernel holds in memory: `None` if it would have to wait for the device, and then no read
+    /// is begun either. May be short where the cached part ends. A disk that cannot tell always answers `None`.
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         let _ = (buf, offset);
         Ok(None)
     }
     /// Asks the kernel to begin reading this range of a buffered file into memory, and does not wait for the bytes; it may wait
-    /// for memory or for room in the device's queue, so it is for threads that may block. A hint: an error is that of the
-    /// read which follows, and a disk that keeps nothing in memory ignores it.
+    /// for memory or for room in the device's queue, so it is for threads that may block. A hint: errors show in the
+    /// read that follows, and a disk that keeps nothing in memory ignores it.
     fn begin_reading(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
@@ -136,25 +136,25 @@ pub trait DiskFile: Send + Sync {
     fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
     /// As `write_at`, and what was written is durable when it returns.
     fn write_durable_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
-    /// Asks the kernel to begin writing out what a buffered file was given for this range, without waiting for it, so
-    /// that little is dirty when a sync comes. A hint: nothing is durable by it, an error of the writes is that sync's,
+    /// Asks the kernel to begin writing out the dirty bytes of this range of a buffered file, without waiting for it, so
+    /// that little is left for the next sync. A hint: it makes nothing durable, errors of the writes show in that sync,
     /// and a disk that has nothing to write out ignores it.
     fn begin_writeback(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
-    /// Asks the kernel to forget what it holds in memory of a buffered file and would not have to write out, so that the next
-    /// reads show what is on the medium: after a sync that failed they may show what is nowhere else. A hint: what others map or
-    /// are reading may stay. A direct file, and a disk that keeps nothing in memory, have nothing to forget.
+    /// Asks the kernel to drop the clean pages that it holds of a buffered file, so that the next reads show what is on the medium:
+    /// after a failed sync the cached pages may show bytes that are nowhere else. A hint: pages that others have mapped or are reading
+    /// may stay. A direct file, and a disk that keeps nothing in memory, have nothing to drop.
     fn drop_cached(&self) {}
     /// Makes all finished writes, and the length, durable. Never call it again after it failed: the kernel may have
     /// dropped the dirty pages and report success the second time.
     fn sync(&self) -> io::Result<()>;
     /// Cuts or extends (with zeros) the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Makes the file at least `len` bytes long (whole blocks) and has the file system take all blocks below that, so
+    /// Makes the file at least `len` bytes long (whole blocks) and has the file system allocate all blocks below that, so
     /// that writing them finds room. Existing bytes stay, new ones read as zero. An error, most likely for want of
-    /// space, is no failed write: nothing that was in the file is in doubt. Where the file system cannot reserve,
-    /// zeros are written behind the end, and blocks that were never written below it are not taken.
+    /// space, is no failed write: nothing that was in the file is in doubt. Where the file system cannot allocate ahead,
+    /// zeros are written after the end, and holes before it are not filled.
     fn allocate(&self, len: u64) -> io::Result<()> {
         let end = self.len()?;
         zero_fill(self, end, len.saturating_sub(end))
@@ -184,8 +184,8 @@ impl dyn DiskFile + '_ {
     }
 
     /// Reads exactly `buf.len()` bytes without waiting for the device. False when it would have to wait: what `buf`
-    /// holds is arbitrary then. Also false at what seems to be the end of the file: Linux 5.9 and 5.10 say so of what they do
-    /// not have in memory (preadv2(2), BUGS), so only a read that may wait can tell.
+    /// holds is arbitrary then. Also false at what seems to be the end of the file: Linux 5.9 and 5.10 report the end for bytes that they
+    /// do not have in memory (preadv2(2), BUGS), so only a read that may wait can tell.
     pub fn read_cached_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<bool> {
         while !buf.is_empty() {
             let n = match self.read_cached_at(buf, offset)? {
@@ -235,7 +235,7 @@ fn write_all(
 pub fn is_unreadable(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);
-    // The kernel calls a bad sector ENODATA on some ways; EUCLEAN and EILSEQ are checksums of file systems and drives.
+    // On some paths the kernel reports a bad sector as ENODATA. EUCLEAN and EILSEQ are failed checksums of file systems and drives.
     matches!(errno, Some(Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::ILSEQ | Errno::UCLEAN))
 }
 
@@ -250,7 +250,7 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// Which one the error is about, if it is about one.
+    /// The shortage that caused the error, if one did.
     pub fn of(error: &io::Error) -> Option<Shortage> {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(Shortage::Space),
@@ -259,8 +259,8 @@ impl Shortage {
     }
 }
 
-/// True when what the process or the machine lacks (descriptors, memory) kept a call from being made: it says nothing about
-/// the file, and may pass.
+/// True if a call failed because the process or the machine lacks descriptors or memory: that says nothing about
+/// the file, and may pass. Unlike with [`Shortage`], a full volume does not count.
 pub fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     has_no_descriptor(error) || matches!(Errno::from_io_error(error), Some(Errno::NOMEM | Errno::NOBUFS))

@@ -1,5 +1,5 @@
-//! A disk over another one, and a file over another one: every call that a layer does not take for itself is passed on,
-//! those with a default in [`Disk`] and [`DiskFile`] too.
+//! Wrappers of a disk, and of a file: every call that a layer does not override is passed on to the wrapped one, also where
+//! [`Disk`] or [`DiskFile`] has a default.
 //!
 //! For wrappers that look at a few calls, slow them down or make them fail. One that must judge every call (as
 //! [`crate::CheckedDisk`] does) implements [`Disk`] itself, so that a call added later does not slip through.
@@ -9,10 +9,10 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Passes the calls of a [`Disk`] on to the one beneath; an implementation is a [`Disk`].
+/// Passes the calls of a [`Disk`] on to the one beneath. A type that implements this is a [`Disk`].
 #[expect(missing_docs, reason = "`Disk` documents each call")]
 pub trait DiskLayer: Send + Sync {
-    /// The disk that has what this one has not.
+    /// The wrapped disk, which gets all calls that are not overridden.
     fn beneath(&self) -> &dyn Disk;
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         self.beneath().open(path, mode)
@@ -73,10 +73,10 @@ impl<L: DiskLayer> Disk for L {
     }
 }
 
-/// Passes the calls of a [`DiskFile`] on to the one beneath; an implementation is a [`DiskFile`].
+/// Passes the calls of a [`DiskFile`] on to the one beneath. A type that implements this is a [`DiskFile`].
 #[expect(missing_docs, reason = "`DiskFile` documents each call")]
 pub trait FileLayer: Send + Sync {
-    /// The file that has what this one has not.
+    /// The wrapped file, which gets all calls that are not overridden.
     fn beneath(&self) -> &dyn DiskFile;
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.beneath().read_at(buf, offset)

@@ -9,7 +9,7 @@
 //! begin_writeback   sync_file_range(WRITE), and nothing on direct files
 //! drop_cached       posix_fadvise(DONTNEED), and nothing on direct files
 //! sync              fdatasync          sync_dir   open(O_DIRECTORY) + fsync
-//! allocate          fallocate, or zeros behind the end where it is refused
+//! allocate          fallocate, or zeros after the end where it is refused
 //! ```
 //!
 //! # Invariants
@@ -41,8 +41,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
-/// Of what one call asks for, the kernel reads no more than the device takes at once (`max_sectors_kb`) or its read-ahead
-/// is, whichever is more: by default 128 KiB.
+/// Bytes requested with one `fadvise`. Of a longer range the kernel reads only as much as the device takes at once
+/// (`max_sectors_kb`) or as its read-ahead is, whichever is more: by default 128 KiB.
 const ASKED_AT_ONCE_BYTES: usize = 128 << 10;
 
 impl RealDisk {
@@ -75,7 +75,7 @@ fn open_direct(path: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
         Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(None),
         Err(e) => return Err(e),
     };
-    // Kernels from 6.1 say what they want; an empty file cannot be probed in another way without writing to it.
+    // Kernels from 6.1 on say what alignment they want. An empty file cannot be probed in another way without writing to it.
     if let Ok(stat) = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
     {
@@ -87,7 +87,7 @@ fn open_direct(path: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
     let mut probe = AlignedBuf::zeroed(BLOCK_SIZE_BYTES);
     match retry_on_intr(|| rustix::io::pread(&fd, &mut probe[..], 0)) {
         Err(Errno::INVAL) => Ok(None),
-        // Any other failure is about the medium, and is for the caller's own reads to meet.
+        // Any other failure concerns the medium. The caller's own reads will meet it.
         _ => Ok(Some(fd)),
     }
 }
@@ -125,7 +125,7 @@ impl Disk for RealDisk {
                 Err(e) => return Err(e),
             };
             entries.push(Entry {
-                // None of our names is outside UTF-8; a foreign one is shown, and cannot be opened by what is shown.
+                // All our names are UTF-8. A foreign one that is not is listed with replacement characters, and cannot be opened by that.
                 name: found.file_name().to_string_lossy().into_owned(),
                 is_dir: meta.is_dir(),
                 len: if meta.is_dir() { 0 } else { meta.len() },
@@ -175,7 +175,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// The lock is on the open file and goes when this closes it, or with the process.
+/// The lock belongs to the open file: it ends when this is dropped, or with the process.
 struct RealLock {
     _fd: OwnedFd,
 }
@@ -185,7 +185,7 @@ impl DiskLock for RealLock {}
 struct RealFile {
     fd: OwnedFd,
     is_direct: bool,
-    /// Set once this file's file system refused `RWF_DSYNC` for a write that it took without.
+    /// Set once the file system refused `RWF_DSYNC` for a write that it then took without the flag.
     dsync_refused: AtomicBool,
     residency: Residency,
 }
@@ -229,7 +229,7 @@ impl DiskFile for RealFile {
             return Ok(retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))?);
         }
         if !read_is_aligned(buf, offset) {
-            // A caller that continues after a short read at an unaligned end of file gets here, and gets the end.
+            // A caller that continues after a short read at an unaligned end of file gets here, and is told that it is the end.
             return if offset >= self.len()? { Ok(0) } else { Err(misaligned("read", offset)) };
         }
         let n = retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))?;
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// A file of procfs is written without flags only, and cannot be synced: that is where it ends.
+    /// A file of procfs takes no writes with flags, and cannot be synced: so the fallback gets as far as its sync.
     #[test]
     fn the_kernels_refusal_of_the_durability_flag_is_seen_and_remembered() {
         let fd = open_regular(Path::new("/proc/self/coredump_filter"), OFlags::RDWR).unwrap();
@@ -458,7 +458,7 @@ mod tests {
         }
         assert!(!is_cached(5 * MIB), "sequences are not read ahead of");
         reader.begin_reading(8 * MIB as u64, MIB as u64);
-        // A look that finds nothing makes the kernel read that block: each look is at another one.
+        // Each look is at another block, so that no look can be what brought the block into memory.
         let mut blocks = (8 * MIB..9 * MIB).step_by(BLOCK_SIZE_BYTES).rev();
         let is_read = |block| {
             std::thread::sleep(std::time::Duration::from_millis(20));

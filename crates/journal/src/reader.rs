@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
-/// Bytes read at once while looking for a group behind a bad one.
+/// Bytes read at a time when scanning for a group after a bad one.
 const SCAN_STEP: usize = 1 << 20;
 
-/// Bytes read ahead of the groups of a file.
+/// Bytes read ahead when a file is read past the page cache, and compared at a time by [`Reader::is_on_medium`].
 const WINDOW_BYTES: usize = 1 << 20;
 
 /// The description of a block that the medium cannot return.
@@ -24,7 +24,7 @@ pub(crate) const UNREADABLE: &str =
 /// Why a journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The system refused.
+    /// A call to the operating system failed.
     #[error("cannot {action} {path}: {source}")]
     Io {
         /// Verb phrase.
@@ -86,14 +86,14 @@ pub struct Damage {
     pub offset: u64,
     /// The damage, in words.
     pub what: String,
-    /// The medium did not give some block of this journal, of whatever file: another start may read it.
+    /// A block of some file of this journal could not be read from the medium. A later start may be able to read it.
     pub may_pass: bool,
 }
 
 /// Why there is no good group at an offset.
 pub(crate) struct BadGroup {
     pub(crate) text: String,
-    /// There is a header of this file use, so a group was begun here.
+    /// A valid header of a group of this file use is here, so the write of that group was begun.
     pub(crate) is_torn: bool,
 }
 
@@ -103,9 +103,9 @@ pub(crate) struct Reader {
     file: Arc<dyn DiskFile>,
     pub(crate) path: PathBuf,
     length: u64,
-    /// Set when what the medium does not give is read as zeros; without it that is an error.
+    /// If set, blocks that the medium cannot return are read as zeros, and the flag is raised. Otherwise they are an error.
     patience: Option<Arc<AtomicBool>>,
-    /// Behind the last block that was read so; 0 while there is none.
+    /// The end of the last block that was read as zeros for that reason; 0 if there was none.
     unreadable_end: Arc<AtomicU64>,
 }
 
@@ -121,15 +121,15 @@ impl Reader {
         }
     }
 
-    /// As [`Reader::open`], past the page cache: after a failed sync the cache may show bytes that are nowhere else.
-    /// Writes that a killed process left in the device are made durable first.
+    /// As [`Reader::open`], but reads bypass the page cache: after a failed sync the cache may show bytes that never reached the medium.
+    /// Syncs the file first, because what a killed process wrote may not be durable yet.
     pub(crate) fn of_medium(disk: &Arc<dyn Disk>, path: PathBuf) -> Result<Reader, OpenError> {
         let reader = Reader::open(disk, path)?;
         let synced = disk.open(&reader.path, OpenMode::CreateDirect).and_then(|file| file.sync());
         let opened = synced.and_then(|()| open_ahead(&**disk, &reader.path, WINDOW_BYTES));
         match opened {
             Ok(file) => {
-                // Without direct I/O the page cache is read after all.
+                // Without direct I/O reads go through the page cache after all, so the kernel is asked to forget the file.
                 file.drop_cached();
                 Ok(Reader { file, ..reader })
             }
@@ -147,7 +147,7 @@ impl Reader {
         Reader { patience: Some(noted), ..self }
     }
 
-    /// The header. One that the medium does not give is damaged.
+    /// Reads the header of the file. A header that the medium cannot return counts as damaged.
     pub(crate) fn header(&self) -> Result<Result<FileHeader, HeaderProblem>, OpenError> {
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         let n = self.read(0, &mut block)?;
@@ -157,7 +157,8 @@ impl Reader {
         })
     }
 
-    /// Why there is no good group at `offset`, which was just examined.
+    /// Describes, for operators, why `group_at` found no good group at `offset`. If a block at or after `offset` could not be read, that
+    /// is taken for the reason, because what `bad` says was then derived from zeros. Call it before anything else is read.
     pub(crate) fn why(&self, offset: u64, bad: BadGroup) -> String {
         match self.last_unreadable().filter(|at| *at >= offset) {
             Some(at) => format!("{UNREADABLE}, at {at}"),
@@ -172,7 +173,7 @@ impl Reader {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, OpenError> {
         let mut done = 0;
-        // Set by an error: the rest is read block by block, to find the blocks that are at fault.
+        // Set by an error: the rest is read block by block, to find the blocks that cannot be read.
         let mut is_by_block = false;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -182,7 +183,7 @@ impl Reader {
             };
             match self.file.read_at(&mut buf[done..end], at) {
                 Ok(0) => break,
-                // A direct file ends inside a block only when it was cut; it cannot be read on from there.
+                // A direct file ends inside a block only if it was truncated. The next read would not be aligned.
                 Ok(n) if self.file.is_direct() && !n.is_multiple_of(BLOCK_SIZE_BYTES) => {
                     done += n;
                     break;
@@ -209,14 +210,14 @@ impl Reader {
         Ok(done)
     }
 
-    /// Where the last block is that the medium did not give.
+    /// The offset of the last block that the medium could not return, in all reads so far.
     pub(crate) fn last_unreadable(&self) -> Option<u64> {
         self.unreadable_end.load(Ordering::Relaxed).checked_sub(BLOCK)
     }
 
-    /// True when every block read is zero: a prepared file, never used. Most files without a header are these,
-    /// and reading 256 MiB of zeros at each start would cost more than the rest of it. Looked at are the places of
-    /// the header and the first groups, and one block in each MiB behind them.
+    /// True if every block that it reads is zero, as in a file that was prepared and never used. Most files without a header are like
+    /// that, and reading 256 MiB of zeros would take longer than the rest of a start. So it reads the places of the header and of the
+    /// first groups, and one block in each MiB after them.
     pub(crate) fn seems_unused(&self) -> Result<bool, OpenError> {
         const DENSE: u64 = 16 * BLOCK;
         let sparse = (DENSE..self.length).step_by(1 << 20);
@@ -230,7 +231,8 @@ impl Reader {
         Ok(true)
     }
 
-    /// The group at `offset`, with `buffer` holding its bytes, every one of them checked.
+    /// Reads the group at `offset` into `buffer` and verifies all of it. `identity` is the file use that the group must belong to;
+    /// `None` accepts any.
     pub(crate) fn group_at(
         &self,
         offset: u64,
@@ -258,7 +260,7 @@ impl Reader {
         }
     }
 
-    /// The records of a group whose bytes are in `buffer`, part by part.
+    /// Decodes the records of a group whose bytes are in `buffer`, part by part. The error says what does not verify.
     pub(crate) fn records<'a>(
         &self,
         header: &GroupHeader,
@@ -275,7 +277,7 @@ impl Reader {
         Ok(records)
     }
 
-    /// The first group of this file use that begins behind `offset`, by its header.
+    /// Offset and sequence of the first group of this file use that begins after `offset`. Only its header is verified.
     pub(crate) fn next_group_behind(
         &self,
         offset: u64,
@@ -285,13 +287,13 @@ impl Reader {
         Ok(found.map(|(at, header)| (at, header.sequence)))
     }
 
-    /// The first block from `offset` on that holds a group header at its own offset and satisfies `accept`.
+    /// Finds the first block at or after `offset` with a group header that states this very offset and that `accept` takes.
     pub(crate) fn scan(
         &self,
         mut offset: u64,
         accept: impl Fn(&GroupHeader) -> bool,
     ) -> Result<Option<(u64, GroupHeader)>, OpenError> {
-        // Past the page cache, which a start should not fill with zeros; the kernel writes out what is dirty first.
+        // Bypasses the page cache, which a start should not fill with zeros. The kernel writes out dirty pages before a direct read.
         let failed = |source| OpenError::Io { action: "open", path: self.path.clone(), source };
         let direct = self.disk.open(&self.path, OpenMode::CreateDirect).map_err(failed)?;
         let direct = Reader {
@@ -322,7 +324,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// True when the medium has what the page cache shows of this file.
+    /// True if the medium holds the bytes that the page cache shows of this file.
     pub(crate) fn is_on_medium(&self) -> Result<bool, OpenError> {
         let mut window = vec![0; WINDOW_BYTES];
         let mut sums = |reader: &Reader| -> Result<Vec<u32>, OpenError> {
@@ -333,7 +335,7 @@ impl Reader {
             }
             Ok(sums)
         };
-        // First what is shown: to get at the medium the page cache may have to forget it.
+        // The cached bytes come first: reading from the medium may drop them from the cache.
         let shown = sums(self)?;
         let medium = Reader::of_medium(&self.disk, self.path.clone())?;
         Ok(sums(&medium)? == shown)

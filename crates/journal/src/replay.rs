@@ -2,16 +2,16 @@
 //!
 //! A bad group is a torn tail when no later group of the same file use exists, and damage otherwise (requirement
 //! J13): damage stops the start, because a bookie that forgot acknowledged entries must not answer "no such entry".
-//! Damage below the covered group is harmless and skipped. A file that was written without sync may have holes, but where
-//! a group behind one proves that it was durable, or the next file that all of this one was. A newest file that is shorter
-//! than it was when its header was written is damage as well, and so is one that ends inside its header: no write of ours
-//! leaves one.
+//! Damage up to the covered group is harmless and skipped. A file that was written without sync may have holes. A hole is damage only
+//! if a later group of the file proves that the missing one was durable, or the next file proves that all of this one was. The newest
+//! file is damaged as well if it is shorter than it was when its header was written, or ends inside its header: none of our writes
+//! leaves such a file.
 //!
-//! A file that was written with sync is read past the page cache: a group that only the cache still shows, since its sync
-//! failed, was never acknowledged, and a mark that counts it would be above all that the journal has after a power cut.
+//! A file that was written with sync is read past the page cache. A group that only the cache still shows, because its sync failed,
+//! was never acknowledged, and a mark that counted it would be above everything that the journal has after a power cut.
 //!
-//! Blocks that the medium cannot return are read as zeros and remembered: behind what is covered they are damage,
-//! whatever else is found, since their content is unknown. It may pass ([`Damage::may_pass`]).
+//! Blocks that the medium cannot return are read as zeros and remembered. After the covered group they are damage whatever else is
+//! found, since nobody knows what they held. A later start may be able to read them ([`Damage::may_pass`]).
 
 use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
 use crate::group::{FileIdentity, GroupHeader};
@@ -78,7 +78,7 @@ struct Slot {
     slot: u32,
     path: PathBuf,
     header: Option<FileHeader>,
-    /// The medium did not give the block that had the header, if there was one.
+    /// The medium could not return the block of the header, so nobody knows whether the file has one.
     lacks_header: bool,
 }
 
@@ -99,18 +99,18 @@ impl Journal {
                 journal.next_file_id = journal.next_file_id.max(header.identity.file_id + 1);
             }
         }
-        // The newest may be among those whose header is not to be had, and their ids must not be given out again.
+        // The files whose headers could not be read may have the highest ids, which must not be given out again.
         journal.next_file_id += slots.iter().filter(|slot| slot.lacks_header).count() as u64;
         Ok(journal)
     }
 
-    /// Has [`Journal::replay`] pass over damage instead of stopping at it: everything that can be read is given. For an
-    /// operator who accepts that acknowledged records are missing; their entries must be answered as unknown.
+    /// Makes [`Journal::replay`] pass over damage, and replay everything that can be read, instead of stopping. For an operator who
+    /// accepts that acknowledged records are missing. Their entries must then be answered as unknown, not as absent.
     pub fn accept_damage(&mut self) {
         self.accepts_damage = true;
     }
 
-    /// Damage: the end of the replay, or one more place that is left out.
+    /// Ends the replay with `damage`, or, if damage is accepted, counts one more place that is passed over.
     fn pass_over(&self, damage: Damage, seen: &mut Replayed) -> Result<(), Damage> {
         let damage = Damage { may_pass: self.has_unreadable.load(Ordering::Relaxed), ..damage };
         if !self.accepts_damage {
@@ -121,7 +121,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Gives `visit` every group behind `covered` (sequence and records, in order), and makes the journal ready to be
+    /// Calls `visit` with sequence and records of every group after `covered`, in order, and makes the journal ready to be
     /// written. Replaying twice gives the same (requirement J9).
     pub fn replay<E>(
         &mut self,
@@ -166,7 +166,7 @@ impl Journal {
                     header.first_group,
                     seen.last_group + 1
                 );
-                // Also without sync: the file before is synced as a whole before another one begins.
+                // This is damage without sync, too: a file is synced as a whole before the next one is begun.
                 if !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
                     self.pass_over(
                         Damage { path: slot.path.clone(), offset: 0, what, may_pass: false },
@@ -214,11 +214,11 @@ impl Journal {
         let identity = if unchecked { None } else { Some(header.identity) };
         let mut last = header.first_group.saturating_sub(1);
         let mut offset = BLOCK;
-        // Before it everything is covered.
+        // Everything before this offset is covered.
         let mut needed_from = BLOCK;
         let places_before = seen.damaged_places;
         let mut buffer = Vec::new();
-        // Holes ascend, and so do the proofs behind them: each part of the file is read once.
+        // Holes ascend, and so do the groups after them that prove something: each part of the file is scanned once.
         let mut proven = Proven::default();
         loop {
             match reader.group_at(offset, identity, &mut buffer)? {
@@ -246,12 +246,12 @@ impl Journal {
                 }
                 Err(what) => {
                     let Some((next, sequence)) = reader.next_group_behind(offset, header.identity)? else {
-                        // The next file proves that what is missing behind the last group is nothing.
+                        // If the next file begins with the next group, nothing is missing after the last one.
                         let is_whole = follows == Some(seen.last_group + 1);
                         let unreadable =
                             reader.last_unreadable().filter(|at| *at >= needed_from && !is_whole);
                         match unreadable {
-                            // Passed over, it counts once with what was found before.
+                            // It counts as one with the damage that was found in this file before.
                             Some(_) if seen.damaged_places > places_before => {}
                             Some(at) => self.pass_over(reader.damage(at, UNREADABLE.to_owned()), seen)?,
                             None if what.is_torn => {
@@ -291,8 +291,8 @@ impl Journal {
         }
     }
 
-    /// The newest file may end with any group, so only its length tells that it was cut. In any other file, missing
-    /// groups show in the file that follows it.
+    /// Checks the length of the newest file, which may end with any group: only its length shows that it was truncated. Groups that are
+    /// missing from any other file show in the file that follows it.
     fn check_length(
         &self,
         slot: &Slot,
@@ -308,12 +308,13 @@ impl Journal {
         Ok(())
     }
 
-    /// A file whose header is bad counts as unused, unless it holds a group that would come next: then its header
-    /// was damaged after groups were acknowledged from it.
+    /// Checks a file without a valid header, once all others are replayed. It counts as unused, unless it holds a good group after the
+    /// last one replayed: then its header was damaged after groups in it were acknowledged. It is damaged as well if it ends inside its
+    /// header, or if the medium cannot return blocks that may have held such a group.
     fn check_headless(&self, slot: &Slot, reader: &Reader, seen: &mut Replayed) -> Result<(), OpenOrDamage> {
         let mut offset = BLOCK;
         if reader.seems_unused()? {
-            // Of a file with one group, header and group may be what the disk does not give.
+            // The unreadable blocks may be the header and the only group of a file that was in use.
             let unreadable = reader.last_unreadable().filter(|at| *at >= BLOCK && slot.lacks_header);
             if let Some(at) = unreadable {
                 self.pass_over(reader.damage(at, UNREADABLE.to_owned()), seen)?;
@@ -337,7 +338,7 @@ impl Journal {
             }
             offset = at + BLOCK;
         }
-        // Of a header alone nothing is missing.
+        // If only the header cannot be read, no group is missing.
         let unreadable = reader.last_unreadable().filter(|at| *at >= BLOCK);
         if let Some(at) = unreadable.filter(|_| seen.damaged_places == places_before) {
             self.pass_over(reader.damage(at, UNREADABLE.to_owned()), seen)?;
@@ -345,8 +346,8 @@ impl Journal {
         Ok(())
     }
 
-    /// After accepted damage: the header that a file without one must have had, by the good groups of its last use, when one
-    /// of them is behind `covered`. The length of the file remains unknown.
+    /// Once damage is accepted: reconstructs the lost header of a file from the good groups of its last use. `None` if none of them
+    /// is after `covered`. The length that the file had remains unknown.
     fn header_by_groups(
         &mut self,
         slot: &Slot,
@@ -424,8 +425,8 @@ impl Journal {
         Ok(slots)
     }
 
-    /// Reads a file whose groups were acknowledged as durable past the page cache. Any other is read through it: its groups have
-    /// outlived the process that wrote them, and the flush makes them durable.
+    /// Opens a file past the page cache if its groups were acknowledged as durable. Any other file is read through the cache: the groups
+    /// that it shows have outlived the process that wrote them, and the flush after the replay makes them durable.
     fn reader(&self, slot: &Slot) -> Result<Reader, OpenError> {
         let reader = match &slot.header {
             Some(header) if header.is_unsynced => Reader::open(&self.disk, slot.path.clone())?,
@@ -446,18 +447,18 @@ enum OpenOrDamage {
     Open(OpenError),
     Damage(Damage),
 }
-/// Groups of a file that say which others were durable when they were written. Asked for places and groups that ascend: each
-/// part of the file is gone through once, however many holes there are.
+/// Finds groups of a file that prove that others were durable before them. Its questions must ascend by offset and by group: then
+/// each part of the file is scanned once, however many holes there are.
 #[derive(Default)]
 struct Proven {
     /// The last proof found: no group before it proves as much.
     found: Option<(u64, GroupHeader)>,
-    /// Behind it there is none.
+    /// The file was scanned to its end: there is no other proof.
     is_at_end: bool,
 }
 
 impl Proven {
-    /// The first group at `offset` or behind that was written when group `missing` was durable.
+    /// The first group at or after `offset` that was written when group `missing` was durable already.
     fn behind(
         &mut self,
         reader: &Reader,

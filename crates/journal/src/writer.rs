@@ -14,20 +14,20 @@ use std::sync::atomic::AtomicBool;
 
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 
-/// Free files that are taken only when no other can be made: with one, a journal on a full volume still takes fences,
-/// and the group that has the caches frozen whose flush gives files back.
+/// Free files that are used only when no other can be made. With one in hand, a journal on a full volume still takes fences,
+/// and the group that freezes the caches, whose flush then frees files.
 const FILES_KEPT_BACK: usize = 1;
 
 /// Whole-block runs shorter than this are copied through the scratch buffer: a copy of 32 KiB costs less than the
 /// kernel spends on further slices.
 const DIRECT_RUN_MIN: u64 = 32 << 10;
 
-/// Without sync, groups below this go through the page cache: copied there at once, where a direct write waits for the
-/// device. Above it the copy, and the kernel's work to write it out, cost more than the wait.
+/// Without sync, groups smaller than this go through the page cache: they are copied there at once, whereas a direct write waits
+/// for the device. For larger ones the copy, and the kernel's work to write it out, cost more than the wait.
 const CACHED_GROUP_MAX: u64 = 64 << 10;
 
-/// After this many bytes of such groups the kernel is told to start writing them out: only a small part of a file is
-/// ever dirty, so the sync at its end is short, and the kernel never has to hold writers back for all of it at once.
+/// After this many bytes of such groups the kernel is told to start writing them out. Only a small part of a file is then
+/// ever dirty, so the sync at its end is short, and the kernel never has to throttle writers for all of it at once.
 const WRITEBACK_STEP_BYTES: u64 = 1 << 20;
 
 /// How a journal is laid out.
@@ -41,9 +41,9 @@ pub struct JournalConfig {
     pub owner: String,
     /// Number of the journal among those of the bookie; a file of another one is refused.
     pub journal: u16,
-    /// Records of what is in object storage are written: older builds are to refuse its files by their version.
+    /// Records about entries in object storage may be written. Its files then have a format version that older builds refuse.
     pub is_tiered: bool,
-    /// Bytes that all files together may take; 0 for no limit. One file more is made when a flush needs it to begin
+    /// Bytes that all files together may take; 0 for no limit. One file beyond it is made if a flush cannot begin without it
     /// (requirement J11).
     pub bytes_max: u64,
     /// False: groups are written and not synced (BookKeeper's `journalSyncData=false`), small ones to the page cache only.
@@ -90,7 +90,7 @@ pub struct JournalError {
 pub struct PreparedFile {
     pub(crate) slot: u32,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// Of the file.
+    /// Length of the file in bytes.
     pub(crate) length: u64,
 }
 
@@ -102,14 +102,14 @@ struct Current {
     identity: FileIdentity,
     position: u64,
     length: u64,
-    /// Groups since the last sync that covered all before it. Counted in a journal that does not sync by itself.
+    /// Groups that no sync has covered yet. Stays 0 in a journal that syncs each group.
     unsynced: u32,
     /// The offset up to which the kernel was told to write out dirty pages.
     writeback: u64,
 }
 
 impl Current {
-    /// Where a group of so many bytes goes that is not synced.
+    /// The handle through which a group of `group_bytes` is written if it is not synced.
     fn unsynced_file(&self, group_bytes: u64) -> &dyn DiskFile {
         match &self.cached {
             Some(cached) if group_bytes < CACHED_GROUP_MAX => &**cached,
@@ -117,7 +117,7 @@ impl Current {
         }
     }
 
-    /// Has the kernel begin to write out what went to the page cache, when it is enough.
+    /// Tells the kernel to begin writing out what went to the page cache, once it is [`WRITEBACK_STEP_BYTES`].
     fn begin_writeback(&mut self) {
         let bytes = self.position - self.writeback;
         if let Some(cached) = &self.cached
@@ -132,7 +132,7 @@ impl Current {
 pub(crate) struct Used {
     pub(crate) slot: u32,
     pub(crate) last_group: u64,
-    /// The medium did not give some block of it: it is not used again.
+    /// The medium could not return some block of it, so it is not used again.
     pub(crate) is_unreadable: bool,
 }
 
@@ -145,18 +145,18 @@ pub struct Journal {
     pub(crate) used: Vec<Used>,
     current: Option<Current>,
     pub(crate) accepts_damage: bool,
-    /// The medium did not give some block when the files were read.
+    /// The medium could not return some block when the files were read.
     pub(crate) has_unreadable: Arc<AtomicBool>,
     pub(crate) next_slot: u32,
-    /// Slots below that one that no file has and that are not reserved: the first to be given out.
+    /// Slots below `next_slot` that no file has and that are not reserved. They are given out first.
     pub(crate) missing_slots: BTreeSet<u32>,
     pub(crate) next_file_id: u64,
     pub(crate) next_group: u64,
-    /// Of all groups since the start.
+    /// Bytes of all groups written since the start.
     written_bytes: u64,
-    /// The directory was synced since this process came upon the files that are there; with each that is made it is again.
+    /// The directory was synced since this process listed its files. It is synced again whenever a file is made.
     names_are_durable: bool,
-    /// Why the last file could not be made, if that may pass: no space, no descriptor.
+    /// Why the last attempt to make a file failed, if a later one may succeed: no space, or no descriptor.
     no_space: Option<(Shortage, String)>,
     failed: Option<JournalError>,
     scratch: AlignedBuf,
@@ -220,7 +220,7 @@ impl Journal {
         self.used.len() as u64 * self.config.file_bytes + self.current.as_ref().map_or(0, |c| c.position)
     }
 
-    /// True when a group that needs another file has to wait for a flush: the cap allows no more, and what is free is kept
+    /// True if a group that needs another file must wait for a flush: the cap allows no more files, and those that are free are kept
     /// back.
     pub fn is_at_cap(&self) -> bool {
         self.free.len() <= FILES_KEPT_BACK && self.has_all_files()
@@ -232,7 +232,7 @@ impl Journal {
         cap > 0 && self.footprint_bytes() + self.config.file_bytes > cap
     }
 
-    /// Latches a journal that is at its cap when nothing will free a file any more.
+    /// Latches a journal that is at its cap when nothing will free a file any more, and returns the error that it is latched with.
     pub fn give_up(&mut self) -> JournalError {
         let what =
             "the journal has all the files it may have, and ledger storage, which failed, frees none of them";
@@ -240,7 +240,7 @@ impl Journal {
         self.latch("go on behind", slot, io::Error::other(what))
     }
 
-    /// True when a group of so many bytes needs no other file.
+    /// True if a group of so many bytes fits the file in use.
     pub fn fits(&self, bytes: u64) -> bool {
         self.current.as_ref().is_some_and(|c| c.position + bytes <= c.length)
     }
@@ -267,7 +267,7 @@ impl Journal {
         if self.current.as_ref().is_none_or(|c| c.position + place.total_bytes > c.length) {
             self.roll(place.total_bytes)?;
         }
-        // Groups written before without sync come first: this one says that they are durable.
+        // Groups written before without sync are synced first, because the header of this one says that they are durable.
         let is_forced = group.force_sync && !self.config.sync;
         if is_forced {
             self.sync()?;
@@ -366,8 +366,8 @@ impl Journal {
     pub fn release_up_to(&mut self, group: u64) {
         let (mut kept, mut released): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.used).into_iter().partition(|used| used.last_group > group);
-        // Above the cap the last slots go, so that few numbers are without a file. A file that a crash brings back
-        // holds only groups that are covered.
+        // Above the cap, the files with the highest slots are removed, so that few slots below are left without a file. A removed
+        // file that is back after a crash holds only groups that are covered.
         while self.config.bytes_max > 0 && self.footprint_bytes() > self.config.bytes_max {
             let Some(at) = released.iter().position(|used| used.slot + 1 == self.next_slot) else { break };
             if self.disk.remove(&self.config.dir.join(slot_name(released[at].slot))).is_err() {
@@ -379,14 +379,14 @@ impl Journal {
         for used in released {
             let path = self.config.dir.join(slot_name(used.slot));
             if used.is_unreadable {
-                // As the newest file it would be damage at every start. One that cannot be removed is left alone.
+                // It would count as damage at every start if it were the newest file. One that cannot be removed is left alone.
                 if self.disk.remove(&path).is_ok() {
                     self.give_back_slot(used.slot);
                 }
                 continue;
             }
             match self.disk.open(&path, OpenMode::CreateDirect) {
-                // What is left of a header says no more that groups are missing.
+                // A file that ends inside its header is emptied, or a later start would take it for damage. If that fails it is not used.
                 Ok(file) if file.len().is_ok_and(|length| length < BLOCK) && file.set_len(0).is_err() => {}
                 Ok(file) => {
                     let length = file.len().unwrap_or(0);
@@ -401,11 +401,11 @@ impl Journal {
         self.used = kept;
     }
 
-    /// After a replay whose groups behind `covered` stay in these files for now: makes what was read durable, as only the
-    /// flush of it would have, and keeps a file ready for what follows, if one can be had. Blocks on the disk.
+    /// For a start that cannot flush yet what it replayed after `covered`, so that its files must be kept. Makes what was read durable,
+    /// which otherwise the flush does, and makes a file for what follows, if possible. Blocks on the disk.
     ///
     /// # Errors
-    /// A file cannot be synced, or a sync of it failed before, so a power cut may take groups that were read from it.
+    /// A file cannot be synced, or a sync of it failed in an earlier process: a power cut may take groups that were read from it.
     pub fn hold(&mut self, covered: u64) -> Result<(), OpenError> {
         self.release_up_to(covered);
         let cannot = |action, path: PathBuf| move |source| OpenError::Io { action, path, source };
@@ -425,8 +425,8 @@ impl Journal {
         self.prepare()
     }
 
-    /// At the end of a start: makes the names of the files durable, and a file for the next group, if one can be had. The first
-    /// group needs nothing more then, neither space nor a descriptor; without that file it waits for one. Blocks on the disk.
+    /// Called at the end of a start: makes the names of the files durable, and makes a file for the next group, if possible. The first
+    /// group then needs neither space nor a descriptor. If no file can be made now, that group has to wait for one. Blocks on the disk.
     ///
     /// # Errors
     /// The directory cannot be synced.
@@ -452,8 +452,8 @@ impl Journal {
         self.no_space.is_some() && self.free.is_empty()
     }
 
-    /// How large a group may be that recoveries add while no further file can be counted on, so that a quarter of a file
-    /// stays for fences. It fits the file in use or the next one.
+    /// Most bytes of a group with recovery adds while no further file can be counted on: a quarter of a file is left for fences, and the
+    /// group fits the file in use or the next one.
     pub fn room_for_recoveries(&self) -> u64 {
         let current = self.current.as_ref().map_or(0, |c| c.length - c.position);
         // The file in use begins with its header, of one block.
@@ -461,9 +461,9 @@ impl Journal {
         (current + next).saturating_sub(self.config.file_bytes / 4).min(current.max(next))
     }
 
-    /// Why no further file can be made, while the one in use is the last: only what must be written should be. Of a journal
-    /// that never had another one, of which a flush frees nothing, the first half is for adds, so that a volume with room
-    /// for one file is of use.
+    /// Why no further file can be made, while the one in use is the last: only what must be written should be written then. `None`
+    /// otherwise, and during the first half of a file that is the only one: there is none that a flush could free, and a volume with
+    /// room for a single file would be of no use.
     pub fn short_of_files(&self) -> Option<(Shortage, &str)> {
         let is_half_used = self.current.as_ref().is_none_or(|c| c.position >= c.length / 2);
         let is_short = self.free.is_empty() && (is_half_used || !self.used.is_empty());
@@ -490,7 +490,8 @@ impl Journal {
         Ok(())
     }
 
-    /// An attempt to allocate more than is free would take all of it for a moment, from a flush or a rewrite of entry logs.
+    /// Fails if fewer than `bytes` are free. An attempt to allocate them would take all free space for a moment, away from a flush or a
+    /// rewrite of entry logs.
     fn find_space(&self, bytes: u64) -> io::Result<()> {
         match self.disk.space(&self.config.dir) {
             // Some network file systems do not say.
@@ -502,8 +503,8 @@ impl Journal {
         }
     }
 
-    /// Makes a file with all its blocks, so that no group finds the volume full half-way. Nothing is left of one that
-    /// finds no space.
+    /// Makes a file with all its blocks allocated, so that the write of a group never finds the volume full half-way. A file that cannot
+    /// be made is removed again, and `no_space` says why if that may pass.
     fn create_file(&mut self, length: u64) -> io::Result<PreparedFile> {
         let slot = self.reserve_slot();
         let path = self.config.dir.join(slot_name(slot));
@@ -516,7 +517,7 @@ impl Journal {
         match &made {
             Ok(_) => (self.no_space, self.names_are_durable) = (None, true),
             Err(error) => {
-                // Unused, it is skipped by the next start.
+                // If it stays, the next start skips it as unused.
                 let _ = self.disk.remove(&path);
                 self.give_back_slot(slot);
                 self.no_space = Shortage::of(error)
@@ -528,11 +529,11 @@ impl Journal {
 
     /// The file for the next groups, and how much of it can be used.
     fn next_file(&mut self, length: u64) -> Result<(PreparedFile, u64), JournalError> {
-        // At the cap it is what is kept back that is used, and one is made beyond only when there is none.
+        // At the cap the file that is kept back is used. One beyond the cap is made only if there is none.
         let may_make = self.free.is_empty() || !self.has_all_files();
         if self.free.len() <= FILES_KEPT_BACK && may_make {
             match self.create_file(length) {
-                // The older one first: files come into use in the order of their numbers.
+                // The older free file comes first: files come into use in the order of their numbers.
                 Ok(file) if length == self.config.file_bytes => self.free.push_back(file),
                 Ok(file) => return Ok((file, length)),
                 Err(error) if Shortage::of(&error).is_none() || self.free.is_empty() => {
@@ -543,7 +544,7 @@ impl Journal {
             }
         }
         let prepared = self.free.pop_front().expect("one is free");
-        // One of an earlier version may be shorter than its blocks should be. Its present length is enough for a start.
+        // A file of an earlier version may lack some of its blocks. If there is no space for them, its present length must do.
         let usable = match prepared.file.allocate(length).or_else(|error| match Shortage::of(&error) {
             Some(Shortage::Space) => Ok(()),
             _ => Err(error),
@@ -557,7 +558,7 @@ impl Journal {
         }
     }
 
-    /// Reserves a slot to be filled by [`PreparedFile::create`] on another thread.
+    /// Reserves the slot of a file that is yet to be made, here or by [`PreparedFile::create`] on another thread.
     pub fn reserve_slot(&mut self) -> u32 {
         self.missing_slots.pop_first().unwrap_or_else(|| {
             self.next_slot += 1;
@@ -565,7 +566,8 @@ impl Journal {
         })
     }
 
-    /// No file was made of a reserved slot, or it is gone: it counts no more, and is given out again.
+    /// Returns a slot that has no file, because none could be made or it was removed. It no longer counts as a file, and is given out
+    /// again.
     pub fn give_back_slot(&mut self, slot: u32) {
         self.missing_slots.insert(slot);
         while self.next_slot > 0 && self.missing_slots.remove(&(self.next_slot - 1)) {
@@ -583,7 +585,7 @@ impl Journal {
     fn roll(&mut self, group_bytes: u64) -> Result<(), JournalError> {
         let follows_sync = self.current.is_some() && !self.config.sync;
         if let Some(old) = self.current.take() {
-            // A forced sync later reaches the file of its time only, so this one is synced while it is at hand.
+            // A later forced sync reaches only the file that is in use then, so this one is synced now.
             if !self.config.sync
                 && let Err(error) = old.file.sync()
             {
@@ -611,7 +613,7 @@ impl Journal {
             follows_sync,
         };
         header.encode(&mut self.scratch[..BLOCK_SIZE_BYTES]);
-        // The length first: behind a header that survived a power cut it is as long as the header says, or was cut.
+        // The length is made durable before the header: a file that is shorter than its header says was truncated later.
         let ready = file
             .sync()
             .and_then(|()| {
@@ -627,7 +629,7 @@ impl Journal {
         let path = self.config.dir.join(slot_name(slot));
         let cached = (!self.config.sync).then(|| self.disk.open(&path, OpenMode::CreateBuffered)).transpose();
         let cached = match cached {
-            // Slower without: groups go to the device.
+            // It is slower without: all groups are written to the device directly.
             Err(error) if has_no_descriptor(&error) => None,
             other => other.map_err(|error| self.latch("open", slot, error))?,
         };
@@ -635,7 +637,7 @@ impl Journal {
         let (position, writeback) = (BLOCK, BLOCK);
         self.current =
             Some(Current { slot, file, cached, identity, position, length, unsynced: 0, writeback });
-        // Now, and not when this one is full: a volume that is full by then would have nothing to write fences to.
+        // Not only when this one is full: if the volume is full as well by then, there is no file for fences.
         if self.free.is_empty() && !self.has_all_files() {
             let _ = self.add_spare();
         }
@@ -652,8 +654,8 @@ impl Journal {
 
 impl PreparedFile {
     /// Creates the file of a reserved slot and fills it with zeros, so that no later write has to allocate: measured,
-    /// a synced write into merely allocated space takes 2.7 times as long. `proceed` is asked between steps.
-    /// `Ok(None)` when it said no. Nothing is left of a file that fails: the slot can be given back.
+    /// a synced write into merely allocated space takes 2.7 times as long. `proceed` is called before each step. When it returns false
+    /// the result is `Ok(None)`, and the unfinished file stays. After an error the file is removed, so the slot can be given back.
     pub fn create(
         disk: &dyn Disk,
         config: &JournalConfig,
@@ -662,7 +664,7 @@ impl PreparedFile {
     ) -> io::Result<Option<PreparedFile>> {
         let made = PreparedFile::fill(disk, config, slot, proceed);
         if made.is_err() {
-            // Unused, it is skipped by the next start.
+            // If it stays, the next start skips it as unused.
             let _ = disk.remove(&config.dir.join(slot_name(slot)));
         }
         made
@@ -721,7 +723,7 @@ fn plan_runs(parts: &[Part], offsets: &[u64], total: u64) -> Vec<Run> {
     runs
 }
 
-/// Composes the scratch runs one behind the other: header, ends of parts, zeros between them.
+/// Fills `scratch` with the runs that come from no chunk, one after another: the header, ends of parts, and zeros between them.
 fn fill_scratch(
     scratch: &mut AlignedBuf,
     runs: &[Run],

@@ -1,17 +1,16 @@
-//! Threads that may block on disks: for each ledger directory a few, in front of two bounded queues.
+//! Threads that may block on disks: a few for each ledger directory, which take jobs from two bounded queues.
 //!
 //! # Data flow
 //! ```text
 //! slot ─► run ─► queue ─► a thread: begins to read for what is queued ─► the job
 //! ```
-//! So a device has as many reads at once as there are slots, and not as there are threads, and most jobs find in memory
+//! So a device has as many reads at once as there are slots, rather than threads, and most jobs find in memory
 //! what they read. Only threads that may block begin a read.
 //!
 //! # Invariants
 //! 1. No job waits for a peer: jobs load bytes and hand them over without waiting.
-//! 2. A job enters by a slot of its place and class. Whoever waits for a
-//!    slot gets it in the order of arrival; with few slots a connection that asks for much waits its turn there, and not
-//!    others behind its jobs.
+//! 2. A job needs a slot of its place and class. Slots are given out in the order of arrival. Since they are few, a connection that
+//!    asks for much waits for a slot like all others, who would otherwise wait for all of its jobs.
 //! 3. A disk that hangs holds up the jobs of its own place only. A slot stands for a part of the bytes that the jobs of a
 //!    class may hold in one place, and a job that loads more takes several, all of them at most: so what hangs holds no more
 //!    of the pool of its class than that, or one larger entry.
@@ -52,9 +51,9 @@ pub struct IoPools {
 }
 
 impl IoPools {
-    /// Starts `threads` threads, at least, that read `directories` directories, each of which has as many as the others;
-    /// and for each place one that is for fencing. The jobs of a directory hold at most its share of `bytes`, of which as
-    /// much is left for what is read from memory.
+    /// Starts at least `threads` threads to read `directories` directories, the same number for each, and for each place one thread more
+    /// for the priority class. The jobs of a directory hold at most its share of `bytes`, and one such share is left for what is read
+    /// from memory.
     pub fn start(
         directories: usize,
         threads: usize,
@@ -73,13 +72,13 @@ impl IoPools {
         Ok(IoPools { pools, clock })
     }
 
-    /// Of the jobs that read this ledger directory.
+    /// The place of jobs that read this ledger directory.
     pub fn of_directory(&self, index: usize) -> Place {
         assert!(index + 1 < self.pools.len(), "there is a place for each ledger directory");
         Place(index)
     }
 
-    /// Of the jobs that read no ledger directory.
+    /// The place of jobs that read no ledger directory.
     pub fn of_none(&self) -> Place {
         Place(self.pools.len() - 1)
     }
@@ -94,7 +93,8 @@ impl IoPools {
         self.pools.len()
     }
 
-    /// Waits for room in a class, for a job that holds `bytes`. Cancel safe: the place in line is given up.
+    /// Waits for room at a place, in a class, for a job that holds `bytes` of loaded entries: the more it holds, the more room it takes.
+    /// First come, first served. Cancel safe: the place in line is given up.
     pub async fn slot(&self, place: Place, class: ReadClass, bytes: u64) -> Slot {
         let slots = &self.pools[place.0].slots[class];
         let count = slots.count(bytes);
@@ -109,7 +109,7 @@ impl IoPools {
         Some(Slot { place, class, permit })
     }
 
-    /// Makes a slot one for a job that holds `bytes`. None when that takes more room than there is now.
+    /// Makes a slot one for a job that holds `bytes`. `None` if that takes more room than there is now; the slot is given up then.
     pub fn fit(&self, mut slot: Slot, bytes: u64) -> Option<Slot> {
         let slots = &self.pools[slot.place.0].slots[slot.class];
         let (has, needs) = (slot.permit.num_permits(), slots.count(bytes) as usize);
@@ -153,7 +153,7 @@ impl IoPools {
         self.pools.iter().map(queued).sum()
     }
 
-    /// Runs what was accepted and joins the threads. Blocks; later jobs are dropped unrun.
+    /// Runs what was accepted and joins the threads. Blocks. Jobs that come later are never run.
     pub fn stop(&self) {
         for pool in &self.pools {
             pool.shared.queues.lock().is_stopping = true;
@@ -171,7 +171,7 @@ impl IoPools {
 type Step = Box<dyn FnOnce() + Send>;
 
 struct Job {
-    /// Begins to read what `run` reads, and does not wait for it. Nothing once that was done.
+    /// Begins to read what `run` reads, and does not wait for it. `None` once that was done.
     ahead: Option<Step>,
     run: Step,
     permit: OwnedSemaphorePermit,
@@ -290,7 +290,7 @@ impl Shared {
             }
             self.busy.fetch_add(1, Ordering::AcqRel);
             if !begun.is_empty() {
-                // Its own read comes first; alone it needs no beginning.
+                // Its own read is begun first. A job that is alone reads at once anyhow.
                 job.ahead.take().into_iter().chain(begun.drain(..)).for_each(|ahead| ahead());
             }
             (job.run)();
@@ -300,7 +300,7 @@ impl Shared {
         }
     }
 
-    /// The next job, and in `begun` what the ones behind it in its class are to read. `None` at the end.
+    /// Waits for the next job, and puts into `begun` what begins the reads of those after it in its class. `None` once the pool stops.
     fn next(&self, is_for_priority: bool, begun: &mut Vec<Step>) -> Option<Job> {
         let mut queues = self.queues.lock();
         loop {

@@ -24,7 +24,7 @@ use std::fmt;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * 1024;
-/// Below this nothing is tried.
+/// No lower limit is accepted.
 pub const MEMORY_LIMIT_MIN: u64 = 128 * MIB;
 /// Default upper bound, whatever the machine has.
 pub const MEMORY_LIMIT_DEFAULT_MAX: u64 = 1024 * MIB;
@@ -50,7 +50,7 @@ const CONNECTIONS_SHARE: u64 = 8;
 /// The sum of the weights by which what is beyond the least sizes is shared out.
 const WEIGHTS: u64 = 34;
 
-/// What is in the limit beside the pools.
+/// What the limit must cover besides the pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Surroundings {
     /// Ledger directories; each has a state table with a cache of its own.
@@ -95,7 +95,7 @@ pub struct MemoryPlan {
     pub inbound: u64,
     /// Socket read buffers of connections that add.
     pub inbound_adds: u64,
-    /// Requests behind adds that wait.
+    /// Requests that follow adds that wait.
     pub ahead: u64,
     /// Frames larger than a read buffer.
     pub inbound_large: u64,
@@ -275,8 +275,8 @@ impl MemoryPlan {
         ]
     }
 
-    /// Bytes that the states of ledgers may take unless it is said otherwise: a quarter of the limit, and the `index` part at least.
-    /// Bytes above that part are beside the limit, and extents make room first.
+    /// Bytes that the states of ledgers may take unless the operator says otherwise: a quarter of the limit, and at least the `index` part.
+    /// Bytes above that part are not in the limit; before that extents make room.
     pub fn ledger_memory(&self) -> u64 {
         (self.limit / 4).max(self.index)
     }
@@ -324,7 +324,7 @@ pub struct Pools {
     pub inbound: ByteBudget,
     /// Read buffers of connections that add.
     pub inbound_adds: ByteBudget,
-    /// Requests behind adds that wait.
+    /// Requests that follow adds that wait.
     pub ahead: ByteBudget,
     /// Large frames.
     pub inbound_large: ByteBudget,
@@ -358,7 +358,7 @@ impl Pools {
         }
     }
 
-    /// The bytes that loads from disk have in all.
+    /// The bytes that all loads from disk together may hold.
     pub fn loads(&self) -> PerClass<u64> {
         PerClass { plain: self.outbound.capacity(), priority: self.outbound_priority.capacity() }
     }
@@ -390,12 +390,14 @@ impl Pools {
     }
 }
 
-/// The default limit: a quarter of what the machine or its control group allows, at most 1 GiB, at least the minimum.
+/// The default limit: a quarter of what the machine or its control group allows, but at least twice [`MEMORY_LIMIT_MIN`] and at most
+/// [`MEMORY_LIMIT_DEFAULT_MAX`].
 pub fn default_limit(machine_or_cgroup_bytes: u64) -> u64 {
     (machine_or_cgroup_bytes / 4).clamp(2 * MEMORY_LIMIT_MIN, MEMORY_LIMIT_DEFAULT_MAX)
 }
 
-/// What this machine or its control group allows this process, in bytes.
+/// The memory of this machine in bytes, or the limit of the control group at the root of `/sys/fs/cgroup` if that is lower: it is that of
+/// the container, where this runs in one. Limits of groups below it, like those of a systemd service, are not read.
 pub fn machine_bytes() -> u64 {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {

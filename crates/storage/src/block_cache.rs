@@ -11,8 +11,8 @@
 //! 2. A block is put only after it was read whole; bytes of a failed or short read never get here (BookKeeper #4841).
 //! 3. Nothing is trusted because it is here: callers verify the checksum of bytes that they take out, as with bytes
 //!    from disk.
-//! 4. A key is a file and a block of it. Files are numbered by this cache and a number is never given out twice, so a
-//!    log that goes needs no invalidation.
+//! 4. A key is a file and a block of it. Files are numbered by this cache and a number is never given out twice, so
+//!    nothing is to be invalidated when a log is removed.
 //!
 //! # Limits
 //! The capacity. Blocks are copied out under the lock of their part, so none outlives its eviction.
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Charged for each block beside its bytes: its slot, its line in the map, and what the allocator adds.
+/// Charged for each block in addition to its bytes: its slot, its entry in the map, and what the allocator adds.
 pub const BLOCK_COST_BYTES: u64 = 96;
 /// Bytes of an index block.
 pub(crate) const INDEX_BLOCK_BYTES: usize = 4096;
@@ -111,6 +111,7 @@ fn cost(bytes: &[u8]) -> u64 {
 }
 
 impl Part {
+    /// Drops the first block from the hand on that was not used since the hand last passed it. There must be a block.
     fn evict_one(&mut self) {
         loop {
             self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
@@ -158,7 +159,7 @@ impl BlockCache {
         let place = part.places.get(&key).copied();
         let found = place.is_some_and(|place| {
             let slot = &mut part.slots[place];
-            // A sequential reader comes by once.
+            // A sequential reader does not come back to a block.
             slot.was_used = key.kind == BlockKind::Index;
             match slot.bytes.get(at..at + out.len()) {
                 Some(bytes) => {

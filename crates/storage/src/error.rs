@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The operating system refused something.
+/// A call to the operating system failed.
 #[derive(Debug, Error)]
 #[error("cannot {action} {}: {source}", path.display())]
 pub struct DiskError {
@@ -31,7 +31,7 @@ impl DiskError {
     /// The shortage behind the error, when it may pass.
     pub fn shortage(&self) -> Option<Shortage> {
         // Neither a directory nor a state table can be replaced by a new one, and a failed sync of them must not be
-        // repeated. For want of a descriptor it was never attempted.
+        // repeated. Without a descriptor no sync was attempted.
         let is_sync = [SYNC_DIRECTORY, SYNC_STATE_TABLE].contains(&self.action);
         Shortage::of(&self.source).filter(|shortage| *shortage == Shortage::Descriptors || !is_sync)
     }
@@ -90,7 +90,8 @@ pub enum OpenLogError {
 }
 
 impl OpenLogError {
-    /// True when what the process or the machine lacks kept the file from being opened or read, which says nothing about it.
+    /// True if the file could not be opened or read because the process or the machine lacks descriptors or memory. That says nothing
+    /// about the file, so it must not be reported as damaged.
     pub fn is_shortage(&self) -> bool {
         matches!(self, OpenLogError::Disk(error) if is_shortage(&error.source))
     }
@@ -113,7 +114,7 @@ pub enum TryReadError {
     /// It would have to wait: read again where that is allowed. Says nothing about the entry.
     #[error("the bytes are not in memory")]
     WouldBlock,
-    /// As a read that waits.
+    /// A read that waits would have failed as well.
     #[error(transparent)]
     Failed(#[from] ReadError),
 }
@@ -176,7 +177,7 @@ pub enum StateError {
     Database {
         /// The file.
         path: PathBuf,
-        /// Its words.
+        /// The error of the library.
         reason: String,
     },
 }
@@ -230,8 +231,8 @@ impl DirectoryError {
         }
     }
 
-    /// True when a log that was to come into force, or a state table that lacked space before, could not be opened for want of
-    /// a file descriptor: nothing came into force, and the same may work later.
+    /// True if a log that was to be committed, or a state table that had run out of space, could not be opened for lack of
+    /// a file descriptor: nothing was committed, and the same may work later.
     pub fn lacks_descriptor(&self) -> bool {
         match self {
             DirectoryError::Log(OpenLogError::Disk(error))

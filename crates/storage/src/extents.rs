@@ -1,4 +1,4 @@
-//! The extent directory: which runs may hold an entry, of those logs whose extents are in memory.
+//! The extent directory: for the logs whose extents are in memory, which runs may hold an entry.
 //!
 //! # Invariants
 //! 1. Candidates come newest generation first. Copies of equal generation are the same write (a merge copies an
@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 /// Which runs hold a range of consecutive entries, from the first entry of the query on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Coverage<R> {
-    /// No run reaches them up to this one.
+    /// No run spans any of them up to this entry.
     Nothing(EntryId),
-    /// This run has each of them up to this one, and no other run reaches there.
+    /// This run has each of them up to this entry, and no other run spans any of these.
     Sole(R, EntryId),
-    /// Several runs may have the first one, or it takes a look at the disk to tell.
+    /// Several runs, or one with gaps, may have the first of them; or only the disk can tell.
     Unclear,
 }
 
@@ -30,8 +30,8 @@ pub enum Coverage<R> {
 #[derive(Debug, Default, Clone)]
 pub struct ExtentDirectory {
     ledgers: BTreeMap<LedgerId, Runs>,
-    /// Ledger and first entry of each run of each log, ascending: finding them again costs what the log holds, not what
-    /// its ledgers have in other logs.
+    /// Ledger and first entry of each run of each log, ascending: the time to find the runs of a log again depends on what it holds, not
+    /// on what its ledgers have in other logs.
     logs: BTreeMap<LogId, Vec<(LedgerId, EntryId)>>,
     extents: usize,
     bytes: u64,
@@ -41,7 +41,7 @@ pub struct ExtentDirectory {
 const LEDGER_BYTES: usize = (size_of::<LedgerId>() + size_of::<Runs>()) * 3 / 2 + 32;
 /// Charged for a log.
 const LOG_BYTES: usize = 64;
-/// Lists shorter than this grow by one: most ledgers of a bookie with very many have few runs.
+/// Lists shorter than this grow by one: a bookie with very many ledgers has few runs of most of them.
 const GROW_BY_ONE: usize = 8;
 
 /// The runs of one ledger; never empty.
@@ -109,7 +109,7 @@ impl ExtentDirectory {
         self.add_runs(log_id, extents);
     }
 
-    /// Adds some runs of a log, behind those that were added before.
+    /// Adds more runs of a log, which come after those that were added before.
     pub fn add_runs(&mut self, log_id: LogId, extents: &[Extent]) {
         let places = self.logs.entry(log_id).or_insert_with(|| {
             self.bytes += LOG_BYTES as u64;
@@ -125,7 +125,7 @@ impl ExtentDirectory {
             ascends &= places.last().is_none_or(|last| *last < place);
             places.push(place);
         }
-        // They do in a log.
+        // In a real log they always ascend.
         if !ascends {
             places.sort_unstable();
             places.dedup();
@@ -151,7 +151,7 @@ impl ExtentDirectory {
         is_there
     }
 
-    /// Forgets up to `most` runs of a log, the last ones first; true when none is left.
+    /// Forgets `most` runs of a log, the last ones first, and the other runs of the same ledgers with them. True when none is left.
     pub fn remove_runs(&mut self, log_id: LogId, most: usize) -> bool {
         let Some(places) = self.logs.get_mut(&log_id) else { return true };
         // Runs of one ledger go together.
@@ -213,7 +213,8 @@ impl ExtentDirectory {
         }
     }
 
-    /// The runs that hold the entries from `first` to `last`. Only a run without gaps is a sole one.
+    /// Which runs hold the entries from `first` on, as far as one answer is true of them, and up to `last` at most. Only a run
+    /// without gaps counts as the sole one.
     pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<&Extent> {
         let Some(runs) = self.ledgers.get(&ledger) else { return Coverage::Nothing(last) };
         let behind = runs.runs.partition_point(|run| run.first <= first);
@@ -237,7 +238,7 @@ impl ExtentDirectory {
         sole.map_or(Coverage::Nothing(until), |run| Coverage::Sole(run, until))
     }
 
-    /// The runs of a log, ascending.
+    /// The runs of a log, ascending; none if it is not here.
     pub fn of_log(&self, log_id: LogId) -> Vec<Extent> {
         self.some_of_log(log_id, 0, usize::MAX)
     }

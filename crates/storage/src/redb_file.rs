@@ -1,4 +1,4 @@
-//! A redb database's file: redb's pages behind our own header block, and a latch on the first failure. The state
+//! A redb database's file: redb's pages after header blocks of our own, and a latch on the first failure. The state
 //! table and the coordinator's tree keep their databases in such files.
 //!
 //! ```text
@@ -11,22 +11,22 @@
 //! ```
 //! redb rewrites its header in place: magic, commit slots, which slot counts. A torn write of that one sector would
 //! cost the whole database, so the header is kept here in two slots instead: the one that the last sync covered is
-//! never overwritten before the next sync worked (found by the simulator, which tears sectors into garbage).
+//! never overwritten before the next sync has succeeded (found by the simulator, which tears sectors into garbage).
 //!
 //! A file that grows takes its blocks before redb writes into them: on a full disk a commit then fails without a failed
 //! write, and the file can be opened again when there is room. (On file systems that write in place, that is.)
 //!
-//! After a sync that failed the kernel may call the pages clean and go on showing what never reached the medium, also to
-//! the process that is started next. So a file that is opened is synced first, for what a process that was killed left
-//! dirty, and each block that is read for the first time is read past the page cache as well, together with its neighbours; its
-//! checksum is remembered. A block that the page cache shows differently is read past it. Where the file system has no
-//! direct I/O the kernel drops its copy of the file when it is opened, so that the page cache shows what the medium has.
+//! After a failed sync the kernel may mark the pages clean and go on showing what never reached the medium, to the next process as
+//! well. So a file is synced when it is opened, because a killed process may have left dirty pages. When a block is first used, it is
+//! read past the page cache as well, together with its neighbours, and its checksum is remembered. A block that the page cache shows
+//! differently is taken from the medium. Where the file system has no direct I/O the kernel is asked, when the file is opened, to drop
+//! the pages that it holds, so that the page cache shows what the medium has.
 //!
-//! redb verifies all pages when it opens a file, and believes them afterwards: of one that rots later it panics. So
-//! the checksum of each block is kept as the medium had it or as it was last written, and other bytes are an error.
+//! redb verifies all pages when it opens a file, and trusts them afterwards: it panics over a page that rots later. So
+//! the checksum of each block is kept, as the medium had it or as it was last written, and other bytes are an error.
 //!
 //! The header is written before redb sees the file and never changes. It is read first, so that a file of a newer
-//! release is refused before anything (redb marks a file as soon as it opens it) is written.
+//! release is refused before anything is written (redb marks a file as soon as it opens it).
 
 use crate::codec::{Put, Take, crc32c};
 use crate::{Damaged, DiskError, NewerFormat, StateError};
@@ -76,10 +76,10 @@ pub fn encode_header(format: &Format) -> Vec<u8> {
 pub struct Medium(Arc<dyn DiskFile>);
 
 impl Medium {
-    /// Of `file`, which is open at `path`. The writes of a process that was killed before it synced are made durable first.
+    /// The medium of `file`, which is open at `path`. What a process wrote that was killed before it synced is made durable first.
     ///
     /// # Errors
-    /// Also that of the sync: the file must not be touched again then.
+    /// One of them is a failed sync: then the file must not be touched again.
     pub fn of(disk: &dyn Disk, file: &dyn DiskFile, path: &Path) -> io::Result<Medium> {
         file.sync()?;
         let medium = open_uncached(disk, path)?;
@@ -156,8 +156,8 @@ pub fn check_header(block: &[u8], format: &Format, path: &Path) -> Result<(), St
     }
 }
 
-/// The first failure on the file. Once set it stays (IB14), but for a want of space or a failed read that turned out to be more
-/// than that.
+/// The first failure on the file. Once set it stays (IB14). Only [`Latch::give_up`] replaces it, where a lack of space or a failed
+/// read turned out not to be all that is wrong.
 #[derive(Debug, Default)]
 pub struct Latch(Mutex<Option<First>>);
 
@@ -202,7 +202,7 @@ impl Latch {
         })
     }
 
-    /// Runs `act` unless something failed before; its own failure is the first then.
+    /// Runs `act`, unless something failed before. If it fails, that is the first failure.
     fn guard<T>(&self, action: &'static str, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if let Some(reason) = self.reason() {
             return Err(io::Error::other(reason));
@@ -210,7 +210,7 @@ impl Latch {
         act().inspect_err(|error| self.set(action, error))
     }
 
-    /// As [`Latch::guard`], of a read.
+    /// As [`Latch::guard`], for a read.
     fn guard_read<T>(&self, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if let Some(reason) = self.reason() {
             return Err(io::Error::other(reason));
@@ -233,10 +233,10 @@ impl Latch {
     }
 }
 
-/// redb's header: what it reads and writes, and the slot the next sync stores it in.
+/// redb's header as redb reads and writes it. The next sync stores it in a slot.
 struct RedbHeader {
     bytes: [u8; REDB_HEADER_SIZE],
-    /// Of the newest slot that is known to be durable.
+    /// The sequence of the newest slot that is known to be durable.
     sequence: u64,
     is_dirty: bool,
 }
@@ -273,11 +273,11 @@ impl RedbHeader {
     }
 }
 
-/// Bytes of the medium that are read at once: each piece of the file that is used, once.
+/// Bytes that are read from the medium at a time. Each piece of the file is read once, when a block in it is first used.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// The CRC32C of each whole block as the medium has it or as it was written, by its number; 0 of one that is not known. 4
-/// bytes for 4 KiB.
+/// The CRC32C of each whole block as the medium has it or as it was written, by block number; 0 if it is not known. Takes 4 bytes
+/// for a block of 4 KiB.
 #[derive(Default)]
 struct BlockSums(Vec<u32>);
 
@@ -297,7 +297,7 @@ impl BlockSums {
         self.0[number] = sum;
     }
 
-    /// True when something is known of each block in the range. Of parts of blocks nothing is known.
+    /// True if the sum of each block in the range is known. Of parts of blocks it never is.
     fn are_known(&self, offset: u64, len: usize) -> bool {
         let is_whole = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK_SIZE_BYTES);
         let blocks = (offset / BLOCK).max(1)..(offset + len as u64) / BLOCK;
@@ -319,7 +319,7 @@ impl BlockSums {
         }
     }
 
-    /// Checks what was read of the medium, or learns it.
+    /// Checks blocks that were read from the medium against the known sums, and learns the sums that are not known.
     fn check(&mut self, offset: u64, read: &[u8]) -> io::Result<()> {
         for (number, block) in BlockSums::blocks(offset, read) {
             let sum = crc32c(&[block]);
@@ -381,7 +381,7 @@ impl Backend {
         Ok(Backend { file, medium, path, latch, header, sums: Mutex::default() })
     }
 
-    /// Learns the blocks around a range from the medium. One that cannot be read there stays unknown.
+    /// Learns the sums of the blocks around a range from the medium. Where that cannot be read they stay unknown.
     fn learn(&self, offset: u64, len: usize) -> io::Result<()> {
         let end = (offset + len as u64).next_multiple_of(PIECE_BYTES);
         let end = end.min(self.file.len()?.saturating_sub(HEADER_SIZE));
@@ -401,6 +401,7 @@ impl Backend {
         start..(start + len).min(REDB_HEADER_SIZE)
     }
 
+    /// Where `offset` of redb's file is in ours.
     fn shifted(offset: u64) -> io::Result<u64> {
         offset.checked_add(HEADER_SIZE).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
@@ -555,7 +556,7 @@ mod tests {
         }
     }
 
-    /// A page that rots while the file is open is an error to redb, which would panic of it, whether it was read or
+    /// A page that rots while the file is open is an error to redb, which would panic over it, whether it was read or
     /// written before; and the file is latched.
     #[test]
     fn a_page_that_rots_is_damage() {

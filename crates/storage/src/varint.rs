@@ -1,4 +1,4 @@
-//! Numbers of variable length, seven bits a byte, the lowest first. They stay in memory: none of them reaches a disk.
+//! Numbers of variable length: seven bits in a byte, the lowest first. Only for memory: no file has this encoding.
 
 pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
@@ -8,7 +8,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Takes a number that [`put`] put there; 0 behind the last.
+/// Takes the next number that [`put`] wrote off the front; 0 when none is left.
 pub(crate) fn take(bytes: &mut &[u8]) -> u64 {
     let (mut number, mut shift) = (0, 0);
     while let Some((byte, rest)) = bytes.split_first() {
@@ -22,7 +22,7 @@ pub(crate) fn take(bytes: &mut &[u8]) -> u64 {
     number
 }
 
-/// An id that lies `distance` behind another.
+/// The id that is `distance` above `from`.
 pub(crate) fn behind(from: i64, distance: u64) -> i64 {
     from.checked_add_unsigned(distance).expect("it was put as the distance of two ids")
 }

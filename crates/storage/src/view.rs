@@ -8,18 +8,18 @@
 //! ```
 //!
 //! # Invariants
-//! 1. At every moment a run of a live log is found in memory or by its log's index. Paging a log out shows the index
+//! 1. At every moment a run of a live log is found in memory or by its log's index. Paging a log out publishes the index
 //!    first, and drops the runs afterwards, some at a time; paging in is the reverse. A run that is found twice is the same
 //!    copy.
 //! 2. One owner adds, removes and pages: the owner of the directory. Readers only look.
-//! 3. Everything in memory is charged to the index pool, to the byte, and released when the view goes.
+//! 3. Everything in memory is charged to the index pool, to the byte, and released when the view is dropped.
 //! 4. The newest copy that may hold an entry decides: when it cannot be read, an older one is not given instead.
 //!
 //! # Limits
-//! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged in, its own
-//! extents are in memory once more, but for one that has more than [`LogView::resident_max`] runs, which never are.
-//! Indexes cannot be paged out. A log is paged out by steps of [`STEP_RUNS`] runs; one that comes or goes with runs in memory is
-//! shown or hidden in one call, so logs with many are paged out before they go.
+//! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged in, its extents are in
+//! memory twice, unless it has more than [`LogView::resident_max`] runs: those never are in memory. Indexes cannot be paged out.
+//! A log is paged out in steps of [`STEP_RUNS`] runs. One call adds or removes a log with all its runs in memory, so a log with many
+//! is paged out before it is removed.
 
 use crate::entry_log::{IndexWalk, IndexedRun, LogIndex, PagedIndex, PagedIndexBuilder, waited};
 use crate::paged::PagedLog;
@@ -48,37 +48,37 @@ pub struct LogView {
 
 #[derive(Default)]
 struct Live {
-    /// Of the logs that are in memory.
+    /// The extents of the logs that have theirs in memory.
     extents: ExtentDirectory,
     logs: BTreeMap<LogId, LiveLog>,
     /// Logs with an index, by id.
     paged: Vec<PagedLog>,
-    /// The same, in the order in which they came to be on disk, and the number of the next.
+    /// Their indexes by number, in the order in which they were published, and the next number.
     order: BTreeMap<u64, Arc<PagedIndex>>,
     next_number: u64,
     index_bytes: u64,
     /// Charged to the pool.
     charged: u64,
-    /// Where the clock stands.
+    /// The last victim: the hand of the clock.
     hand: Option<LogId>,
 }
 
 struct LiveLog {
     log: Arc<EntryLog>,
-    /// Looked at since the clock came by.
+    /// Used since the hand of the clock last passed it.
     was_used: AtomicBool,
 }
 
-/// A log on its way out of memory, by steps: see [`crate::LedgerDirectory::page_out_on`].
+/// A log that is being paged out, step by step: see [`crate::LedgerDirectory::page_out_on`].
 pub struct PagingOut {
     log_id: LogId,
-    /// Of the runs so far, and how many they are.
+    /// The index of the runs so far, and how many they are.
     index: PagedIndexBuilder,
     runs: usize,
 }
 
 impl PagingOut {
-    /// Not begun.
+    /// For a log of which nothing is paged out yet.
     pub fn new(log_id: LogId) -> PagingOut {
         PagingOut { log_id, index: PagedIndexBuilder::default(), runs: 0 }
     }
@@ -98,29 +98,29 @@ pub struct Source {
 pub struct NewerRuns {
     /// By first entry.
     pub runs: Vec<Source>,
-    /// Logs that may hold others and cannot say so.
+    /// Logs that may hold others, but cannot be read.
     pub unread: Vec<(LogId, ReadError)>,
-    /// Logs whose footers were asked, from the block cache or from the disk.
+    /// Number of logs whose footers were read, from the block cache or from the disk.
     pub reads: u64,
-    /// Logs that may hold others were not asked.
+    /// True if logs that may hold others were left out.
     pub is_partial: bool,
 }
 
-/// How [`LogView::newer`] takes a log.
+/// How [`LogView::newer`] treats a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// It is asked.
+    /// Its runs count.
     Yes,
-    /// Not if its runs are on disk: it cannot be read, and its content is not known.
+    /// Its runs count if they are in memory. If they are on disk it is left out: it could not be read, so what it has is not known.
     LeftOut,
-    /// Not at all: the caller goes through it anyway.
+    /// Its runs do not count: the caller goes through it anyway.
     Known,
 }
 
 /// How far [`LogView::retain_absent`] has come among the logs on disk.
 #[derive(Debug, Default)]
 pub struct RunSearch {
-    /// Those with a lower number were asked.
+    /// Those with a lower number were searched.
     next: u64,
     is_begun: bool,
     /// The log that had most of the ledgers, and how many: ledgers that are near each other are mostly in the same logs.
@@ -129,7 +129,7 @@ pub struct RunSearch {
 }
 
 impl RunSearch {
-    /// For other ledgers. The log that had most of those before is asked first.
+    /// Starts over, for other ledgers. The log that had most of the previous ones is searched first.
     pub fn begin_again(&mut self) {
         (self.next, self.is_begun, self.most) = (0, false, 0);
     }
@@ -144,8 +144,8 @@ impl RunSearch {
     }
 }
 
-/// How far the questions of one caller of [`LogView::overlaps`] have come in each log on disk: the next is near, so it takes a
-/// fraction of a look-up. Has 2 KiB for each log.
+/// How far one caller of [`LogView::overlaps`] has come in each log on disk: its questions ascend, so the next answer is near and takes
+/// a fraction of a look-up. Takes 2 KiB for each log.
 #[derive(Debug, Default)]
 pub struct OverlapScan {
     /// With the number of the log, in the order of the view.
@@ -153,7 +153,7 @@ pub struct OverlapScan {
 }
 
 impl OverlapScan {
-    /// Takes over logs that came, and drops those that went.
+    /// Adds the logs that are new, and drops those that are gone.
     fn align(&mut self, paged: &[PagedLog]) {
         let numbers = self.walks.iter().map(|(number, _)| number);
         if numbers.eq(paged.iter().map(|paged| &paged.number)) {
@@ -175,7 +175,7 @@ pub enum Lead {
 }
 
 impl Lead {
-    /// No copy that it leads to is newer.
+    /// The highest generation that a copy may have to which it leads.
     pub fn newest(&self) -> Generation {
         match self {
             Lead::Run(source) => source.extent.generation,
@@ -195,7 +195,7 @@ pub struct FoundEntry {
     pub generation: Generation,
 }
 
-/// Entries that one run alone has, all of them.
+/// Consecutive entries all of which one run has, and no other.
 pub struct SoleRun {
     source: Source,
     first: EntryId,
@@ -208,7 +208,7 @@ impl SoleRun {
         self.source.extent.generation
     }
 
-    /// Gives up those behind `last`.
+    /// Leaves out those after `last`.
     ///
     /// # Panics
     /// When none would be left.
@@ -217,15 +217,15 @@ impl SoleRun {
         self.until = self.until.min(last);
     }
 
-    /// Where they stand, as far as they lie together within `bytes_max`; the first whatever its length.
+    /// Where they are in the file: from the first on as many as fit into `bytes_max` bytes together, and the first whatever its length.
     pub fn locate(&self, bytes_max: usize, patience: Patience) -> Result<FoundRun, TryReadError> {
         let Source { log, extent } = &self.source;
         log.locate_together(extent, (self.first, self.until), bytes_max, patience)
     }
 }
 
-/// Finds the newest copy of an entry that is not older than `hidden_below`, among `leads` with the newest first. `None`
-/// is proven (IB7). Blocks on the disk.
+/// Finds the newest copy of an entry that is not older than `hidden_below`, among `leads`, which are in order, the newest first.
+/// `None`: it is proven that there is none (IB7). Blocks on the disk.
 pub fn locate(
     leads: &[Lead],
     ledger: LedgerId,
@@ -258,7 +258,7 @@ fn locate_with(
         let generation = extent.generation;
         Ok::<_, TryReadError>(location.map(|location| FoundEntry { log, location, generation }))
     };
-    // Runs that logs on disk turned out to have, the oldest first: a log made by compaction has older ones than itself.
+    // Runs found in logs on disk that are older than their log, which compaction made; the oldest first. Each waits for its turn.
     let mut waiting: Vec<Source> = Vec::new();
     for lead in leads {
         while waiting.last().is_some_and(|source| source.extent.generation >= lead.newest()) {
@@ -306,7 +306,7 @@ impl Live {
         self.paged_of(ledger, first, last, |_| true)
     }
 
-    /// As [`Live::paged`], of those only that are wanted.
+    /// As [`Live::paged`], of the wanted logs only.
     fn paged_of(
         &self,
         ledger: LedgerId,
@@ -343,7 +343,7 @@ impl Live {
         self.paged.insert(at, PagedLog { log, index, number });
     }
 
-    /// Takes a log off the disk's side: its runs are in memory, or it is gone.
+    /// Drops the index of a log, if it has one: its runs are in memory, or it is removed.
     fn drop_index(&mut self, log_id: LogId) {
         if let Ok(at) = self.index_at(log_id) {
             let gone = self.paged.remove(at);
@@ -388,14 +388,14 @@ impl LogView {
         (self.pool.capacity() / RESIDENT_SHARE / size_of::<Extent>() as u64).min(RESIDENT_RUNS_MAX)
     }
 
-    /// Shows a log. When this returns all of its runs are found.
+    /// Makes a log visible to readers. When this returns all of its runs are found.
     pub(crate) fn add(&self, log: &Arc<EntryLog>, index: LogIndex) {
         let extents = match index {
             LogIndex::Paged(index) => return self.change(|live| live.add_paged(log, index)),
             LogIndex::Resident(extents) => extents,
             LogIndex::Building(_) => unreachable!("an index is finished before its log is shown"),
         };
-        // A log that would not fit even with all others gone is not brought in, to be dropped again at once.
+        // A log that would not fit even without all others is not brought into memory, only to be dropped again at once.
         let stays = self.pool.used(IndexUse::Ledgers) + self.pool.used(IndexUse::Writing);
         let room = self.pool.capacity().saturating_sub(stays);
         if size_of_val(&*extents) as u64 > room
@@ -409,7 +409,7 @@ impl LogView {
         }
     }
 
-    /// Hides a log: all it has is elsewhere, or dead.
+    /// Hides a log from readers: all that it has is elsewhere, or dead.
     pub(crate) fn remove(&self, log_id: LogId) -> Arc<EntryLog> {
         while !self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS)) {}
         self.change(|live| {
@@ -418,7 +418,7 @@ impl LogView {
         })
     }
 
-    /// Pages logs out until the pool holds, or none is left in memory.
+    /// Pages logs out until the pool is within its capacity, or no log is left in memory.
     pub(crate) fn make_room(&self) {
         while self.pool.is_over() {
             let Some(log_id) = self.live.write().victim() else { return };
@@ -427,7 +427,7 @@ impl LogView {
         }
     }
 
-    /// Pages a log out by a step; true when none of its runs is in memory.
+    /// Pages a log out by one step; true when none of its runs is in memory any more.
     pub(crate) fn page_out_on(&self, paging: &mut PagingOut) -> bool {
         let live = self.live.read();
         let log_id = paging.log_id;
@@ -447,15 +447,15 @@ impl LogView {
         false
     }
 
-    /// Brings the extents of one paged-out log that is being read back into memory, when there is room for twice as
-    /// many. True when one came. Blocks on the disk.
+    /// Brings the extents of one paged-out log back into memory, if there is one that is being read, and room for twice as many extents.
+    /// True if it did so. Blocks on the disk.
     pub(crate) fn page_in(&self) -> Result<bool, ReadError> {
         let room = self.pool.capacity().saturating_sub(self.pool.used_in_all());
         let log = {
             let live = self.live.read();
             let resident_max = self.resident_max();
             let fits = |paged: &&PagedLog| {
-                // One that is on its way out goes on.
+                // A log that is being paged out is not turned back.
                 let is_leaving = live.extents.has_log(paged.log.log_id());
                 let runs = paged.index.len() as u64;
                 let bytes = runs * 2 * size_of::<Extent>() as u64;
@@ -489,7 +489,7 @@ impl LogView {
         }
     }
 
-    /// The runs that hold the entries from `first` to `last`, in one snapshot. Reads nothing.
+    /// As [`ExtentDirectory::coverage`], in one snapshot; unclear when a log on disk may have one of the entries. Reads nothing.
     pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<SoleRun> {
         let live = self.live.read();
         if live.paged(ledger, first, last).next().is_some() {
@@ -543,7 +543,7 @@ impl LogView {
                 }
             }
         }
-        // A run of a log that is on its way is found twice.
+        // A run of a log that is being paged in or out is found twice.
         found.sort_by_key(|source| (source.extent.first, source.extent.log_id));
         found.dedup_by_key(|source| (source.extent.first, source.extent.log_id));
         NewerRuns { runs: found, unread, reads, is_partial }
@@ -565,7 +565,7 @@ impl LogView {
         unread.into_iter().next().map_or(Ok(runs), |(_, error)| Err(error))
     }
 
-    /// The newer runs that may hold an entry of `extent` too, in one snapshot; and the logs of which that is not known.
+    /// The newer runs that may hold an entry of `extent` too, in one snapshot, and the logs of which that could not be learned.
     /// Blocks on the disk.
     pub fn newer(&self, extent: &Extent, asked: impl Fn(LogId) -> Asked) -> NewerRuns {
         let is_wanted = |generation: Generation| generation >= extent.generation;
@@ -599,7 +599,7 @@ impl LogView {
         log.read_extents()
     }
 
-    /// Finds the newest copy of an entry. `None` is proven (IB7). Reads index records without a lock.
+    /// Finds the newest copy of an entry. `None`: it is proven that there is none (IB7). Reads index records without a lock.
     pub fn find(&self, ledger: LedgerId, entry: EntryId) -> Result<Option<FoundEntry>, ReadError> {
         let mut leads = Vec::new();
         self.leads(ledger, entry, &mut leads);
@@ -614,9 +614,9 @@ impl LogView {
         }
     }
 
-    /// Takes out the ledgers, which ascend strictly, of which a log has a run. False: time ran out before all logs were
-    /// searched, and `search` knows where to go on. Logs that came meanwhile are then searched too, so the ledgers left
-    /// at the end have no run in any log by then. Reads nothing, and holds no lock while it searches an index.
+    /// Removes from `ledgers`, which ascend strictly, those of which any log has a run. False if time ran out before all logs were
+    /// searched: the next call goes on where `search` stands, and searches logs that were added meanwhile, too. So the ledgers that are
+    /// left in the end have no run in any log by then. Reads nothing, and holds no lock while it searches an index.
     pub fn retain_absent(
         &self,
         search: &mut RunSearch,
@@ -646,8 +646,8 @@ impl LogView {
         true
     }
 
-    /// The runs of some ledgers, which ascend strictly, in a log on disk, each with the place of its ledger among them. False
-    /// when the log is in memory, or not there. Reads nothing.
+    /// Calls `visit` with each run that a log on disk has of `ledgers`, which ascend strictly, and the place of its ledger among them.
+    /// False if the log is in memory, or not there. Reads nothing.
     pub fn visit_indexed(
         &self,
         log_id: LogId,
@@ -665,7 +665,7 @@ impl LogView {
         true
     }
 
-    /// Bytes of what finds the runs on disk, which cannot be paged out.
+    /// Bytes of the indexes of logs on disk, which cannot be paged out.
     pub fn index_bytes(&self) -> u64 {
         self.live.read().index_bytes
     }
@@ -686,8 +686,8 @@ impl LogView {
         Some(paged.extent(run.number, Patience::Wait).map_err(waited))
     }
 
-    /// True when a log that is `asked` has a run of the ledger that reaches into `first..=last`. `asked` gets a generation besides
-    /// that none of the runs is above. Questions to one `scan` ascend by ledger and first entry. Reads nothing.
+    /// True if a log for which `asked` is true has a run of the ledger that reaches into `first..=last`. `asked` gets the log, and the
+    /// highest generation that the run may have. Questions with one `scan` must ascend by ledger and first entry. Reads nothing.
     pub fn overlaps(
         &self,
         scan: &mut OverlapScan,
@@ -718,7 +718,8 @@ impl LogView {
         Some(index.runs_from(from, count).collect())
     }
 
-    /// Shows the live logs, ascending, each with whether its extents stay on disk. Holds the lock meanwhile.
+    /// Calls `visit` with each live log, ascending by id, and whether its extents stay on disk. The view is locked meanwhile, so `visit`
+    /// must not use it.
     pub fn visit_logs(&self, mut visit: impl FnMut(&EntryLog, bool)) {
         let live = self.live.read();
         for (log_id, shown) in &live.logs {

@@ -8,7 +8,8 @@
 //!  group: firstSequenceStart(8) lastSequenceStart(8) sequenceSize(4) sequencePeriod(4)
 //! ```
 //!
-//! A group stands for runs of `size` consecutive ids, starting at first, first + period, ..., last; period 0 for one run.
+//! A group stands for runs of `size` consecutive ids, starting at first, first + period, ..., last; period 0 for one run. All numbers
+//! are big-endian.
 //!
 //! # Invariants
 //! 1. Groups are sorted and do not overlap; ids are never negative.
@@ -64,7 +65,7 @@ pub enum AvailabilityError {
 }
 
 impl EntryAvailability {
-    /// Adds an entry, which must lie beyond all those added before.
+    /// Adds an entry, which must be higher than all those added before.
     ///
     /// Panics otherwise: the ids come from our own index, in order.
     pub fn push(&mut self, entry_id: EntryId) {

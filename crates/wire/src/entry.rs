@@ -9,7 +9,7 @@
 //!  +----------+---------+---------
 //! ```
 //!
-//! The bookie reads the ids and the last add confirmed (LAC) only. Length and digest are between clients.
+//! All numbers are big-endian. The bookie reads the ids and the last add confirmed (LAC) only: length and digest are for clients.
 
 use bytes::BufMut;
 
@@ -18,10 +18,10 @@ use crate::cursor::take_i64;
 /// The shortest body a bookie takes for an entry: ledger id, entry id, LAC.
 pub const ENTRY_SIZE_BYTES_MIN: usize = 24;
 
-/// Bytes in front of an entry's digest.
+/// Bytes before an entry's digest.
 pub const ENTRY_PREFIX_SIZE_BYTES: usize = 32;
 
-/// Bytes in front of an explicit LAC's digest.
+/// Bytes before an explicit LAC's digest.
 pub const EXPLICIT_LAC_PREFIX_SIZE_BYTES: usize = 16;
 
 /// A body too short to be an entry, or an explicit LAC: answer `BadRequest`.
@@ -44,7 +44,7 @@ pub struct EntryHeader {
 }
 
 impl EntryHeader {
-    /// Reads the front of an entry.
+    /// Decodes the first 24 bytes of an entry. Fails only if there are fewer.
     pub fn of(entry: &[u8]) -> Result<EntryHeader, EntryTooShort> {
         let mut rest = entry;
         let mut next = || take_i64(&mut rest).ok_or(EntryTooShort { size_bytes: entry.len() });
@@ -75,7 +75,7 @@ pub struct ExplicitLac {
 }
 
 impl ExplicitLac {
-    /// Reads the front of an explicit LAC body.
+    /// Decodes the first 16 bytes of an explicit LAC body. Fails only if there are fewer.
     pub fn of(body: &[u8]) -> Result<ExplicitLac, EntryTooShort> {
         let mut rest = body;
         let mut next = || take_i64(&mut rest).ok_or(EntryTooShort { size_bytes: body.len() });

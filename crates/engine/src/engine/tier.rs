@@ -21,7 +21,7 @@ const ROWS_READ: usize = 64;
 /// Index records that are read together.
 const RECORDS_READ: u32 = 1024;
 
-/// What concerns one ledger.
+/// A request about one ledger.
 trait OfLedger {
     fn ledger(&self) -> LedgerId;
 }
@@ -38,8 +38,8 @@ impl OfLedger for Compared {
     }
 }
 
-/// The rows of an epoch that several tables have, and the entry up to which these are all. One table that cannot be read is
-/// enough to know nothing: it may have later rows, and an object that was replaced may be gone.
+/// Collects the rows of an epoch from several tables, and says up to which entry they are complete. If one table cannot be read, no
+/// rows are of use: that table may have later ones, and an object that was replaced may be gone.
 fn in_tables<E>(
     tables: impl Iterator<Item = Result<Vec<ExtentRow>, E>>,
     epoch: u32,
@@ -84,26 +84,27 @@ impl Gathering {
 }
 
 impl Engine {
-    /// Takes what a tierer says of ledgers, each of them once, and answers when all of it is durable. Never waits for room: an
-    /// update that finds none is refused, alone. Does not block.
+    /// Takes over what a tierer says about ledgers, each of which is there once, and calls `done` when all of it is durable. An update
+    /// without room is refused, alone, with [`Refusal::TooManyRequests`]. Does not block.
     pub fn reconcile(&self, ledgers: Vec<Reconciliation>, done: ReconcileWaiter) {
         self.tell(ledgers, Shard::reconcile, done);
     }
 
-    /// As [`Engine::reconcile`], of extents whose objects were compared with those of before, or read: they may replace extents of
-    /// entries that were let go, for which [`Engine::reconcile`] answers [`Refusal::TooManyRequests`]. It answers the same for a ledger
-    /// of which extents would be replaced that came since they were compared.
+    /// As [`Engine::reconcile`], for extents whose objects were compared with those that they replace, or read. They may replace extents
+    /// of entries that were trimmed, for which [`Engine::reconcile`] answers [`Refusal::TooManyRequests`]. This answers the same if
+    /// extents would be replaced that came after the comparison.
     pub fn reconcile_compared(&self, ledgers: Vec<Compared>, done: ReconcileWaiter) {
         self.tell(ledgers, Shard::reconcile_compared, done);
     }
 
-    /// Takes over ledgers that are in object storage, and of which nothing is here: they exist from then on, and their entries are
-    /// read from there. One of which anything is here that was not restored is refused, alone, with [`Refusal::BadRequest`], and
-    /// stays as it is. Otherwise as [`Engine::reconcile`].
+    /// Takes over ledgers that are in object storage and of which nothing is here. From then on they exist here, and their entries are
+    /// read from object storage. A ledger of which something is here that did not come by a restore is refused, alone, with
+    /// [`Refusal::BadRequest`], and stays as it is. Otherwise as [`Engine::reconcile`].
     pub fn restore(&self, ledgers: Vec<Reconciliation>, done: ReconcileWaiter) {
         self.tell(ledgers, Shard::restore_from_tier, done);
     }
 
+    /// Calls `tell` for each ledger, with the lock of its shard, and answers with the results once what was placed is durable.
     fn tell<T: OfLedger>(
         &self,
         ledgers: Vec<T>,
@@ -158,7 +159,7 @@ impl Engine {
         self.shared.lock_of(ledger).tiered(ledger)
     }
 
-    /// Ledgers above `after` that are in object storage further than their copies were let go, ascending, `max` at most.
+    /// Ledgers above `after` that are in object storage further than their copies are trimmed, ascending, `max` at most.
     pub fn untrimmed(&self, after: Option<LedgerId>, max: usize) -> Vec<(LedgerId, Tiered)> {
         let mut all = Vec::new();
         for shard in self.shared.shards() {
@@ -179,8 +180,8 @@ impl Engine {
         self.shared.tier_budget().used()
     }
 
-    /// Where an entry is that [`Engine::read`] found to be in object storage alone: the extent, and how far it holds from
-    /// the entry on; entries before it may be in other objects by now. Blocks on the local disk.
+    /// The extent of an entry that [`Engine::read`] found to be in object storage alone. It is true from that entry to its last one:
+    /// entries before may be in other objects by now. Blocks on the local disk.
     ///
     /// # Errors
     /// [`Refusal::NoLedger`] when the ledger is gone meanwhile: read again. Otherwise [`Refusal::Io`].
@@ -196,8 +197,8 @@ impl Engine {
         }
     }
 
-    /// The extents of a ledger from the one on that has `from`, ascending and without gaps, `max` at most; they end with the
-    /// last reconciled entry. Blocks on the local disk.
+    /// The extents of a ledger from the entry `from` to the last reconciled one, ascending and without gaps, `max` at most. Blocks on
+    /// the local disk.
     pub fn tier_extents(
         &self,
         ledger: LedgerId,
@@ -208,7 +209,7 @@ impl Engine {
         let (mut next, mut seen) = (Some(from), None);
         while let Some(entry) = next {
             let Some(extent) = self.extent_at(ledger, entry)? else { break };
-            // The parts of an extent that is seen in parts are joined; its beginning may be in a later one.
+            // An extent may be found in several parts, which are joined. A later extent may have its first entries.
             let is_same = seen.replace((extent.first, extent.object)) == seen;
             let is_full = found.len() == max;
             match found.last_mut() {
@@ -250,7 +251,7 @@ impl Engine {
         Ok(resolve(rows.iter().copied(), entry, horizon))
     }
 
-    /// A start whose directories are not those of before: ledgers that lack extents lose register and trim ([`crate::tier`],
+    /// For a start with other directories than before: ledgers that lack extents lose their LRE and trim ([`crate::tier`],
     /// invariant 2).
     ///
     /// # Errors
@@ -272,7 +273,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The tables have extents of the epoch for every entry up to the LRE.
+    /// True if the tables have extents of the epoch for every entry up to the LRE.
     fn is_covered(&self, ledger: LedgerId, lre: EntryId, epoch: u32) -> Result<bool, (usize, StateError)> {
         let mut next = EntryId::FIRST;
         loop {
@@ -329,9 +330,9 @@ impl Engine {
         Ok(newest.into_values().take(max).map(|(_, checksum)| checksum).collect())
     }
 
-    /// Lets the copies of entries up to `below`, it included, go: they are read from object storage when no copy is here, and
-    /// their space comes back once that is committed. The caller has compared them with the objects (T19). Blocks on the local
-    /// disk.
+    /// Lets the copies of entries up to `below`, inclusive, go: the entries are read from object storage when no copy is here, and
+    /// the space of the copies comes back once the trim is committed. The caller has compared them with the objects (T19). Blocks on the
+    /// local disk.
     ///
     /// # Errors
     /// Nothing changes then. `compared` is what [`Engine::tiered`] said before the comparison: extents that came later were not

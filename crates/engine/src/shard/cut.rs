@@ -12,7 +12,7 @@ use bindery_journal::record::HEADER_SIZE_BYTES;
 use bindery_types::{EntryId, LedgerId};
 use std::collections::HashSet;
 
-/// What a shard gives to one group.
+/// What a shard contributes to one group.
 pub(crate) struct ShardCut {
     pub(crate) parts: Vec<Part>,
     /// Everything up to this sequence is in the cut.
@@ -47,7 +47,7 @@ impl Shard {
         self.pool.has_free(lane) || self.open.as_ref().is_some_and(|open| open.remaining() >= largest)
     }
 
-    /// What has formed, in what admission counts.
+    /// How much has formed, in the unit that admission counts: bytes or records.
     pub(crate) fn formed(&self) -> usize {
         match self.config.admission {
             Admission::Bytes => self.formed_bytes,
@@ -63,7 +63,8 @@ impl Shard {
         }
     }
 
-    /// Before a batch: with a grant it may place as much as that is worth, without one what is neither formed nor reserved.
+    /// Called before a batch: with a grant it may place as much as that is worth, without one what is neither formed nor reserved by
+    /// grants. All are in the unit that admission counts.
     pub(crate) fn admit(&mut self, grant: Option<usize>, reserved: usize) {
         self.admitted = match grant {
             Some(cost) => self.formed() + cost,
@@ -76,7 +77,7 @@ impl Shard {
         self.takes_no_adds()
     }
 
-    /// Sets what ordinary adds may place until the next cut. Recovery adds and fences do not see it.
+    /// Sets how many bytes ordinary adds may place until the next cut. Recovery adds and fences are not bound by it.
     pub(crate) fn offer(&mut self, bytes: usize) {
         self.offered_bytes = bytes.min(self.config.formed_bytes_max);
     }
@@ -102,17 +103,18 @@ impl Shard {
         }
     }
 
-    /// Takes the refusals that no placed add is before (invariant 4), and nothing that a group would make durable.
+    /// For a journal that cannot write a group now, because it cannot make another file: takes the refusals that came before all
+    /// placed adds (invariant 4), and nothing that a group would have to make durable.
     pub(crate) fn cut_refusals(&mut self) -> ShardCut {
         let refused = self.adds.iter().take_while(|add| add.result.is_err()).count();
         let adds = self.adds.drain(..refused).collect();
-        // Each of them stands there, too, in the same order.
+        // `unplaced` begins with the same entries, in the same order.
         self.unplaced.drain(..refused.min(self.unplaced.len()));
         ShardCut { parts: Vec::new(), upto: self.cut, adds, forces: Vec::new() }
     }
 
-    /// Takes the refusals that need not wait for the cut in flight, whose write hangs: those of entries of which nothing
-    /// older waits for its answer (invariant 4).
+    /// Takes the refusals that need not wait for the cut in flight, whose write hangs: those to adds of entries for which no older add
+    /// waits for its answer (invariant 4).
     pub(crate) fn take_refusals_ahead(&mut self) -> Vec<AddDone> {
         if self.unplaced.is_empty() {
             return Vec::new();
@@ -193,12 +195,12 @@ impl Shard {
         self.is_failed || self.refuses_adds || self.waits != Waits::No
     }
 
-    /// Takes no adds and explicit LACs while somebody waits, but for recoveries (see `recovery`).
+    /// While something waits for space or a descriptor, the shard takes no adds and explicit LACs, except for recoveries (see `recovery`).
     pub(crate) fn set_waits(&mut self, waits: Waits) {
         self.waits = waits;
     }
 
-    /// Ledger storage failed: takes no adds and explicit LACs any more.
+    /// Ledger storage or a journal failed: the shard takes no adds and explicit LACs any more.
     pub(crate) fn refuse_adds(&mut self) {
         self.refuses_adds = true;
     }

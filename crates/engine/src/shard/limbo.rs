@@ -21,7 +21,7 @@ use bindery_journal::record::Kind;
 use bindery_types::{LedgerId, MasterKey};
 
 impl Shard {
-    /// Every ledger up to this one is in limbo, whatever its mark; `None` ends that.
+    /// Puts every ledger up to this one into limbo, whatever its mark; `None` ends that.
     pub(crate) fn cover_with_limbo(&mut self, up_to: Option<LedgerId>) {
         self.limbo_up_to = up_to;
     }
@@ -35,26 +35,26 @@ impl Shard {
         (self.is_covered(ledger) || state.is_limbo) && !self.config.canaries.has(Canary::M30LimboDenies)
     }
 
-    /// The state of a ledger that may be asked about entries and their absence.
+    /// The state of a ledger that may be asked about entries and their absence. `Unknown` if it is in limbo.
     pub(super) fn sound(&self, ledger: LedgerId) -> Result<&LedgerState, Refusal> {
         let state = self.live(ledger)?;
         if self.is_limbo(ledger, state) { Err(Refusal::Unknown) } else { Ok(state) }
     }
 
-    /// The answer for a ledger that is not here.
+    /// The refusal for a ledger that is not here: `Unknown` instead of `NoLedger` if it may have been lost (invariant 1).
     pub(super) fn absence(&self, ledger: LedgerId) -> Refusal {
         let denies = self.config.canaries.has(Canary::M30LimboDenies);
         if self.is_covered(ledger) && !denies { Refusal::Unknown } else { Refusal::NoLedger }
     }
 
-    /// True when a normal add of a ledger that is not removed waits for a check of metadata (invariant 2).
+    /// True if a normal add of a ledger that is not removed must wait for a check of metadata (invariant 2).
     pub(super) fn needs_word(&self, ledger: LedgerId, state: Option<&LedgerState>) -> bool {
         let is_checked = self.config.checked_up_to.is_some_and(|up_to| ledger <= up_to);
         let is_marked = state.is_some_and(|state| state.is_limbo || state.life > 0);
         (is_checked || is_marked || self.is_covered(ledger)) && !self.vouched.contains(&ledger)
     }
 
-    /// Takes the word that an add of the ledger waited for. `Ok`: offer the add again.
+    /// Takes the verdict of metadata that an add of the ledger waited for. `Ok`: the add is to be offered again.
     pub(crate) fn on_verdict(
         &mut self,
         ledger: LedgerId,
@@ -67,19 +67,19 @@ impl Shard {
         let is_fenced = state.is_some_and(|state| state.fence.is_some());
         match word {
             MetadataVerdict::Silent => Err(Refusal::Unknown),
-            // Nothing asked for it any more; the add meets the checks again.
+            // The ledger is back, so its add needs no verdict any more; it meets the checks again.
             _ if is_recovery && !is_removed => Ok(()),
             MetadataVerdict::Absent => Err(Refusal::Fenced),
             _ if is_recovery => self.revive_into_limbo(ledger, key),
             _ if is_fenced => Err(Refusal::Fenced),
             MetadataVerdict::Ended => Err(Refusal::Fenced),
-            // Its writer went on without this bookie; fenced would end the writer.
+            // Its writer goes on without this bookie, and would stop if it were told that the ledger is fenced.
             MetadataVerdict::OpenElsewhere => Err(Refusal::Unknown),
             MetadataVerdict::OpenHere if is_removed => match self.revive(ledger, key, Box::new(|_| {})) {
                 Answer::Now(_, outcome) => outcome,
                 Answer::Later => Ok(()),
             },
-            // Or the verdicts on ledgers that are refused would be kept without end.
+            // Otherwise verdicts on ledgers that are refused would be kept without bound.
             MetadataVerdict::OpenHere if !self.may_begin(ledger, Beginning::Ordinary) => {
                 Err(Refusal::ReadOnly)
             }

@@ -1,4 +1,4 @@
-//! Ledgers begin, and what a shard's ledgers take in memory is charged. Invariants of [`crate::ledger_budget`].
+//! Begins ledgers, and charges for the memory that a shard's ledgers take. The invariants are those of [`crate::ledger_budget`].
 
 use super::Shard;
 use crate::ledger::{LedgerState, TierState};
@@ -6,11 +6,11 @@ use crate::ledger_budget::Beginning;
 use bindery_types::LedgerId;
 use std::collections::hash_map::Entry;
 
-/// Of the map of ledgers, for each that it has room for.
+/// Bytes of the map of ledgers for each that it has room for.
 const SLOT_BYTES: usize = size_of::<(LedgerId, Box<LedgerState>)>() + 1;
 /// Fewest slots of a map.
 const SLOTS_MIN: usize = 3;
-/// Of a set, for each ledger: its nodes are half empty.
+/// Bytes of a set for each ledger in it: its nodes are half empty.
 const SET_BYTES: usize = size_of::<LedgerId>() * 2;
 
 impl Shard {
@@ -47,7 +47,7 @@ impl Shard {
         self.ledgers.get_mut(&ledger).expect("it began if it was not known")
     }
 
-    /// Charges for the ledgers there are now.
+    /// Computes the bytes of memory that all ledgers of this shard take now, and charges the budget for them instead of those before.
     pub(super) fn charge_ledgers(&mut self) {
         let states = self.ledgers.len() * LedgerState::BYTES + self.ledgers.capacity() * SLOT_BYTES;
         let in_sets =
@@ -57,7 +57,7 @@ impl Shard {
         self.config.ledger_budget.recharge(std::mem::replace(&mut self.charged, now), now);
     }
 
-    /// The explicit LAC of a ledger changed, whose charge was `before`.
+    /// Adjusts the sum after the explicit LAC of a ledger changed; `before` is what that was charged.
     pub(super) fn recount_explicit_lac(&mut self, ledger: LedgerId, before: usize) {
         self.explicit_lac_bytes += self.ledgers[&ledger].explicit_lac_charge();
         self.explicit_lac_bytes -= before;

@@ -76,7 +76,7 @@ impl Shard {
         }
     }
 
-    /// It is not removed any more, or forgotten.
+    /// A ledger is not removed any more, or forgotten.
     pub(super) fn on_back(&mut self, ledger: LedgerId) {
         self.removed.remove(&ledger);
         self.unfenced_removed.remove(&ledger);
@@ -123,9 +123,9 @@ impl Shard {
         self.highest_ledger
     }
 
-    /// Copies of the ledger of a lower generation than this are permanently removed. Their removal is in the state
-    /// table, which covers generations up to `flushed`; with `in_journal` it is enough that the journal has it durably,
-    /// because a start replays it before it serves anything.
+    /// The generation below which copies of the ledger are removed for good: the removal is in the state table, which covers generations
+    /// up to `flushed`. With `in_journal` it is enough that the journal has the removal durably, because a start replays it before it
+    /// serves anything.
     pub(crate) fn hidden_for_good(&self, ledger: LedgerId, flushed: u64, in_journal: bool) -> u64 {
         let Some(state) = self.ledgers.get(&ledger) else { return 0 };
         match in_journal && state.removed_at <= self.durable {
@@ -139,7 +139,7 @@ impl Shard {
         self.last_removal
     }
 
-    /// Copies of the ledger of a lower generation than this are hidden, by a removal that may not be committed.
+    /// The generation below which copies of the ledger are hidden, by a removal that may not be committed.
     pub(crate) fn hidden_below(&self, ledger: LedgerId) -> u64 {
         self.ledgers.get(&ledger).map_or(0, |state| state.hidden_below)
     }
@@ -153,8 +153,8 @@ impl Shard {
     /// flushed with generation `flushed` or before, and that nothing in memory mentions. A fenced one stays: that it was
     /// fenced is for good (IB5).
     ///
-    /// Looks at the first `most` of them behind `after`, so that the shard is locked for a short time. Returns the last one as well;
-    /// `None`: there are no others.
+    /// Looks at the first `most` of them after `after`, so that the shard is locked for a short time. Also returns the last one that it
+    /// looked at, from which to go on; `None`: there are no others.
     pub(crate) fn forgettable(
         &self,
         flushed: u64,
@@ -187,8 +187,8 @@ impl Shard {
     }
 
     /// Drops the memory of those of the ledgers that may still be forgotten, and returns them. None of them has a copy on disk:
-    /// that is asked before, without the lock of the shard, and still holds because only the thread that asks adds logs. Once
-    /// the tables forgot them too, or could not: [`Shard::end_forgetting`].
+    /// the caller found that without the lock of the shard, and it is still true because only the calling thread adds logs. Call
+    /// [`Shard::end_forgetting`] when the tables have forgotten them, too, or failed to.
     pub(crate) fn forget(&mut self, flushed: u64, without_copies: &[LedgerId]) -> Vec<LedgerId> {
         let may_go = |ledger: &&LedgerId| {
             // It may be back, and removed again, since it was listed.
@@ -206,8 +206,8 @@ impl Shard {
         forgotten
     }
 
-    /// Every table forgot what [`Shard::forget`] returned, or some table still remembers it: then so must the shard, or
-    /// later records of the ledger would count as older than its removal after a restart.
+    /// Ends what [`Shard::forget`] began. If it is committed, every table has forgotten these ledgers. Otherwise some table may still
+    /// remember them, and so must the shard, or after a restart later records of a ledger would count as older than its removal.
     pub(crate) fn end_forgetting(&mut self, is_committed: bool) {
         // A freeze needs to know what was being forgotten.
         for ledger in self.forgetting.keys().copied().collect::<Vec<_>>() {
@@ -229,7 +229,7 @@ impl Shard {
         self.charge_ledgers();
     }
 
-    /// Has the memory of removed ledgers written again.
+    /// Marks all removed ledgers as changed, so that the next freeze writes their states again.
     pub(crate) fn touch_removed(&mut self) {
         for ledger in self.removed.clone() {
             self.settle(ledger);

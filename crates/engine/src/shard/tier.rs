@@ -1,5 +1,5 @@
-//! Ledgers of which entries are in object storage: updates are placed and indexed, extents in memory are found. Invariants
-//! of [`crate::tier`].
+//! The shard's part in ledgers of which entries are in object storage: it places and indexes updates, and finds extents in memory.
+//! The invariants are those of [`crate::tier`].
 
 use super::{NoRoom, Shard};
 use crate::api::Refusal;
@@ -14,7 +14,7 @@ use bindery_types::tier::{Reconciliation, TierExtent, TierStamp};
 use bindery_types::{EntryId, LedgerId};
 use std::ops::Bound;
 
-/// These records take one part in so many of a group's bytes at most.
+/// Records of updates take one part in so many of a group's bytes at most.
 const SHARE_OF_GROUP: usize = 4;
 /// Updates of one ledger between two freezes: a look-up goes through them.
 const UPDATES_MAX: usize = 256;
@@ -22,12 +22,12 @@ const UPDATES_MAX: usize = 256;
 const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES;
 
 impl Shard {
-    /// Takes what a tierer says of a ledger. The result holds once everything up to the sequence is durable.
+    /// Takes over what a tierer says about a ledger. The result is true once everything up to the returned sequence is durable.
     pub(crate) fn reconcile(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
         self.take_update(update, None)
     }
 
-    /// The same of one whose objects the caller has compared.
+    /// As [`Shard::reconcile`], for extents whose objects the caller has compared with those that they replace.
     pub(crate) fn reconcile_compared(&mut self, compared: &Compared) -> (Reconciled, u64) {
         self.take_update(&compared.reconciliation, Some(compared.seen))
     }
@@ -48,7 +48,7 @@ impl Shard {
             Some(first) if first.first.get() > EntryId::to_wire(lre).saturating_add(1) => {
                 Err(Refusal::BadRequest)
             }
-            // A tierer that did not see the answer says the same again.
+            // A tierer that missed the answer says the same again.
             Some(_) if state.tier.as_ref().is_some_and(|tier| tier.was_said_last(&update.extents)) => Ok(()),
             // Invariant 6: they would take the place of the only ones by which entries are found.
             Some(first) if seen.is_none() && Some(first.first) <= Shard::trimmed(state) => {
@@ -62,9 +62,9 @@ impl Shard {
             {
                 Err(Refusal::TooManyRequests)
             }
-            // Rows of a life before may still count: they go with the memory of it.
+            // The tables are being told to forget the previous life of the ledger. Until they have, its rows may still count.
             Some(_) if self.forgetting.contains_key(&ledger) => Err(Refusal::TooManyRequests),
-            // While somebody waits for space memory is to hold no more than it does.
+            // While a flush or a journal waits for space, memory must not hold more than it does.
             Some(_) if self.takes_no_adds() => {
                 Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
             }
@@ -75,7 +75,7 @@ impl Shard {
         (Reconciled { ledger, result, lre }, sequence)
     }
 
-    /// Takes a ledger over from object storage (invariant 5). The result holds once everything up to the sequence is durable.
+    /// Takes a ledger over from object storage (invariant 5). The result is true once everything up to the returned sequence is durable.
     pub(crate) fn restore_from_tier(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
         let ledger = update.ledger;
         let of = |lre, result| Reconciled { ledger, result, lre };
@@ -88,7 +88,7 @@ impl Shard {
                 let has_copies = Shard::trimmed(state) != lre
                     || state.last_entry.placed() > EntryId::to_wire(lre)
                     || lre.is_none();
-                // They were compared with no object (T19).
+                // These copies were compared with no object (T19).
                 if has_copies {
                     return (of(lre, Err(Refusal::BadRequest)), 0);
                 }
@@ -100,7 +100,7 @@ impl Shard {
             Some(first) if first.first.get() > EntryId::to_wire(lre).saturating_add(1) => {
                 Err(Refusal::BadRequest)
             }
-            // Whoever did not see the answer says the same again.
+            // A caller that missed the answer says the same again.
             Some(_) if update.last <= lre => Ok(()),
             Some(_) if self.forgetting.contains_key(&ledger) => Err(Refusal::TooManyRequests),
             Some(_) if self.takes_no_adds() => {
@@ -123,10 +123,11 @@ impl Shard {
         self.place_extents(ledger, extents, Kind::Reconciled)
     }
 
-    /// In as many records as it takes: each raises the register by itself.
+    /// Places extents in as many records as they need. Each record raises the LRE by itself: without room for all of them, those before
+    /// stay.
     fn place_extents(&mut self, ledger: LedgerId, extents: &[TierExtent], kind: Kind) -> Result<(), NoRoom> {
         let most = self.config.entry_bytes_max.saturating_sub(BODY_BASE_BYTES) / TierExtent::SIZE_BYTES;
-        // One that needs more room than there can be is taken as far as there is some.
+        // An update that needs more room than there can be is taken over as far as there is room.
         let most = most.min(self.tier_budget.extents_in_half());
         // A freeze that takes the updates over makes room for more.
         self.settle(ledger);
@@ -161,7 +162,7 @@ impl Shard {
         Ok(())
     }
 
-    /// These records have their share of the group that forms, or it is full.
+    /// True if these records have their share of the group that forms, or it is full.
     pub(super) fn is_full_of_updates(&self) -> bool {
         self.formed_bytes >= self.config.formed_bytes_max
             || self.formed_update_bytes >= self.config.formed_bytes_max / SHARE_OF_GROUP
@@ -197,7 +198,7 @@ impl Shard {
         self.touch(ledger);
     }
 
-    /// Applies an update of the journal again, unless the state tables have it, or what removed it.
+    /// Applies an update from the journal, unless the state tables have it already, or have the ledger as removed.
     pub(super) fn replay_update(&mut self, record: &Record<'_>) -> Result<(), NoRoom> {
         let ledger = record.ledger;
         let (stamp, extents) = record.reconciled().expect("replay gives such records with what they say");
@@ -211,7 +212,7 @@ impl Shard {
         if tier.is_some_and(|tier| stamp <= tier.stamp) {
             return Ok(());
         }
-        // Updates before it are in a hole of the journal, or went with a directory. The register stays below what is missing,
+        // Earlier updates are missing: the journal has a hole, or a directory is lost. The LRE stays below what is missing,
         // so that a tierer sends it again (invariant 2).
         let lre = tier.map_or(-1, |tier| tier.lre.placed());
         if extents.first().is_none_or(|extent| extent.first.get() > lre.saturating_add(1)) {
@@ -226,7 +227,7 @@ impl Shard {
         Ok(())
     }
 
-    /// All that is known of the ledger is in object storage, and read from there.
+    /// Marks all entries of a restored ledger up to its LRE as trimmed: they are in object storage alone, and read from there.
     fn index_restored(&mut self, ledger: LedgerId) {
         self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("its record made it exist");
@@ -237,13 +238,13 @@ impl Shard {
         self.mark_dirty(ledger);
     }
 
-    /// The same of the journal.
+    /// Applies a record of a restored ledger from the journal.
     pub(super) fn replay_restored(&mut self, record: &Record<'_>) -> Result<(), NoRoom> {
         self.exists(record.ledger);
         let before = self.ledgers[&record.ledger].tier.as_ref().map(|tier| tier.stamp);
         self.replay_update(record)?;
         let after = self.ledgers[&record.ledger].tier.as_ref().map(|tier| tier.stamp);
-        // A table's record came with its trim, and may have grown since.
+        // Without a change a table has the update, with its trim. The LRE may have risen since, above that trim.
         if after != before {
             self.index_restored(record.ledger);
         }
@@ -277,8 +278,8 @@ impl Shard {
             .collect()
     }
 
-    /// A start: extents below the LRE of a ledger are gone. So nothing is known of it in object storage any more, and what
-    /// was let go may be missing: the ledger is in limbo.
+    /// For a start that finds extents below the LRE of a ledger missing: forgets all that is known of it in object storage. If copies
+    /// of it were trimmed, entries may be missing, so it is in limbo from then on.
     pub(crate) fn lose_extents(&mut self, ledger: LedgerId) {
         self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("a ledger with a register is here");
@@ -300,7 +301,7 @@ impl Shard {
         }
     }
 
-    /// As `mark_dirty`, of a change that does not speak against a removal.
+    /// As `mark_dirty`, but for a change that does not count in [`Shard::changes`]: a removal that was decided before it goes ahead.
     fn touch(&mut self, ledger: LedgerId) {
         let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
         if state.touch(self.epoch) {
@@ -308,6 +309,8 @@ impl Shard {
         }
     }
 
+    /// How far a ledger is in object storage; `None` if it is not here, or no LRE of it is durable. The LRE is the durable one, whereas
+    /// the trim counts from the moment it is made.
     pub(crate) fn tiered(&self, ledger: LedgerId) -> Option<Tiered> {
         let state = self.live(ledger).ok()?;
         let tier = state.tier.as_ref()?;
@@ -323,7 +326,7 @@ impl Shard {
         })
     }
 
-    /// Memory has copies of entries, durable or not.
+    /// True while memory has copies of entries of the ledger, durable or not.
     pub(crate) fn has_unflushed(&self, ledger: LedgerId) -> bool {
         let frozen = self.caches().filter_map(|frozen| frozen.records.get(&ledger));
         let active = self.ledgers.get(&ledger).map(|state| &state.records);
@@ -341,7 +344,7 @@ impl Shard {
         into.extend(candidates.filter_map(|ledger| Some((*ledger, self.tiered(*ledger)?))).take(max));
     }
 
-    /// The copies of entries up to `below` may go. The caller checked that they may.
+    /// Lets the copies of entries up to `below`, inclusive, go. The caller checked that they may.
     pub(crate) fn trim(&mut self, ledger: LedgerId, below: EntryId) {
         self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("the caller looked");
@@ -352,7 +355,7 @@ impl Shard {
         self.touch(ledger);
     }
 
-    /// Entries up to this one count as dead: the committed trim, unless a canary believes any trim.
+    /// The entry up to which copies count as dead: the committed trim, unless a canary believes any trim.
     pub(crate) fn trimmed_for_good(&self, ledger: LedgerId, believes_all: bool) -> Option<EntryId> {
         let tier = self.live(ledger).ok()?.tier.as_ref()?;
         if believes_all { tier.trimmed_below } else { tier.committed?.trimmed_below }
@@ -363,7 +366,7 @@ impl Shard {
         state.tier.as_ref()?.trimmed_below
     }
 
-    /// The read of an entry without a copy, when it is in object storage.
+    /// For an entry without a copy here: how to read it from object storage. `None` if it is above the trim.
     pub(super) fn tiered_read(
         &self,
         ledger: LedgerId,
@@ -385,6 +388,8 @@ impl Shard {
         is_reconciled.then(|| (self.rows_in_memory(ledger, state, entry), tier.stamp.epoch))
     }
 
+    /// What durable updates in memory say about the extent of an entry, in this life of the ledger: two rows at most ([`latest_rows`]).
+    /// The state tables may have others.
     fn rows_in_memory(&self, ledger: LedgerId, state: &LedgerState, entry: EntryId) -> Vec<ExtentRow> {
         let Some(tier) = &state.tier else { return Vec::new() };
         let frozen = self.caches().filter_map(|frozen| frozen.extents.get(&ledger));
@@ -395,7 +400,7 @@ impl Shard {
         latest_rows(updates.filter(is_shown), entry)
     }
 
-    /// The flush of a frozen cache is committed in every directory.
+    /// Notes what the state tables have of a ledger, now that the flush with this record is committed in every directory.
     pub(super) fn on_tier_committed(&mut self, record: &LedgerRecord) {
         let state = self.ledgers.get_mut(&record.ledger);
         let tier = state.and_then(|state| state.tier.as_mut());
@@ -407,8 +412,8 @@ impl Shard {
     }
 }
 
-/// Of updates, oldest first, what [`resolve`](crate::tier::resolve) needs: the latest row that has the entry, and the first one
-/// behind the entry that came later and may cut it.
+/// Of updates, oldest first, what [`resolve`](crate::tier::resolve) needs: the latest row that has the entry, and of the rows that
+/// came later, the one that begins first after the entry: it may cut the other short.
 fn latest_rows<'a>(updates: impl Iterator<Item = &'a PlacedUpdate>, entry: EntryId) -> Vec<ExtentRow> {
     let (mut latest, mut cut): (Option<ExtentRow>, Option<ExtentRow>) = (None, None);
     for row in updates.filter_map(|update| update.row_at(entry)) {
@@ -433,7 +438,7 @@ impl TierState {
         }
     }
 
-    /// The last update had these extents, and is in memory.
+    /// True if the last update had these extents, and is in memory.
     fn was_said_last(&self, extents: &[TierExtent]) -> bool {
         self.updates.last().is_some_and(|last| last.update.extents == extents)
     }
@@ -480,8 +485,8 @@ pub(super) mod tests {
         Shard::new(config, ChunkPool::new(16 << 10, 8, 2))
     }
 
-    /// While the tables forget a removed ledger one of them may fail to, with rows of the same epoch: nothing is reconciled
-    /// of one that came back meanwhile.
+    /// While the tables forget a removed ledger, one of them may fail to, and keep rows of the same epoch. So nothing is reconciled
+    /// of a ledger that came back meanwhile.
     #[test]
     fn a_ledger_that_is_being_forgotten_waits_with_its_register() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
@@ -551,8 +556,8 @@ pub(super) mod tests {
         (shard.cut, shard.durable) = (shard.sequence, shard.sequence);
     }
 
-    /// Invariant 5 of [`crate::tier`]: where nothing of a ledger is it comes to be, in object storage alone; more of it, and the same
-    /// again, are taken.
+    /// Invariant 5 of [`crate::tier`]: a ledger of which nothing is here begins to exist, in object storage alone. More of it, and the same
+    /// again, are accepted.
     #[test]
     fn a_ledger_that_is_not_here_is_restored() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
@@ -579,14 +584,14 @@ pub(super) mod tests {
         assert_eq!(shard.restore_from_tier(&update(2, Vec::new())).0.result, Err(Refusal::BadRequest));
     }
 
-    /// T19: copies that were compared with no object do not go, whoever asks.
+    /// T19: a restore does not let copies go that were compared with no object.
     #[test]
     fn a_ledger_with_copies_is_not_restored() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
         assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
         let refused = shard.restore_from_tier(&update(1, vec![extent(0, 9, 1)])).0;
         assert_eq!((refused.result, refused.lre), (Err(Refusal::BadRequest), None));
-        // As far as it is reconciled, and not let go.
+        // Nor if the ledger is reconciled, and not trimmed.
         assert_eq!(shard.reconcile(&update(1, vec![extent(0, 9, 1)])).0.result, Ok(()));
         settle(&mut shard);
         let refused = shard.restore_from_tier(&update(1, vec![extent(0, 12, 2)])).0;

@@ -19,10 +19,10 @@
 //! 2. The ledger was ever removed after it (also when the removal is not committed, or was overtaken by another):
 //!    raised above the removal, it would come back (IB17).
 //!
-//! Whether the ledger was removed, and whether any other log reaches its entries with newer runs, is asked once for a ledger, when its
-//! runs are gathered, and may be old when an entry is settled. A removal in between, and a copy that a flush brings, are of a
-//! later generation than any on disk by then; the copies in the output of another rewrite were in its sources when this one asked, or
-//! came by such a flush.
+//! When the job gathers the runs of a ledger, it asks once whether the ledger was removed, and whether any other log has newer runs
+//! among its entries. When an entry is settled the answers may be outdated, but do no harm: a removal in between, and a copy that a
+//! flush brings, are of a later generation than any on disk before, and the copies in the output of another rewrite were in its
+//! sources when this job asked, or came by such a flush.
 //!
 //! Why this is right: `docs/decisions/0013`.
 //!
@@ -51,7 +51,7 @@ use std::sync::Arc;
 
 /// Most sources of one job: enough to clear a backlog of small logs.
 pub(super) const JOB_SOURCES_MAX: usize = 64;
-/// What the sources of one job read ahead into, together.
+/// Bytes of the read-ahead windows of all sources of one job together.
 const WINDOWS_BYTES: usize = 4 << 20;
 /// Most that one read of a source takes: the journal's next write may wait behind it in the device.
 const WINDOW_BYTES_MAX: usize = 128 << 10;
@@ -60,7 +60,7 @@ const RECORDS_READ: u32 = 1024;
 
 /// Runs of the footer that are written in one piece of work; about as many are read back in one.
 const FOOTER_RUNS: usize = 1024;
-/// Runs of the sources in memory that go with the commit: more are paged out before.
+/// Most runs of the sources that may be in memory when the commit removes these logs. If there are more, they are paged out before.
 const HIDDEN_RUNS_MAX: u64 = 4096;
 /// Bytes of memory for each run of the output while it is written.
 const RUN_BYTES: u64 = 24;
@@ -69,7 +69,7 @@ const RUN_BYTES: u64 = 24;
 pub(super) enum JobError {
     /// A source cannot be read.
     Source(LogRef, ReadError),
-    /// The output cannot be written, or file descriptors ran out: what may pass, and says nothing about a source.
+    /// The output cannot be written, or file descriptors ran out. That may pass, and says nothing about a source.
     PutOff(String),
 }
 
@@ -82,16 +82,16 @@ pub(super) struct Piece {
     pub footer: u64,
     /// It may have taken long: time to look at the clock.
     pub is_long: bool,
-    /// Reads of the disk, and one.
+    /// Number of reads of the disk, and one for the piece itself.
     pub work: u64,
     pub is_done: bool,
 }
 
 /// A log to be rewritten.
 struct SourceLog {
-    /// As everybody reads it.
+    /// As all readers have it open.
     shared: Arc<EntryLog>,
-    /// Past the page cache; one call opens one.
+    /// Opened for this job, to read past the page cache. One call of [`Job::advance`] opens one source.
     own: Option<Arc<EntryLog>>,
     /// Its runs that are still to come.
     runs: Option<RunCursor>,
@@ -122,9 +122,9 @@ impl SourceLog {
 struct Waiting {
     source: usize,
     run: Extent,
-    /// Entries before it were let go.
+    /// Entries before this one were trimmed: they are not copied.
     from: Option<EntryId>,
-    /// No removal came after it.
+    /// No removal came after the run, so its copies may take a higher generation.
     may_rise: bool,
 }
 
@@ -133,7 +133,7 @@ struct Open {
     source: usize,
     run: Extent,
     newer: Newer,
-    /// Entries before it were let go.
+    /// Entries before this one were trimmed: they are not copied.
     from: Option<EntryId>,
     /// The generation that winners take: their own, or the ledger's highest.
     generation: Generation,
@@ -159,25 +159,25 @@ pub(super) struct Job {
     sources: Vec<SourceLog>,
     /// Ascending.
     source_ids: Vec<LogId>,
-    /// Those before it are open.
+    /// The sources before this one are open.
     next_source: usize,
     /// How far each is read ahead.
     window_bytes: usize,
     /// Runs of one ledger that are not open yet, of which anything is live; ascending by their first entry.
     runs: VecDeque<Waiting>,
-    /// All of that ledger.
+    /// Open runs, all of that ledger.
     open: Vec<Open>,
     /// The highest generation of the ledger in the sources.
     highest: Generation,
     /// No other log has a run of the ledger among those entries: no newer copy is sought.
     is_alone: bool,
-    /// In the other logs, how far the ledgers have come.
+    /// How far the ledgers, which ascend, have come in the other logs.
     scans: Vec<OverlapScan>,
     output_id: LogId,
     output: Output,
-    /// Bytes of the sources that were not gone through, with their footers: no more is copied.
+    /// Bytes of the sources that the job has not gone through yet, with their footers. It copies no more than that.
     to_come: u64,
-    /// Runs of the sources that were not gone through.
+    /// Runs of the sources that the job has not gone through yet.
     runs_to_come: u64,
     /// Bytes that there were to copy when it was planned, and that were copied.
     live: u64,
@@ -371,7 +371,7 @@ impl Job {
         }
     }
 
-    /// Pages the runs of the sources out of memory if they are many; true when few are left.
+    /// Pages the runs of the sources out of memory, by one step, if they are many. True when few are left.
     fn page_out_on(&mut self, directory: &LedgerDirectory) -> bool {
         let sources = &self.sources;
         let leaving = self.leaving.get_or_insert_with(|| {
@@ -403,7 +403,7 @@ impl Job {
         Ok(())
     }
 
-    /// Takes the runs of the next ledger from the sources, without those of which nothing is live. `false`: there is none.
+    /// Takes the runs of the next ledger from the sources, without those of which nothing is live. `false`: there is no next ledger.
     fn gather(&mut self, upkeep: &Upkeep) -> Result<bool, JobError> {
         let Some(ledger) = self.sources.iter().filter_map(SourceLog::next_ledger).min() else {
             return Ok(false);
@@ -485,7 +485,7 @@ impl Job {
         Ok(())
     }
 
-    /// Copies the newest copy of an entry if it is a winner, and finishes with the entry.
+    /// Takes the records of an entry off all open runs, and copies the newest of its copies if that is a winner.
     fn settle(&mut self, upkeep: &Upkeep, ledger: LedgerId, entry: EntryId) -> Result<Piece, JobError> {
         let mut newest: Option<(Generation, LogId, usize, IndexRecord)> = None;
         for (at, open) in self.open.iter_mut().enumerate() {
@@ -537,7 +537,8 @@ impl Job {
         }
     }
 
-    /// Leaves everything as it was; returns the logs it worked on.
+    /// Ends the job without a commit: deletes what it wrote and returns the ids of its sources, which stay as they are. If the file cannot
+    /// be deleted, that is only logged: the next start removes it.
     pub(super) fn give_up(self, directory: &LedgerDirectory) -> Vec<LogId> {
         let sources = self.sources.iter().map(|source| source.shared.log_id()).collect();
         let removed = match self.output {
@@ -552,7 +553,7 @@ impl Job {
     }
 }
 
-/// Whatever keeps one log from being opened is a matter of that log (invariant 4 of `space`), but for descriptors.
+/// The error for a source that could not be opened: it is held against that log (invariant 4 of `space`), unless descriptors ran out.
 fn not_opened(log: LogRef, error: ReadError) -> JobError {
     match &error {
         ReadError::Disk(disk) if bindery_io::has_no_descriptor(&disk.source) => {

@@ -1,4 +1,4 @@
-//! An open file of the checked disk, and what is known of the file behind it.
+//! An open file of the checked disk, and what is known of the file that it opened.
 
 use super::ranges::RangeSet;
 use super::{SharedFile, Verdict};
@@ -51,6 +51,7 @@ impl FileState {
         all.total()
     }
 
+    /// A number for a sync or change that begins now: its key in `syncing` or `writing` until it ends.
     fn call(&mut self) -> u64 {
         self.next_call += 1;
         self.next_call
@@ -71,6 +72,7 @@ pub(super) struct CheckedFile {
 }
 
 impl CheckedFile {
+    /// Reports a violation of the rules, by the present name of the file: panics, or records it and returns.
     fn broken(&self, what: String) {
         let path = self.state.lock().path.clone(); // not held while panicking
         self.verdict.broken(&path, what);
@@ -93,7 +95,8 @@ impl CheckedFile {
         }
     }
 
-    /// Notes a change of `range` that begins, and checks that no other runs there (invariant 4).
+    /// Notes that a change of `range` begins, and checks that no other change of these bytes is running (invariant 4). Returns its key in
+    /// `writing`, to be removed when it ends.
     fn begin(&self, what: &str, range: Range<u64>) -> u64 {
         let (call, other) = {
             let mut state = self.state.lock();
@@ -108,6 +111,8 @@ impl CheckedFile {
         call
     }
 
+    /// Checks that the file may be written there, runs `write`, and notes the bytes that are not durable any more. Returns the range that
+    /// was written, which may be short. `what` names the operation in violations.
     fn write(
         &self,
         what: &str,
@@ -223,7 +228,7 @@ impl DiskFile for CheckedFile {
         let result = self.inner.allocate(len);
         let mut state = self.state.lock();
         state.writing.remove(&call);
-        // A failed call removed nothing. Anything it left behind the old end counts as written and not synced.
+        // A failed call removed nothing. Anything that it left after the old end counts as written and not synced.
         state.unsynced.insert(grown);
         if result.is_ok() {
             state.len = state.len.max(len);

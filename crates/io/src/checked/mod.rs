@@ -12,7 +12,7 @@
 //!    file stays failed under every handle and name, until it is removed or replaced.
 //! 2. A file is not changed after it was removed or replaced, and not through a handle opened for reading.
 //! 3. On a direct file all transfers are aligned (see [`crate::direct`]).
-//! 4. Two writes that run at the same time touch different bytes; so does a write and a change of length.
+//! 4. Two writes that run at the same time touch different bytes; so do a write and a change of length.
 //!
 //! For other checkers: [`CheckedDisk::is_durable`] and [`CheckedDisk::undurable_bytes`] tell its state. Anything on
 //! the disk before it was wrapped counts as durable.
@@ -82,7 +82,7 @@ struct Names {
 }
 
 impl Names {
-    /// Ends the file that has this name now, if it is known.
+    /// Forgets the file that has this name, if it is known, and marks it as removed for the handles that are still open.
     fn forget(&mut self, path: &Path) {
         if let Some(file) = self.files.remove(path) {
             file.lock().is_removed = true;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint ranges that do not touch, by their begin.
+/// Disjoint ranges that do not touch: the end of each by its start.
 #[derive(Debug, Default, Clone)]
 pub(super) struct RangeSet(BTreeMap<u64, u64>);
 

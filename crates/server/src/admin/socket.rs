@@ -1,4 +1,4 @@
-//! Sockets of the admin port, which keep to what a peer may take: time, and over TLS bytes.
+//! Sockets of the admin port, which bound what a peer may take: time, and over TLS also bytes.
 
 use crate::tls::limits::{BARREN_BYTES_MAX, HANDSHAKE_BYTES_MAX, PLAINTEXT_WEIGHT};
 use std::future::Future;
@@ -11,14 +11,15 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
-/// A socket that fails when its peer takes too long for what is to be written. A byte now and then is no progress. For requests there
-/// are hyper's deadline for heads and ours for bodies.
+/// A socket that fails when its peer takes too long to receive what is written. The time runs until it has received all: a byte now and
+/// then is no progress. For requests there are hyper's deadline for heads and ours for bodies.
 pub(super) struct PatientSocket {
     socket: TcpStream,
     patience: Duration,
-    /// From when the peer did not take something until it has taken all.
+    /// Set when the peer does not take something, until it has taken all.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Bytes of TLS that may be read until they brought something: the library would keep those of a message that is announced.
+    /// Bytes that may be read before TLS gets something out of them, because the library keeps those of a message that is not whole.
+    /// `None` without TLS.
     left: Option<usize>,
 }
 
@@ -27,12 +28,12 @@ impl PatientSocket {
         PatientSocket { socket, patience, deadline: None, left: None }
     }
 
-    /// One that may receive a handshake.
+    /// The same, for a handshake of TLS.
     pub(super) fn of_handshake(self) -> PatientSocket {
         PatientSocket { left: Some(HANDSHAKE_BYTES_MAX), ..self }
     }
 
-    /// What comes of an attempt to write.
+    /// The outcome of an attempt to write: an error when the peer has taken too long.
     fn within_patience<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -96,11 +97,12 @@ impl AsyncWrite for PatientSocket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // It does not wait for the peer, so it needs no deadline.
         Pin::new(&mut self.socket).poll_shutdown(context)
     }
 }
 
-/// A connection behind its handshake. As on the clients' port, each byte of plaintext allows for [`PLAINTEXT_WEIGHT`] of ciphertext,
+/// A connection after its handshake. As on the clients' port, each byte of plaintext allows for [`PLAINTEXT_WEIGHT`] of ciphertext,
 /// and all of it for [`BARREN_BYTES_MAX`] more: messages of TLS itself, and records with hardly anything in them, end the connection
 /// before they take memory. No ciphertext is received while plaintext waits, so a full record counts before the next one comes.
 pub(super) struct TlsSocket(TlsStream<PatientSocket>);

@@ -15,10 +15,10 @@ use ring::pbkdf2;
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// In front of the two forms.
+/// Prefixes of the two forms.
 const DIGEST_MD5: &str = "digest-md5:";
 const PBKDF2: &str = "pbkdf2-sha256:";
-/// Of new verifiers: some 50 ms of a core.
+/// Iterations of new verifiers: they take a core some 50 ms.
 pub const ITERATIONS_DEFAULT: u32 = 120_000;
 /// More would let a login keep a core for seconds.
 pub const ITERATIONS_MAX: u32 = 1_000_000;
@@ -28,7 +28,7 @@ pub const ITERATIONS_MIN: u32 = 1000;
 pub const SALT_BYTES: usize = 16;
 const SALT_BYTES_MAX: usize = 64;
 
-/// Derived from a password slowly, so that nobody finds the password from it.
+/// Derived from a password slowly, so that guessing the password from it takes too long.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Slow {
     iterations: u32,
@@ -45,15 +45,15 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// Of a password that is known itself.
+    /// From the password itself.
     pub(super) fn of_password(user: &str, secret: &Secret) -> Verifier {
         Verifier { ha1: Some(Ha1::new(user, BOOKKEEPER_HOST, secret)), slow: None }
     }
 
-    /// Takes one of its forms in.
+    /// Parses one of the two forms, and adds it.
     ///
     /// # Errors
-    /// What is wrong, without a part of it.
+    /// What is wrong, without any part of the text, which may be secret.
     pub(super) fn read(&mut self, text: &str) -> Result<(), &'static str> {
         if let Some(digits) = text.strip_prefix(DIGEST_MD5) {
             let bytes = unhex(digits, 16).ok_or("behind digest-md5: there must be 32 hexadecimal digits")?;
@@ -89,13 +89,13 @@ impl Verifier {
         self.ha1.is_none() && self.slow.is_none()
     }
 
-    /// Rounds of its derivation.
+    /// Iterations of the slow derivation; 0 if there is none.
     pub(super) fn iterations(&self) -> u32 {
         self.slow.as_ref().map_or(0, |slow| slow.iterations)
     }
 
-    /// Whether `secret` is that of `user`, of whom `known` is known; `work` is the most [`Verifier::iterations`] of all users
-    /// (invariant 1). Computes for as long as that takes.
+    /// True if `secret` is that of `user`, whose verifier is `known`, if there is such a user. `work` is the highest
+    /// [`Verifier::iterations`] of all users: each call computes for as long as these take (invariant 1).
     pub(super) fn matches(known: Option<&Verifier>, user: &str, secret: &Secret, work: u32) -> bool {
         let presented = Ha1::new(user, BOOKKEEPER_HOST, secret);
         let none = Verifier::default();
@@ -112,7 +112,7 @@ impl Verifier {
             Some(ha1) => are_equal_secrets(presented.as_bytes(), ha1.as_bytes()),
             None => false,
         };
-        // The slow one is the stronger one: the other is for DIGEST-MD5 then.
+        // If there are both, the slow one counts, which is stronger: the other is for DIGEST-MD5 then.
         if verifier.slow.is_some() { by_slow } else { by_digest }
     }
 }
@@ -137,12 +137,12 @@ fn derive(iterations: u32, salt: &[u8], secret: &Secret) -> [u8; 32] {
     hash
 }
 
-/// The verifier of a new secret for DIGEST-MD5, as it stands in a file of users.
+/// Makes the verifier of a secret for DIGEST-MD5, as a file of users has it. It holds for this name of the user only.
 pub fn digest_md5_of(user: &str, secret: &Secret) -> String {
     format!("{DIGEST_MD5}{}", hex(Ha1::new(user, BOOKKEEPER_HOST, secret).as_bytes()))
 }
 
-/// The verifier of a new secret for PLAIN alone, as it stands in a file of users.
+/// Makes the verifier of a secret for PLAIN alone, as a file of users has it. The salt must be random.
 pub fn pbkdf2_of(secret: &Secret, iterations: u32, salt: &[u8; SALT_BYTES]) -> String {
     format!("{PBKDF2}{iterations}:{}:{}", hex(salt), hex(&derive(iterations, salt, secret)))
 }

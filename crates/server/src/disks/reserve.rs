@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 const BLOCK: u64 = bindery_io::BLOCK_SIZE_BYTES as u64;
 const MIB: u64 = 1 << 20;
 
-/// Bytes that a flush of a whole write pool needs, with its index: the most that a start can have to write. At most a
-/// 32nd of the volume, at least 8 MiB. A start for which that is not enough waits for space.
+/// The default size of a reserve: bytes that a flush of a whole write pool needs, with its index, which is the most that a start can
+/// have to write. At most a 32nd of the volume, at least 8 MiB. A start for which that is not enough waits for space.
 pub fn default_bytes(volume_bytes: u64, write_pool_bytes: u64) -> u64 {
     let wanted = write_pool_bytes + 64 * MIB;
     let bytes = wanted.min(volume_bytes / 32).max(8 * MIB);
@@ -45,7 +45,7 @@ pub struct Situation {
     pub size: u64,
     /// A write was refused space just now.
     pub is_short: bool,
-    /// Adds may come.
+    /// The bookie takes adds.
     pub takes_adds: bool,
 }
 
@@ -60,7 +60,7 @@ pub enum Step {
     Refill,
 }
 
-/// The decision.
+/// Decides what to do.
 pub fn next_step(now: Situation) -> Step {
     let lacking = now.size.saturating_sub(now.held);
     if now.held > 0 && !now.takes_adds && (now.is_short || now.free < now.size / 8) {
@@ -79,7 +79,7 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Of `size` bytes in `dir`, which exists.
+    /// A reserve in `dir`, which must exist; `size` is rounded down to whole blocks.
     pub fn new(dir: &Path, size: u64) -> Reserve {
         Reserve { path: dir.join(RESERVE_NAME), size: size - size % BLOCK }
     }
@@ -100,7 +100,7 @@ impl Reserve {
         }
     }
 
-    /// What [`Reserve::tend`] would do.
+    /// The step that [`Reserve::tend`] would return.
     ///
     /// # Errors
     /// As [`Reserve::held`].
@@ -109,8 +109,8 @@ impl Reserve {
         Ok(next_step(Situation { free: space.free, held, size: self.size, is_short, takes_adds }))
     }
 
-    /// Decides and acts; returns what was done. An error to refill leaves less than wanted, which the next call tries
-    /// to mend.
+    /// Decides on a step, takes it, and returns it. With [`Step::Keep`] a file that is larger than it should be, as configured before, is
+    /// removed nevertheless, and a later call makes a new one. If a refill fails the file is removed as well, and a later call tries again.
     pub fn tend(&self, disk: &dyn Disk, space: Space, is_short: bool, takes_adds: bool) -> io::Result<Step> {
         let step = self.step(disk, space, is_short, takes_adds)?;
         match step {

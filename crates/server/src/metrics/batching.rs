@@ -3,7 +3,7 @@
 use super::{Counter, Exposition};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Buckets with a bound, 1 to 2^(n - 1), and one above.
+/// Number of buckets with an upper bound: 1, 2, 4, to 2^(n - 1). There is one more for what is above.
 const BOUNDED: usize = 14;
 
 /// Counts of things by the power of two that bounds their size.

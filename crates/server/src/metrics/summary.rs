@@ -77,7 +77,7 @@ enum Unit {
 }
 
 impl Unit {
-    /// What is recorded, for one that is kept.
+    /// How many units of what is recorded (ns) make one of what is kept (us).
     fn kept(self) -> u64 {
         match self {
             Unit::Latency => 1000,
@@ -85,7 +85,7 @@ impl Unit {
         }
     }
 
-    /// What is kept, for one that is shown.
+    /// How many units of what is kept (us) make one of what is shown (ms).
     fn shown(self) -> f64 {
         match self {
             Unit::Latency => 1000.0,
@@ -132,7 +132,7 @@ impl Summary {
         Recorder { turn: now_ns / SLOT_NS, unit: self.unit, window: window.lock() }
     }
 
-    /// Records one latency that ends at `now_ns`, or one size.
+    /// Records one latency in nanoseconds, which ended at `now_ns`, or one size. `key` picks the shard.
     pub fn record(&self, key: u64, now_ns: u64, latency_ns: u64, is_success: bool) {
         self.recorder(key, now_ns, is_success).record_ns(latency_ns);
     }

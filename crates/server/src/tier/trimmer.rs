@@ -9,7 +9,7 @@
 //! # Invariants
 //! 1. A ledger is trimmed as a whole, once its metadata says that it is closed and that its last entry is the last one that
 //!    object storage has (T9); and only what the metadata store still has.
-//! 2. It has not changed since for as long as the grace says, so that its copies are on disk and readers that chose them are
+//! 2. It has not changed for as long as the grace says, so that its copies are on disk and readers that chose them are
 //!    through with them.
 //! 3. Of ledgers that are due, those go first that have waited longest. When a disk is short of space, only as many go before
 //!    their time as that takes.
@@ -34,23 +34,23 @@ pub const BLOCKED_MAX: usize = 1_000;
 pub struct TrimConfig {
     /// False: nothing goes.
     pub is_on: bool,
-    /// How long a ledger stays after all of it is in object storage. Start: 4 h.
+    /// How long local copies of a ledger stay after all of it is in object storage. Default: 4 h.
     pub grace: Duration,
-    /// The same while a disk is short of space. Start: 10 min.
+    /// The same while a disk is short of space. Default: 10 min.
     pub grace_when_short: Duration,
     /// Entry logs may take so many bytes before that counts as short of space; `None`: any number.
     pub local_bytes_max: Option<u64>,
-    /// A disk with less than this share free is short of space. Start: 0.2.
+    /// A disk with less than this share free is short of space. Default: 0.2.
     pub free_share_min: f64,
     /// Custom properties of ledgers that may be trimmed (`application=pulsar`); one of them must be there. Empty: all ledgers.
     pub properties: Vec<(String, String)>,
-    /// Blocks of each extent that are read back before its ledger goes; `None`: all of them. Start: 3.
+    /// Blocks of each extent that are read back before its ledger goes; `None`: all of them. Default: 3.
     pub samples: Option<usize>,
-    /// Between two rounds. Start: 60 s.
+    /// Time between two rounds. Default: 60 s.
     pub interval: Duration,
-    /// Ledgers looked at in a second. Start: 20.
+    /// Ledgers looked at in a second. Default: 20.
     pub ledgers_per_second: u32,
-    /// A ledger that differed is checked again after this. Start: 1 h.
+    /// A ledger that differed is checked again after this. Default: 1 h.
     pub recheck: Duration,
 }
 
@@ -103,14 +103,14 @@ pub struct Room {
     pub free_bytes: u64,
 }
 
-/// The word of metadata on trimming a ledger.
+/// What metadata says about trimming a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// All of it is in object storage.
     MayGo,
     /// It is still written to, or its end is not there yet.
     NotYet,
-    /// Its properties are others.
+    /// It has none of the properties that the configuration names.
     NotWanted,
     /// Object storage is said to have entries that the ledger does not: one of the two is wrong (T2).
     Beyond {
@@ -172,8 +172,8 @@ impl Trimmer {
         &self.config
     }
 
-    /// All ledgers that have something to be trimmed, ascending. Those that are not among them are forgotten; one that
-    /// changed starts again.
+    /// Takes all ledgers that have something to be trimmed, ascending. Others are forgotten; for one that changed the grace
+    /// starts again.
     pub fn observe(&mut self, now_ns: u64, candidates: impl Iterator<Item = Candidate>) {
         let mut before = std::mem::take(&mut self.seen);
         let mut blocked = std::mem::take(&mut self.blocked);
@@ -258,7 +258,7 @@ impl Trimmer {
         }
     }
 
-    /// A check found a difference (invariant 4). True when that is new.
+    /// A check found a difference (invariant 4). True when that is new, or not known to be old because [`BLOCKED_MAX`] others are shown.
     pub fn block(&mut self, now_ns: u64, now_ms: i64, ledger: LedgerId, why: String) -> bool {
         self.put_off(now_ns, ledger, self.config.recheck);
         match self.blocked.get_mut(&ledger) {
@@ -281,7 +281,7 @@ impl Trimmer {
         is_same || self.canaries.has(Canary::T19DifferenceIgnored)
     }
 
-    /// Its copies may go, about so many bytes: it is forgotten.
+    /// The copies of a ledger were let go, about so many bytes. It is forgotten.
     pub fn trimmed(&mut self, ledger: LedgerId, bytes: u64) {
         self.going_bytes = self.going_bytes.saturating_add(bytes);
         self.unblock(ledger);
@@ -302,7 +302,8 @@ impl Trimmer {
         &self.blocked
     }
 
-    /// How many differ, and how many wait.
+    /// How many ledgers differ, and how many have something to be trimmed, due or not, those that differ among them. Of those that differ,
+    /// [`Trimmer::observe`] forgets the ones that are not shown, until their next check.
     pub fn counts(&self) -> (usize, usize) {
         (self.blocked_count, self.seen.len())
     }

@@ -51,7 +51,7 @@ const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// PEM file of this bookie's certificate and those that lead from it to an authority (`tlsCertificatePath`). Where `key` is a
-    /// store of Java's, the certificates of that count.
+    /// store of Java's, the certificates in that store count instead.
     pub certificates: PathBuf,
     /// PEM file of its private key, or a JKS or PKCS12 store with that and its certificates (`tlsKeyStore`).
     pub key: PathBuf,
@@ -79,11 +79,11 @@ pub struct TlsConfig {
 /// Names of the settings that name files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// Of the certificates.
+    /// The setting with the certificates.
     pub certificates: &'static str,
-    /// Of the key.
+    /// The setting with the key.
     pub key: &'static str,
-    /// Of the authorities of clients.
+    /// The setting with the authorities of clients.
     pub client_authorities: &'static str,
 }
 
@@ -167,14 +167,15 @@ impl Tls {
         })
     }
 
-    /// The same with keys that are good for fewer records than their cipher allows: tests cannot wait for those.
+    /// The same, with keys that encrypt fewer records than their cipher allows: for tests, which cannot send that many.
     #[doc(hidden)]
     #[must_use]
     pub fn with_records_max(self, records_max: u64) -> Tls {
         Tls { records_max, ..self }
     }
 
-    /// Records that a connection encrypts at most, if its cipher does not allow less.
+    /// Most records that a connection encrypts, if its cipher does not allow fewer, before it is closed: its keys are not good for more.
+    /// Unbounded, but for tests: then the cipher alone decides.
     pub(crate) fn records_max(&self) -> u64 {
         self.records_max
     }

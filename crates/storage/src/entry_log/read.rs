@@ -3,8 +3,8 @@
 //! whole logs, read past the caches where the file system can ([`EntryLog::streamed`], [`EntryLog::open_uncached`]).
 //!
 //! # Invariants
-//! 1. Each read exists twice: one that waits for the disk and one that gives up instead ([`TryReadError::WouldBlock`]);
-//!    both are the same code with another [`Patience`] and verify the same.
+//! 1. There are two variants of each read: one waits for the disk and one gives up instead ([`TryReadError::WouldBlock`]).
+//!    Both are the same code with another [`Patience`] and verify the same.
 //! 2. For reads in sequence that may wait, the kernel is told what to read ahead: [`ASKED_BYTES`] at a time.
 //! 3. A buffer is filled whole or the read fails: a short read is continued where it stopped.
 
@@ -32,7 +32,7 @@ const STREAK_MIN: u32 = 3;
 /// Bytes that the kernel is told to read ahead when a sequential reader waits for the disk. By itself it may read
 /// megabytes ahead, and a journal's write to the same device waits behind them; with less a reader waits more often.
 const ASKED_BYTES: u64 = 512 << 10;
-/// Longest body that is read ahead: of longer ones a read of their own costs little.
+/// Longest body that is read through blocks of read-ahead: for longer ones a read of their own costs little.
 const AHEAD_BODY_BYTES_MAX: usize = BlockKind::Ahead.bytes() / 2;
 
 /// Whether a read may wait for the disk.
@@ -47,8 +47,8 @@ pub enum Patience {
 /// The cache that a log is read through.
 struct Cached {
     cache: Arc<BlockCache>,
-    /// The file's number in it. Bytes that do not verify change it: they may have been damaged on their way, and the
-    /// cached blocks of the file are not used again.
+    /// The file's number in it. It changes when bytes do not verify: they may have been damaged on their way, so the
+    /// blocks that are cached of the file must not be used again.
     file: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ struct Cached {
 struct Streak {
     /// Where the body read last ended.
     end: AtomicU64,
-    /// Bodies in a row that began there, or just behind.
+    /// Bodies in a row that began there, or near it.
     length: AtomicU32,
     /// The end of the range that the kernel was last told to read ahead.
     asked: AtomicU64,
@@ -75,7 +75,7 @@ impl Streak {
         !is_within
     }
 
-    /// Notes a read; true when it goes on a sequence.
+    /// Notes a read; true if it continues a sequence.
     fn note(&self, offset: u64, length: usize) -> bool {
         let new_end = offset + length as u64;
         let end = self.end.swap(new_end, Relaxed);
@@ -92,7 +92,7 @@ impl Streak {
     }
 }
 
-/// Bytes of a log that somebody is about to read.
+/// Bytes of a log that are about to be read.
 pub struct Ahead {
     pub(super) log: Arc<EntryLog>,
     pub(super) offset: u64,
@@ -149,7 +149,8 @@ impl EntryLog {
         named(EntryLog::open_file(disk, &dir.join(file_name(log_id)))?, log_id)
     }
 
-    /// As [`EntryLog::open`], with what finds the runs: of a log with more than `resident_max` they are never all in memory.
+    /// As [`EntryLog::open`], but with an index in place of the extents: all extents, if there are at most `resident_max`, and otherwise
+    /// a paged index of them, so that they are never all in memory.
     pub(crate) fn open_indexed(
         disk: &Arc<dyn Disk>,
         dir: &Path,
@@ -179,9 +180,9 @@ impl EntryLog {
         named(EntryLog::with_extents(file, &path)?, log_id)
     }
 
-    /// The same log through a file of its own, for one who goes through it once: past the page cache, and ahead by
-    /// at most `window_bytes` in two places, so that what readers have cached stays. Every record and every body says
-    /// itself that it is of this log or its entry.
+    /// The same log through a file of its own, for a caller that goes through it once: reads bypass the page cache, so that what
+    /// readers have cached stays, and read ahead by at most `window_bytes` in each of two places. Header and footer are not verified
+    /// again, because every record and every body says which log or entry it belongs to.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -226,7 +227,7 @@ impl EntryLog {
         RunCursor::new(self.clone())
     }
 
-    /// The checksum of the footer, which says what runs it has.
+    /// The checksum of the footer, which lists its runs.
     pub fn footer_checksum(&self) -> u32 {
         self.trailer.footer_crc
     }
@@ -258,7 +259,7 @@ impl EntryLog {
         &self.path
     }
 
-    /// Facts for people.
+    /// What `bindery inspect entry-log` shows of it.
     pub fn describe(&self) -> LogDescription {
         LogDescription {
             path: self.path.clone(),
@@ -360,7 +361,11 @@ impl EntryLog {
         Ok(None)
     }
 
-    /// Reads an entry's body into `body`, which is set to its length, and verifies it: CRC, then the ids inside.
+    /// Reads an entry's body into `body`, which must have exactly its length, and verifies it: CRC, then the ids inside. Blocks on the
+    /// disk.
+    ///
+    /// # Panics
+    /// When `location` is of another log, or `body` has another length.
     pub fn read_into(
         &self,
         location: &EntryLocation,
@@ -396,8 +401,8 @@ impl EntryLog {
         self.verify_body(location, ledger, entry, body)
     }
 
-    /// Reads one body or several that stand one behind the other: from what was read ahead for a sequential reader of short
-    /// ones, else from the file.
+    /// Reads one body, or several that are adjacent. Short ones that are read in sequence come through blocks of read-ahead, others
+    /// straight from the file.
     pub(super) fn read_bodies(
         &self,
         offset: u64,
@@ -415,7 +420,7 @@ impl EntryLog {
         }
     }
 
-    /// The body at a location, as what is about to be read.
+    /// The bytes of the body at a location, to tell the kernel that they are about to be read.
     pub fn ahead(self: &Arc<Self>, location: &EntryLocation) -> Ahead {
         Ahead { log: self.clone(), offset: location.offset, length: u64::from(location.length) }
     }
@@ -472,7 +477,8 @@ impl EntryLog {
         Ok(records)
     }
 
-    /// At most `count` records of a run's index, from `place` on, ascending behind `after`. Each is verified by itself.
+    /// At most `count` records of a run's index, from `place` on, all of entries above `after`. Each is verified by itself, while
+    /// [`EntryLog::entries`] verifies the checksum of the whole index.
     pub fn records_from(
         &self,
         extent: &Extent,
@@ -517,8 +523,8 @@ impl EntryLog {
         read_footer(&*self.file, &self.path, &self.trailer)
     }
 
-    /// Reads `count` extents of the footer from number `begin` on, which have `checksum`, and gives them to `look` by
-    /// their place among them.
+    /// Reads `count` extents of the footer from number `begin` on, and verifies that they have `checksum`. Then calls `look` with a
+    /// function that decodes the extent at a place among them.
     pub(crate) fn with_footer_extents<T>(
         &self,
         begin: usize,
@@ -553,7 +559,7 @@ impl EntryLog {
         self.read_blocks(BlockKind::Index, bytes, offset, "the index records", patience)
     }
 
-    /// Reads through the block cache. Blocks that are missing are read whole, up to the end of the file.
+    /// Reads through the block cache. A block that is missing there is read whole, or up to the end of the file.
     pub(super) fn read_blocks(
         &self,
         kind: BlockKind,
@@ -582,7 +588,7 @@ impl EntryLog {
                         cache.put(key, block);
                     }
                     Err(TryReadError::WouldBlock) => return Err(TryReadError::WouldBlock),
-                    // A bad sector elsewhere in the block is not the business of these bytes.
+                    // A bad sector elsewhere in the block does not concern these bytes.
                     Err(TryReadError::Failed(_)) => {
                         let at = offset - head.len() as u64;
                         self.read_plain(head, at, what, patience)?;
@@ -594,7 +600,7 @@ impl EntryLog {
         Ok(())
     }
 
-    /// Bytes that did not verify are not kept; gives the error back.
+    /// To be called with the error when bytes did not verify: blocks that are cached of the file are not used again. Returns the error.
     pub(super) fn distrust(&self, error: impl Into<TryReadError>) -> TryReadError {
         if let Some(Cached { cache, file }) = &self.cache {
             file.store(cache.register(), Relaxed);
@@ -602,6 +608,8 @@ impl EntryLog {
         error.into()
     }
 
+    /// Reads from the file, without the block cache; `what` names the bytes in errors. A read that may not wait fails only with
+    /// [`TryReadError::WouldBlock`].
     fn read_plain(
         &self,
         bytes: &mut [u8],
@@ -664,7 +672,7 @@ impl Opening {
         Ok(Opening { file, path: path.to_owned(), trailer, footer, extents })
     }
 
-    /// Gives the next runs to `take`: some, unless none is left. True when that was all.
+    /// Reads the next runs of the footer, at most [`FOOTER_READ_EXTENTS`], and calls `take` with each. True when none is left.
     fn read_on(&mut self, take: impl FnMut(Extent)) -> Result<bool, OpenLogError> {
         if self.footer.decoder.left() > 0 {
             self.footer.read_on(&*self.file, &self.path, take)?;
@@ -672,7 +680,7 @@ impl Opening {
         Ok(self.footer.decoder.left() == 0)
     }
 
-    /// Verifies the footer as a whole, when all of it was read.
+    /// Verifies the footer as a whole, once all of it was read.
     fn finish(self) -> Result<EntryLog, OpenLogError> {
         let Opening { file, path, trailer, footer, extents } = self;
         let entries = footer.decoder.finish(&path)?;
@@ -702,18 +710,18 @@ impl IndexedOpening {
         Ok(IndexedOpening { log_id, opening, is_resident, index: LogIndex::default() })
     }
 
-    /// Reads the next runs; true when there are no others.
+    /// Reads the next runs; true when none is left.
     pub(crate) fn read_on(&mut self) -> Result<bool, OpenLogError> {
         let IndexedOpening { opening, is_resident, index, .. } = self;
         opening.read_on(|run| index.push(run, *is_resident))
     }
 
-    /// Bytes of what finds the runs that were read.
+    /// Bytes of memory that the index takes of the runs read so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.index.bytes()
     }
 
-    /// When all of it was read.
+    /// Verifies the footer as a whole, once all of it was read.
     pub(crate) fn finish(self) -> Result<(EntryLog, LogIndex), OpenLogError> {
         named((self.opening.finish()?, self.index.finish()), self.log_id)
     }
@@ -722,7 +730,7 @@ impl IndexedOpening {
 /// Extents of a footer that are read at once.
 const FOOTER_READ_EXTENTS: u64 = 816;
 
-/// Goes through a footer.
+/// Reads a footer from start to end, some extents at a time.
 pub(super) struct FooterReader {
     pub(super) decoder: FooterDecoder,
     offset: u64,
@@ -740,7 +748,7 @@ impl FooterReader {
         Ok(FooterReader { decoder: FooterDecoder::new(trailer, &head, path)?, offset })
     }
 
-    /// Gives the next extents to `take`: some, unless none is left.
+    /// Reads the next extents, at most [`FOOTER_READ_EXTENTS`], and calls `take` with each.
     pub(super) fn read_on(
         &mut self,
         file: &(dyn DiskFile + 'static),
@@ -799,7 +807,7 @@ fn read_error(path: &Path, offset: u64, what: &str, error: io::Error) -> ReadErr
     }
 }
 
-/// The error of a read that may wait.
+/// Converts the error of a read that was allowed to wait.
 pub(crate) fn waited(error: TryReadError) -> ReadError {
     match error {
         TryReadError::Failed(error) => error,

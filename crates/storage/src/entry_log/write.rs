@@ -40,13 +40,13 @@ pub struct EntryLogWriter {
     run: Option<Run>,
     /// Encoded index records of the open run.
     records: Vec<u8>,
-    /// Those that the footer does not list yet.
+    /// The closed runs that the footer does not list yet.
     extents: PackedExtents,
     footer: Option<Footer>,
     entries: u64,
     /// Set by the first failure; no write or sync is issued after it (IB14).
     failed: bool,
-    /// Failed syncs of the directory, and how many there were before this file was made.
+    /// The number of failed syncs of the directory, and what it was before this file was made.
     name_losses: (Arc<AtomicU64>, u64),
 }
 
@@ -65,9 +65,9 @@ struct Run {
 /// The footer, once it is begun: no entry follows.
 struct Footer {
     offset: u64,
-    /// Of what is written of it.
+    /// Checksum of what is written of it so far.
     crc: Crc32c,
-    /// Runs that it lists in the end.
+    /// Number of runs that it will list.
     runs: u64,
 }
 
@@ -145,12 +145,12 @@ impl EntryLogWriter {
         Ok(writer)
     }
 
-    /// One of several that may be written in a directory at a time, which count the failed syncs of it in `losses`.
+    /// Makes this one of several writers in a directory, which share the number of failed syncs of it in `losses`.
     pub(crate) fn beside(self, losses: &Arc<AtomicU64>) -> EntryLogWriter {
         EntryLogWriter { name_losses: (losses.clone(), losses.load(Ordering::Acquire)), ..self }
     }
 
-    /// Memory for its runs is charged to `pool`.
+    /// Charges the memory for its runs to `pool`.
     pub(crate) fn charged_to(self, pool: &Arc<IndexPool>) -> EntryLogWriter {
         EntryLogWriter { extents: PackedExtents::charged_to(pool), ..self }
     }
@@ -181,8 +181,7 @@ impl EntryLogWriter {
     }
 
     /// Adds an entry. `body` is the entry as received (protocol reference, section 3.1), `crc32c` its CRC32C as
-    /// computed on arrival. Does at most one disk write for each buffer of body and, at
-    /// the end of a run, of index: usually none or one.
+    /// computed on arrival. Writes to the disk whenever the staging buffer is full: for most entries not at all.
     ///
     /// # Panics
     /// When (ledger, entry) does not ascend, or the body is shorter than [`ENTRY_BODY_MIN_BYTES`] or names another
@@ -197,7 +196,8 @@ impl EntryLogWriter {
         self.append_as(ledger, entry, body, crc32c, self.header.generation)
     }
 
-    /// As [`EntryLogWriter::append`], for a copy that keeps its age: a change of generation begins a new run.
+    /// As [`EntryLogWriter::append`], for a copy with a generation of its own, as rewrites make them. A change of generation begins a
+    /// new run.
     ///
     /// # Panics
     /// As `append`, when `generation` is above the log's, and when the footer was begun.
@@ -266,8 +266,8 @@ impl EntryLogWriter {
         self.push(body)
     }
 
-    /// Begins the footer, or goes on with it, by at most so many runs: one of millions of runs takes long. True when it is
-    /// written, but for what [`EntryLogWriter::finish`] writes.
+    /// Begins the footer, or continues it, by at most `runs_max` runs: a footer of millions of runs takes long. True when all runs are
+    /// listed, so that only the trailer and the syncs are left for [`EntryLogWriter::finish`].
     pub fn write_footer(&mut self, runs_max: usize) -> Result<bool, WriteError> {
         if self.footer.is_none() {
             self.close_run()?;
@@ -291,14 +291,14 @@ impl EntryLogWriter {
         Ok(self.extents.len() == 0)
     }
 
-    /// Writes index and footer, as far as they are not written, and makes file and name durable. The log still has to be committed to the state
-    /// table to exist.
+    /// Writes index and footer, as far as they are not written yet, and makes file and name durable. The log still has to be committed to
+    /// the state table to exist.
     pub fn finish(mut self) -> Result<SealedLog, WriteError> {
         self.seal()
     }
 
-    /// As [`EntryLogWriter::finish`], for a log that is not needed: after an error its file is removed again, so that
-    /// attempts on a full disk do not pile up.
+    /// As [`EntryLogWriter::finish`], for a log that can be written again: after an error its file is removed, so that
+    /// failed attempts do not fill the disk.
     pub fn finish_or_abandon(mut self) -> Result<SealedLog, WriteError> {
         let sealed = self.seal();
         if sealed.is_err() {
@@ -308,8 +308,7 @@ impl EntryLogWriter {
         sealed
     }
 
-    /// As [`EntryLogWriter::finish`], and leaves file and name to whatever the system does with them: canary M9, which
-    /// commits before the log is durable.
+    /// As [`EntryLogWriter::finish`], but without a sync of file and name: for canary M9, which commits before the log is durable.
     pub fn finish_unsynced(mut self) -> Result<SealedLog, WriteError> {
         self.write_all()
     }
@@ -325,7 +324,7 @@ impl EntryLogWriter {
             }
             DiskError::new(dir, "sync directory", e)
         })?;
-        // A sync that failed for another log may have been the one that had this name to make durable.
+        // A sync that failed for another log may have been the one that was to make this name durable.
         if losses.load(Ordering::Acquire) != *before {
             let lost = io::Error::other("a sync of it failed while the log was written");
             return Err(DiskError::new(dir, "sync directory", lost).into());
@@ -358,7 +357,7 @@ impl EntryLogWriter {
         Ok(SealedLog { log_id, generation, size, entries: self.entries, runs, footer_checksum: crc.value() })
     }
 
-    /// Gives the log up and removes its file. A file that comes back after a power cut is an orphan like any other.
+    /// Gives the log up and removes its file. If the file is back after a power cut, it is an orphan like any other.
     pub fn abandon(self) -> Result<(), DiskError> {
         let EntryLogWriter { disk, file, path, .. } = self;
         drop(file);

@@ -10,11 +10,11 @@
 //! 1. The permit covers the memory at any time, and memory grows only with a permit that the caller brings. A few bytes of a stranger
 //!    are the exception ([`FrameBuffer::extend_uncharged`]).
 //! 2. Any chunking of a stream gives the same frames, and each byte comes out once: [`FrameBuffer::skip`] removes exactly the frames
-//!    that were handled, and what is behind them can be taken as bytes, because it may not be frames (TLS).
+//!    that were handled, and what follows them can be taken as bytes, because it may not be frames (TLS).
 //! 3. A length that is negative or above the limit is an error as soon as its four bytes are here. [`FrameBuffer::begun`], which says
 //!    how much memory a frame takes, comes after that check.
 //! 4. Frames are borrowed where they were received, so bytes move only between reads: to the front, when the rest of a frame would
-//!    not fit behind them, or to other memory.
+//!    not fit after them, or to other memory.
 
 use bindery_flow::Permit;
 use bindery_wire::FrameLimit;
@@ -76,7 +76,7 @@ impl FrameBuffer {
         FrameCursor { bytes: self.bytes(), at: 0, limit: self.limit }
     }
 
-    /// Where to read to, `most` bytes of it at most. Empty when the memory is full.
+    /// The space to read into, `most` bytes of it at most. Empty when the memory is full.
     pub(super) fn space(&mut self, most: usize) -> &mut [u8] {
         let until = self.memory.len().min(self.end.saturating_add(most));
         &mut self.memory[self.end..until]
@@ -87,7 +87,7 @@ impl FrameBuffer {
         self.end < self.memory.len()
     }
 
-    /// So many bytes were read to the front of the space.
+    /// So many bytes were read into the front of the space.
     pub(super) fn filled(&mut self, bytes: usize) {
         self.end += bytes;
         assert!(self.end <= self.memory.len(), "no more is read than there is space for");
@@ -107,13 +107,13 @@ impl FrameBuffer {
         matches!(self.frames().next_frame(), Ok(Some(_)))
     }
 
-    /// The length of the frame of which a part is at the front, prefix included; that of its prefix while even this is not
-    /// whole. `None` when nothing is here, a whole frame is, or what no frame begins with.
+    /// The length, prefix included, of a frame of which only a part is here; the length of a prefix while even that is not
+    /// whole. `None` if nothing is here, or a whole frame is at the front, or something with which no frame begins.
     pub(super) fn begun(&self) -> Option<usize> {
         self.frames().begun().filter(|_| !self.is_empty())
     }
 
-    /// True when a part of a frame is at the front that will not fit this memory.
+    /// True if only a part of a frame is here, and all of it will not fit this memory.
     pub(super) fn is_outgrown(&self) -> bool {
         self.begun().is_some_and(|whole| whole > self.size())
     }
@@ -126,8 +126,8 @@ impl FrameBuffer {
         }
     }
 
-    /// Grows memory that is too small for the length of the frame that begins here; true when it was. By three bytes at most, which
-    /// its permit does not cover.
+    /// Grows memory that is too small for the length prefix of the frame that begins here; true if it was. It grows by three bytes at
+    /// most, which the permit does not cover.
     pub(super) fn make_room_for_prefix(&mut self) -> bool {
         let is_short = self.size() < LENGTH_PREFIX_SIZE_BYTES;
         if is_short {
@@ -136,8 +136,8 @@ impl FrameBuffer {
         is_short
     }
 
-    /// Keeps memory for what is here, and none to read into; of the permit, `beside` bytes more. Returns the memory that it had,
-    /// which is empty when that stays.
+    /// Keeps only memory for what is here, with no space to read into, and of the permit `beside` bytes more than that. Returns the memory
+    /// that it had; empty memory if it keeps what it had.
     pub(super) fn shrink(&mut self, beside: usize) -> Vec<u8> {
         let (kept, mut before) = (self.len(), Vec::new());
         if kept < self.size() {
@@ -160,7 +160,7 @@ impl FrameBuffer {
         self.end = self.memory.len();
     }
 
-    /// Changes to other memory, with what is here; gives back what it had.
+    /// Moves what is here to other memory, with its permit; drops the memory and the permit that it had.
     ///
     /// # Panics
     /// When it does not fit, or the permit does not cover the memory.
@@ -170,7 +170,7 @@ impl FrameBuffer {
         *self = to;
     }
 
-    /// Takes all that is here from `other`, behind what is here.
+    /// Moves all that is in `other` to the end of what is here.
     ///
     /// # Panics
     /// When it does not fit.
@@ -179,7 +179,7 @@ impl FrameBuffer {
         other.skip(other.len());
     }
 
-    /// Adds bytes that were received before.
+    /// Copies bytes to the end of what is here.
     ///
     /// # Panics
     /// When they do not fit.
@@ -188,13 +188,14 @@ impl FrameBuffer {
         self.filled(bytes.len());
     }
 
-    /// Changes the pool that its memory is of.
+    /// Replaces the permit, by one of another pool.
     pub(super) fn recharge(&mut self, permit: Permit) {
         self.permit = permit;
         self.assert_covered();
     }
 
-    /// Gives the memory away, with what is here; the permit stays until [`FrameBuffer::release`].
+    /// Takes out what is here, in the memory that it is in: the buffer is without memory then. The permit stays until
+    /// [`FrameBuffer::release`].
     pub(super) fn take_bytes(&mut self) -> Vec<u8> {
         let mut memory = std::mem::take(&mut self.memory);
         memory.truncate(self.end);
@@ -203,7 +204,7 @@ impl FrameBuffer {
         memory
     }
 
-    /// Gives the memory away, without regard for what is here.
+    /// Takes out the memory, to be used again, and drops what is here.
     pub(super) fn take_memory(&mut self) -> Vec<u8> {
         (self.begin, self.end) = (0, 0);
         std::mem::take(&mut self.memory)
@@ -214,8 +215,8 @@ impl FrameBuffer {
         self.permit.shrink_to(self.memory.len() as u64);
     }
 
-    /// Keeps the ranges of `bytes()[from..]` that are given, in order, and what begins at `rest`; closes the gaps between them.
-    /// Returns where `rest` is now.
+    /// Of [`FrameBuffer::bytes`] keeps what is before `from`, the ranges `kept` in their order, and what is from `rest` on; closes the gaps
+    /// between them. Returns where the last part begins now.
     pub(super) fn retain(&mut self, from: usize, kept: &[Range<usize>], rest: usize) -> usize {
         let mut at = self.begin + from;
         for range in kept {
@@ -231,7 +232,7 @@ impl FrameBuffer {
     }
 }
 
-/// A place in received bytes; takes frames off them one after the other.
+/// A place in received bytes, which passes one frame after the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FrameCursor<'f> {
     bytes: &'f [u8],
@@ -280,12 +281,12 @@ impl<'f> FrameCursor<'f> {
         &self.bytes[self.at..]
     }
 
-    /// All of it.
+    /// Length of all the bytes, passed or not.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Without frames.
+    /// A cursor without bytes.
     pub(super) const fn empty(limit: FrameLimit) -> FrameCursor<'static> {
         FrameCursor { bytes: &[], at: 0, limit }
     }
@@ -497,7 +498,7 @@ mod tests {
             prop_assert_eq!((front.begun(), front.is_outgrown(), front.has_frame()), (None, false, false));
         }
 
-        /// Invariant 2: what is behind START_TLS is not split into frames, and none of it is lost.
+        /// Invariant 2: what follows START_TLS is not split into frames, and none of it is lost.
         #[test]
         fn it_stops_exactly_at_start_tls_and_gives_back_the_rest(
             payloads in payloads(60),
@@ -522,7 +523,7 @@ mod tests {
             prop_assert_eq!([&rest, reader.stream].concat(), behind);
         }
 
-        /// Frames that stay keep their order, and so does what is behind them.
+        /// Frames that stay keep their order, and so does what follows them.
         #[test]
         fn what_is_retained_keeps_its_order(
             payloads in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..20), any::<bool>()), 0..10),

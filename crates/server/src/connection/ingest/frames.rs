@@ -19,17 +19,17 @@ use std::time::Duration;
 
 /// What became of the frames of a read.
 pub(super) struct Handled {
-    /// Bytes of the frames that were handled, or that are ahead.
+    /// Bytes of the frames that were handled, or that [`super::look_ahead`] has.
     pub(super) used: usize,
-    /// Room for answers that they took.
+    /// Bytes of room for answers that they took.
     pub(super) promised: usize,
     /// The next one is here, and there is no room for its answer.
     pub(super) lacks_room: bool,
     /// When these came.
     pub(super) received_ns: u64,
-    /// The next one is an add, which may have to wait for room, and what it is in must not be kept for that.
+    /// The next one is an add, which may have to wait for room, and the buffer that it is in must not be kept that long.
     pub(super) is_at_add: bool,
-    /// Of a connection with many reads in hand, unless it had to wait.
+    /// The turn of a connection with many reads in hand, unless it had to wait.
     pub(super) turn: Option<SliceTurn>,
 }
 
@@ -42,9 +42,9 @@ pub(in crate::connection) struct Frames<'a, 'f> {
     pub(super) rights: Rights,
     /// Adds per shard, bodies borrowed from the read buffer.
     pub(super) shards: Vec<Vec<Add<'f>>>,
-    /// All of them.
+    /// How many they are in all.
     pub(super) batch_entries: usize,
-    /// Of those that were not offered yet.
+    /// Bytes of those that were not offered to the engine yet.
     pub(super) batch_bytes: usize,
     /// Room for answers promised and not yet used.
     pub(super) credit: usize,
@@ -55,16 +55,16 @@ pub(in crate::connection) struct Frames<'a, 'f> {
     pub(super) turn: Option<SliceTurn>,
     /// Reads that the queue takes for certain.
     pub(in crate::connection) read_room: usize,
-    /// Adds may keep what they are in while they wait for room (reader invariant 8).
+    /// Adds may keep the buffer that they are in while they wait for room (reader invariant 8).
     pub(super) may_keep: bool,
     /// What is not decoded yet.
     pub(super) frames: FrameCursor<'f>,
-    /// To what comes while adds wait.
+    /// Access to what comes while adds wait; `None` where nothing may pass them.
     pub(super) source: Option<AheadSource<'a>>,
 }
 
 impl<'a, 'f> Frames<'a, 'f> {
-    /// Of what came at `received_ns`, with `credit` bytes promised already.
+    /// For frames that came at `received_ns`, with `credit` bytes of room for answers in hand.
     pub(super) fn new(
         shared: &'a Arc<Shared>,
         connection: &'a Arc<Connection>,
@@ -90,8 +90,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         }
     }
 
-    /// Handles all whole frames that there is room to answer, up to the first add if that may not keep what it is in. If
-    /// adds had to wait long, the rest is ahead ([`super::look_ahead`]).
+    /// Handles all whole frames that there is room to answer, up to the first add if that may not keep its buffer. If
+    /// adds had to wait long, [`super::look_ahead`] has the rest.
     pub(super) async fn handle(mut self, frames: FrameCursor<'f>) -> Result<Handled, CloseReason> {
         self.frames = frames;
         let (mut lacks_room, mut is_at_add) = (false, false);
@@ -105,7 +105,7 @@ impl<'a, 'f> Frames<'a, 'f> {
             if let Next::Add(add) = &next
                 && !self.may_keep
             {
-                // Until it is decoded again.
+                // The promise is made again when the frame is decoded again.
                 self.unpromise(Reply::of_origin(&add.origin).0.add_answer_bytes());
                 is_at_add = true;
                 break;
@@ -139,7 +139,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         Ok(Handled { used, promised, lacks_room, received_ns, is_at_add, turn })
     }
 
-    /// All is handled that will be, in `bytes` of frames.
+    /// To be called when no more is handled: returns unused room for answers, and notes what was received in `bytes` of frames.
     pub(super) fn finish(self, bytes: usize) {
         let Frames { connection, mut received, received_ns, credit, .. } = self;
         batches::put(self.shards);
@@ -155,7 +155,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         connection.flush();
     }
 
-    /// True when what came behind those that waited is not in the data any more.
+    /// True if [`super::look_ahead`] has what came after the adds that waited, so that it is not decoded here.
     fn is_rest_ahead(&self) -> bool {
         self.source.as_ref().is_some_and(|source| source.ahead.is_in_use())
     }
@@ -172,7 +172,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         may
     }
 
-    /// What a frame wants; [`Frames::may_decode`] said so.
+    /// Decodes a frame, and handles what need not wait for adds before it. Call it only when [`Frames::may_decode`] is true.
     pub(super) fn decode(&mut self, payload: &'f [u8]) -> Result<Next<'f>, CloseReason> {
         match Protocol::of(payload) {
             Some(Protocol::V2) => self.on_v2(payload),
@@ -186,7 +186,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.has_credit() && self.has_read_room()
     }
 
-    /// True when a read may follow, whatever does (invariant 2).
+    /// True if the queue would take a read, which the next frame may be (invariant 2).
     fn has_read_room(&mut self) -> bool {
         if self.read_room == 0 {
             self.read_room = self.connection.reads.lock().room();
@@ -203,7 +203,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.credit >= V3_ANSWER_BYTES
     }
 
-    /// Uses room for the answer of the frame at hand; there is enough, and each frame has one answer.
+    /// Takes room for the answer to the frame at hand from the room in hand; each frame has one answer. There is enough, because
+    /// [`Frames::may_decode`] was true.
     pub(in crate::connection) fn promise(&mut self, bytes: usize) {
         assert!(
             bytes <= self.credit,
@@ -213,13 +214,13 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.promised += bytes;
     }
 
-    /// Takes a promise back: the frame is not handled now.
+    /// Puts promised room back into the room in hand, because the frame at hand is not handled now.
     pub(super) fn unpromise(&mut self, bytes: usize) {
         self.credit += bytes;
         self.promised -= bytes;
     }
 
-    /// Gives room for answers back that is not used, before it waits.
+    /// Returns the room in hand to the outbox, before this task waits.
     pub(super) fn return_credit(&mut self) {
         if self.credit > 0 {
             self.connection.outbox.return_credit(std::mem::take(&mut self.credit));
@@ -248,7 +249,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         if self.hand_over_all() { Ok(()) } else { self.hand_over_late(None).await }
     }
 
-    /// As [`Frames::submit`], for what must come behind the adds of `ledger`; does not wait for those of others.
+    /// As [`Frames::submit`], for what must come after the adds of `ledger`; does not wait for those of other ledgers.
     async fn submit_of(&mut self, ledger: LedgerId) -> Result<(), CloseReason> {
         let shard = self.shared.engine.shard_of(ledger);
         if self.hand_over_all() || self.shards[shard].iter().all(|add| add.ledger != ledger) {
@@ -302,7 +303,7 @@ impl<'a, 'f> Frames<'a, 'f> {
     }
 
     /// Gives adds to a shard as far as it has room, or the grant is worth; returns how many it took. An add
-    /// behind a parked one of its key is parked as well, and counts as taken.
+    /// that follows a parked one of its key is parked as well, and counts as taken.
     pub(super) fn hand_over(
         &self,
         shard: usize,
@@ -345,7 +346,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.when_not_parked(shard, add, parked);
     }
 
-    /// Refuses an add that found no room, behind a parked one of its key.
+    /// Refuses an add that found no room, once the parked adds of its key before it are answered.
     pub(super) fn park_refusal(&self, shard: usize, add: &Add<'_>) {
         let parked = self.shared.parked_adds.park_refusal(add);
         self.when_not_parked(shard, add, parked);
@@ -369,7 +370,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
     }
 
-    /// How much of that was for want of memory (late_adds invariant 3).
+    /// How much of that age is for lack of memory (late_adds invariant 3).
     pub(super) fn age_for_want_of_memory(&self) -> Duration {
         let now_ns = self.shared.clock.monotonic_ns();
         self.connection.age(self.received_ns, now_ns).min(self.shared.pressure.lasts(now_ns))

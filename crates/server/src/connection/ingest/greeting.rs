@@ -9,12 +9,13 @@ pub(super) enum Greeting {
     Over,
     /// Look again: a frame of them was handled, or more came.
     Again,
-    /// A request, or a part of one.
+    /// They are a request, or a part of one, which the caller is to handle.
     Request,
 }
 
 impl Active<'_> {
-    /// Looks at what a stranger sent.
+    /// Handles what is in the buffer of a stranger: a peer that has not sent a whole request yet, or has to log in and has not. Starts TLS,
+    /// or takes a step of the login. The error is why the connection must be closed.
     pub(super) async fn greet(&mut self) -> Result<Greeting, CloseReason> {
         if self.is_first_frame()
             && let Some(start) = self.first_record()
@@ -40,7 +41,7 @@ impl Active<'_> {
             self.authenticate_with_first().await?;
             return Ok(if self.buffer.is_empty() { Greeting::Over } else { Greeting::Again });
         }
-        // Before the peer sees its answer: a peer that was answered is a client. A malformed request closes the connection.
+        // Before the request is answered, because a peer that was answered is a client. If it is malformed the connection is closed.
         self.connection.speak(self.shared);
         // Its adds may have to wait for room, and other strangers for this memory.
         self.set_aside();

@@ -1,19 +1,19 @@
 //! Adds of a connection that found no room. They stay in the read buffer and wait in the admission queues of their shards, or
-//! are refused. Requests behind them may pass or not.
+//! are refused. Some requests that come after them may pass.
 //!
 //! # Data flow
 //! ```text
 //! batch ─► no room ─► LateAdds ─► grant: handed over ─► …
 //!                       │  └────► deadline: refused
-//!                       └ what came behind them ([`super::look_ahead`]) asks it whether it may pass
+//!                       └ what came after them ([`super::look_ahead`]) asks it whether it may pass
 //! ```
 //!
 //! # Invariants
 //! 1. Adds of a ledger keep their order. Recovery adds of other ledgers pass ordinary ones: they have room of their own.
 //!    FORCE and WRITE_LAC pass no add of their ledger, and no add, FORCE or WRITE_LAC of it passes them.
 //! 2. A refusal does not overtake the answer to an older add of its key (IB23, protocol reference, section 1.7): it
-//!    goes through the shard, unless the peer is owed no other answer, and behind an add of its key that waits for metadata
-//!    it waits there ([`crate::metadata_check`]).
+//!    goes through the shard, unless the peer is owed no other answer, and if an older add of its key waits for metadata
+//!    it waits after that one ([`crate::metadata_check`]).
 //! 3. An add is refused for its age only as far as it aged while memory was short ([`crate::pressure`]). One that is old
 //!    because this process stood still is still placed: its writer may have its quorum from others and never send it
 //!    again.
@@ -31,18 +31,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The adds that wait, and the ledgers of requests behind them that wait as well. It does no I/O, and decides what may pass.
+/// The adds that wait, and the ledgers of later requests that wait as well. It does no I/O, and decides what may pass.
 pub(super) struct LateAdds<'f> {
     /// By shard.
     shards: Vec<Vec<Add<'f>>>,
-    /// So many of each were handed over since.
+    /// How many of each shard's were handed over since.
     given: Vec<usize>,
-    /// Ledgers of requests behind those: at hand, or in frames that are kept.
+    /// Ledgers of later requests that wait: of the one at hand, and of those in frames that are kept.
     behind: HashSet<LedgerId>,
 }
 
 impl<'f> LateAdds<'f> {
-    /// Of the rest of a batch; `at_hand` is the ledger of what was decoded behind it.
+    /// For the rest of a batch; `at_hand` is the ledger of the request that was decoded after it.
     pub(super) fn new(shards: Vec<Vec<Add<'f>>>, at_hand: Option<LedgerId>) -> LateAdds<'f> {
         let given = vec![0; shards.len()];
         LateAdds { shards, given, behind: at_hand.into_iter().collect() }
@@ -75,12 +75,12 @@ impl<'f> LateAdds<'f> {
         !self.of_shard(shard).is_empty()
     }
 
-    /// A request to this ledger that came behind them waits as well.
+    /// Notes that a later request to this ledger waits as well, so that no other one passes it.
     pub(super) fn keep(&mut self, ledger: LedgerId) {
         self.behind.insert(ledger);
     }
 
-    /// True when something of this ledger, which is one of `shard`, waits here: no request to it may pass that depends on the
+    /// True if something of this ledger, which belongs to `shard`, waits here: then no request to it may pass that depends on the
     /// order (invariant 1).
     pub(super) fn blocks(&self, shard: usize, ledger: LedgerId) -> bool {
         self.behind.contains(&ledger) || self.of_shard(shard).iter().any(|add| add.ledger == ledger)
@@ -116,13 +116,13 @@ pub(super) fn bring_recovery_forward(adds: &mut Vec<Add<'_>>) -> bool {
 
 impl<'f> Frames<'_, 'f> {
     /// Waits in the admission queues of all shards of the rest of the batch at once, and hands over as grants come; adds
-    /// left at the admission deadline are refused. `at_hand` is the ledger of what was decoded behind them.
+    /// left at the admission deadline are refused. `at_hand` is the ledger of the request that was decoded after them.
     pub(super) async fn hand_over_late(&mut self, at_hand: Option<LedgerId>) -> Result<(), CloseReason> {
         // A task with a slice turn never blocks (slice_turns invariant 1).
         self.turn = None;
         let mut source = self.source.take();
         if source.is_some() {
-            // For what passes. What is decoded afterwards asks again.
+            // It is for the requests that pass. What is decoded afterwards asks for room again.
             self.return_credit();
         }
         let mut late = self.take_batch(at_hand);
@@ -208,7 +208,7 @@ impl<'f> Frames<'_, 'f> {
         Instant::now() + patience
     }
 
-    /// True when the batch waited so long for memory that its client has given up, mostly in the kernel (invariant 3). As when
+    /// True if the batch waited so long for memory, mostly in the kernel, that its client has given up (invariant 3). As when
     /// it waits for room, one add of recovery or of high priority spares all: they keep their order.
     pub(super) fn is_batch_too_old(&self) -> bool {
         let age_max = self.shared.limits.request_age_max;
@@ -228,7 +228,7 @@ impl<'f> Frames<'_, 'f> {
     /// Refuses those that still wait (invariant 2).
     fn refuse(&self, late: &LateAdds<'_>) {
         let is_of_v2 = |add: &Add<'_>| Reply::of_origin(&add.origin).0.is_v2();
-        // Only this task hands adds over, so there may be less of the rest meanwhile, but not more.
+        // Only this task hands adds over, so others that are owed an answer may become fewer meanwhile, but not more.
         let owes_more = self.connection.activity.adds_owed() > late.all().count() as u64;
         let may_overtake = owes_more && late.all().any(is_of_v2);
         for (shard, adds) in late.shards() {
@@ -241,7 +241,7 @@ impl<'f> Frames<'_, 'f> {
         }
     }
 
-    /// Each behind the older adds of its key, in the shard or on their way there.
+    /// Refuses each after the older adds of its key, in the shard or on their way there.
     fn refuse_in_order(&self, shard: usize, mut adds: &[Add<'_>]) {
         while !adds.is_empty() {
             let (free, behind) = adds.split_at(self.shared.parked_adds.free_run(adds));
@@ -268,7 +268,7 @@ impl<'f> Frames<'_, 'f> {
         self.count_owed(-(adds.len() as i64));
     }
 
-    /// In the metrics, and one line in the log for all of them, when they waited long for room.
+    /// Counts adds as refused, and writes one line to the log for all of them if they waited long.
     fn count_refused(&self, adds: &[Add<'_>]) {
         let metrics = &self.shared.metrics;
         metrics.add_rejected.add(adds.len() as u64);

@@ -1,11 +1,11 @@
 //! From plain frames to TLS (protocol reference, section 2.5), or TLS from the first byte.
 //!
 //! A record of TLS is told from a frame by its first bytes: `16 03` would begin a frame of 369 MB, and frames are limited to less. With a
-//! higher limit there is only START_TLS.
+//! higher limit TLS begins by START_TLS only.
 //!
 //! # Data flow
 //! ```text
-//! START_TLS ─► plain answer, sent completely ─► Inlet::upgrade (a first record: at once) ─► bytes behind the frame, then bytes from the kernel
+//! START_TLS ─► plain answer, sent completely ─► Inlet::upgrade (a first record: at once) ─► bytes after the frame, then from the kernel
 //!           ─► one step of the handshake, on the blocking pool, by turns ─► its messages to the kernel ─► … ─► frames again
 //! ```
 //!
@@ -14,8 +14,8 @@
 //!    peer that has to log in and has not may send other frames first ([`super::authenticate`]): each is answered
 //!    before the next is handled. A later START_TLS is refused as a bad request, as is any START_TLS sent to a bookie
 //!    without certificates.
-//! 2. Bytes behind the frame, or those of the first record, even from the same read, belong to the handshake and are never split into
-//!    frames. One short frame of AUTH behind START_TLS is an exception ([`super::early_auth`]): it is answered inside TLS.
+//! 2. Bytes after the frame, or those of the first record, even from the same read, belong to the handshake and are never split into
+//!    frames. One short frame of AUTH after START_TLS is an exception ([`super::early_auth`]): it is answered inside TLS.
 //! 3. START_TLS does not count as a request: the peer stays a stranger until its first whole request over TLS. It has
 //!    `first_request_max` from the first byte of START_TLS to the end of the handshake, and as long again to log in, where it has to.
 //! 4. When TLS is required, no request is handled that comes without it.
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The longest first frame of AUTH together with START_TLS behind it.
+/// The longest first frame of AUTH together with the START_TLS after it.
 const EARLY_BYTES_MAX: usize = early_auth::FRAME_BYTES_MAX + 64;
 /// How long a client that began with AUTH may take to send START_TLS, which it sends at the same moment.
 const START_TLS_GRACE: Duration = Duration::from_secs(3);
@@ -40,7 +40,7 @@ const START_TLS_GRACE: Duration = Duration::from_secs(3);
 /// What begins TLS: a first frame that asks for it, or the first record.
 pub(super) struct StartTls {
     tls: Arc<Tls>,
-    /// Of the frame, which is answered. A record is not.
+    /// Transaction id of the frame, for its answer. `None` for a record, which has none.
     txn: Option<u64>,
     /// The length of the frame, prefix included, and that of AUTH before it.
     len: usize,
@@ -54,11 +54,11 @@ pub(super) enum First {
     Tls(StartTls),
     /// Something else.
     Other,
-    /// AUTH, behind which START_TLS may follow ([`Active::await_start_tls`]).
+    /// AUTH, after which START_TLS may follow ([`Active::await_start_tls`]).
     Unknown,
 }
 
-/// A handshake record of TLS, any version: what a client begins with that begins with TLS.
+/// How a handshake record of TLS begins, in any version: the first bytes of a client that begins with TLS.
 const HANDSHAKE_RECORD: [u8; 2] = [0x16, 0x03];
 /// The shortest frame that would begin so.
 const FRAME_LIKE_A_RECORD: usize = 0x1603_0000;
@@ -114,7 +114,7 @@ impl Active<'_> {
         }
     }
 
-    /// Looks for START_TLS behind a first frame of AUTH; `None` when it is not there and may not follow.
+    /// Looks for START_TLS after a first frame of AUTH; `None` when it is not there and may not follow.
     fn auth_before_tls(&self, tls: &Arc<Tls>) -> Option<First> {
         let mut frames = self.buffer.frames();
         let Look::Auth(auth_len) = early_auth::look(frames.rest()) else { return None };
@@ -132,7 +132,7 @@ impl Active<'_> {
         Some(First::Tls(StartTls { tls, txn: Some(txn_id), len: frames.passed(), early }))
     }
 
-    /// Waits a little for the frame behind AUTH, the first one. The connection holds what came, and [`EARLY_BYTES_MAX`] at most.
+    /// Waits a little for the frame after a first frame of AUTH. The connection holds what came, and [`EARLY_BYTES_MAX`] at most.
     pub(super) async fn await_start_tls(&mut self) -> Result<(), CloseReason> {
         self.stranger.has_had_grace = true;
         self.set_aside();
@@ -145,10 +145,10 @@ impl Active<'_> {
             frames.pass(auth);
             let whole = match frames.begun() {
                 Some(whole) if frames.passed() + whole <= EARLY_BYTES_MAX => whole,
-                // It is whole, or refused for what it is.
+                // It is whole, or will be refused for what it is.
                 _ => return Ok(()),
             };
-            // Of the handshake behind it nothing is read yet.
+            // Nothing of the handshake after it is read yet.
             let missing = whole - frames.rest().len();
             let mut piece = [0; EARLY_BYTES_MAX];
             let read = tokio::select! {
@@ -169,7 +169,7 @@ impl Active<'_> {
         is_required && !self.connection.transport.is_tls()
     }
 
-    /// Agrees to TLS and runs the handshake. Its first bytes are those in the buffer behind the frame.
+    /// Agrees to TLS and runs the handshake. Its first bytes are those in the buffer after the frame.
     pub(super) async fn start_tls(&mut self, start: StartTls) -> Result<(), CloseReason> {
         self.buffer.skip(start.len);
         self.set_aside();
@@ -192,7 +192,7 @@ impl Active<'_> {
         self.handshake(&start.tls, &behind).await?;
         self.shared.metrics.tls_handshakes.add(1);
         self.authenticate_by_certificate();
-        // The login behind the handshake has a deadline of its own, which runs from now on.
+        // The login after the handshake has a deadline of its own, which runs from now on.
         self.stranger.deadline = None;
         self.deadline = Some(self.first_deadline());
         let was_begun = self.stranger.exchange.take().is_some();
@@ -205,7 +205,7 @@ impl Active<'_> {
         Ok(())
     }
 
-    /// Sends a frame of a few hundred bytes, of a stranger, and waits until the kernel has it.
+    /// Sends a frame of a few hundred bytes to a stranger, and waits until the kernel has it.
     pub(super) async fn answer_plainly(&self, frame: &[u8]) -> Result<(), CloseReason> {
         let outbox = &self.connection.outbox;
         let room = frame.len().max(V3_ANSWER_BYTES);
@@ -274,7 +274,7 @@ impl Active<'_> {
         }
     }
 
-    /// A stranger's time is over.
+    /// Why to close when a stranger's time is over.
     fn late(&self) -> CloseReason {
         match self.connection.transport.is_handshaking() {
             true => CloseReason::HandshakeLate,
@@ -292,7 +292,7 @@ impl Active<'_> {
     }
 }
 
-/// The answer "unauthorised" to a v2 request; empty when the request has no such answer.
+/// The answer "unauthorised" to an add or a read in v2. Empty for any other packet, and for one that is malformed.
 fn v2_refusal(packet: &[u8]) -> BytesMut {
     let (version, ids) = match v2::Request::decode(packet) {
         Ok(v2::Request::Add(add)) => {

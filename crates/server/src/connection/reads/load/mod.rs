@@ -12,9 +12,9 @@
 //! 1. A permit for an entry's bytes is held before they are loaded. When an entry turns out larger than was expected
 //!    its bytes are dropped and the request goes back with the size it needs.
 //! 2. An entry that is not durable is not shown: its request is parked until it is, without a thread.
-//! 3. Nothing here waits for a disk, or begins a read of it, but what runs on the I/O pool: inline an entry is read only when the
+//! 3. Only what runs on the I/O pool waits for a disk, or begins to read from it. Inline an entry is read only if the
 //!    kernel says that it has it in memory (`DiskFile::read_cached_at`).
-//! 4. Every request given to `plan` or `run` is answered, parked or put back, exactly one of them.
+//! 4. Every request given to `plan` or `run` is answered, parked or put back, exactly one of these.
 //! 5. A request older than the maximum age is answered with too-many-requests when its turn comes, and never reaches a
 //!    disk: its client has given up, and asks another replica. The time in which that client did not take its answers does
 //!    not count ([`crate::connection::output::peer_time`]). Fencing, recovery and high priority have no maximum age; the rest of a frame whose
@@ -51,7 +51,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Charged beside an entry for the head of its answer: at most 40 bytes on v2, 96 on v3.
+/// Charged in addition to an entry for the head of its answer: at most 40 bytes on v2, 96 on v3.
 const HEAD_BYTES: usize = 128;
 
 /// Largest entry that is read on a thread of the runtime, when the kernel has it in memory, and most bytes that are read
@@ -74,7 +74,7 @@ pub struct Granted {
 }
 
 impl Granted {
-    /// The request alone.
+    /// Gives back the window and the bytes; returns the request alone.
     pub fn give_up(self, connection: &Connection) -> ReadRequest {
         connection.outbox.close_window(self.window);
         self.request
@@ -96,7 +96,7 @@ pub enum Plan {
     Tier(usize),
     /// An entry on disk.
     Disk(DiskRead, usize),
-    /// A batch, and the threads that read the part of it that takes a wait.
+    /// A batch, and the place whose threads read the part of it that is not in memory.
     Batch(BatchLoad, usize, Place),
     /// Work that runs as a whole on a thread that may block.
     Blocking(usize, Place),
@@ -286,12 +286,12 @@ pub fn plan(
     }
 }
 
-/// Where a ledger is read from this entry on.
+/// The place for reads of a ledger from this entry on.
 fn place_of(shared: &Shared, ledger: LedgerId, entry: Option<EntryId>) -> Place {
     shared.io.of_directory(shared.engine.directory_of(ledger, entry))
 }
 
-/// Where the rest of a frame is loaded.
+/// The place where the rest of a frame is loaded.
 pub fn place_of_part(shared: &Shared, part: &Part) -> Place {
     let (mut entries, _) = part.identity.entries();
     place_of(shared, part.identity.ledger(), entries.next().and_then(EntryId::new))
@@ -303,7 +303,8 @@ pub fn refuse_too_old(shared: &Shared, connection: &Connection, request: &ReadRe
     answer_failure(shared, connection, request, Refusal::TooManyRequests);
 }
 
-/// As [`refuse_too_old`], for one that is finished already: it waited behind another one of its key.
+/// As [`refuse_too_old`], for a read that waited for an older one of its ledger and entry: the queue of reads has dropped it already
+/// (`ReadQueue::take_late`), so it must not be finished there again.
 pub fn refuse_too_old_behind(shared: &Shared, connection: &Connection, request: &ReadRequest) {
     shared.metrics.reads_too_old.add(1);
     answers::answer_failure_of_finished(shared, connection, request, Refusal::TooManyRequests);
@@ -387,7 +388,7 @@ fn run_entry(shared: &Arc<Shared>, connection: &Connection, granted: Granted, re
     }
 }
 
-/// Guesses stay near the largest entries of late: too small a guess costs a second load.
+/// Keeps the guess near the size of the largest recent entries: too small a guess costs a second load.
 fn learn_size(connection: &Connection, size: usize) {
     let guess = connection.size_guess.load(Ordering::Relaxed);
     connection.size_guess.store(size.max(guess - guess / 8), Ordering::Relaxed);
