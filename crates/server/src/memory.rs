@@ -21,6 +21,7 @@ use crate::sockets::KernelBuffers;
 use crate::tls::limits::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 use bindery_flow::{BudgetGauge, BudgetWaits, ByteBudget};
 use std::fmt;
+use std::path::Path;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * 1024;
@@ -396,24 +397,66 @@ pub fn default_limit(machine_or_cgroup_bytes: u64) -> u64 {
     (machine_or_cgroup_bytes / 4).clamp(2 * MEMORY_LIMIT_MIN, MEMORY_LIMIT_DEFAULT_MAX)
 }
 
-/// The memory of this machine in bytes, or the limit of the control group at the root of `/sys/fs/cgroup` if that is lower: it is that of
-/// the container, where this runs in one. Limits of groups below it, like those of a systemd service, are not read.
+/// The memory in bytes that this process may have: that of the machine, or the lowest limit of its control groups, such as a container's
+/// or `MemoryMax=` of a systemd service.
 pub fn machine_bytes() -> u64 {
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
     });
-    [total, number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-        .into_iter()
-        .flatten()
-        .min()
-        .unwrap_or(4 << 30)
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limit = group_limit(Path::new("/sys/fs/cgroup"), &groups);
+    total.into_iter().chain(limit).min().unwrap_or(4 << 30)
+}
+
+/// The lowest memory limit of the groups that `groups` (`/proc/self/cgroup`) names below `root`, and of those above them. Both versions
+/// are read; in a container its own group may be the root, whatever the name says.
+fn group_limit(root: &Path, groups: &str) -> Option<u64> {
+    let limits = groups.lines().flat_map(|line| {
+        // hierarchy:controllers:path, without controllers in version 2
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (base, file) = match fields.next().unwrap_or_default() {
+            "" => (root.to_owned(), "memory.max"),
+            controllers if controllers.split(',').any(|one| one == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => return Vec::new(),
+        };
+        let group = base.join(fields.next().unwrap_or_default().trim_start_matches('/'));
+        let above = group.ancestors().take_while(|dir| dir.starts_with(&base));
+        // "max" is no limit, and is no number.
+        let limit = |dir: &Path| std::fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
+        above.filter_map(limit).collect()
+    });
+    limits.min()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lowest_limit_of_the_groups_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let limit = |path: &str, text: &str| {
+            let file = root.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        assert_eq!(group_limit(root.path(), "0::/system.slice/bookie.service\n"), None);
+        limit("system.slice/memory.max", "8589934592\n");
+        limit("system.slice/bookie.service/memory.max", "max\n");
+        assert_eq!(group_limit(root.path(), "0::/system.slice/bookie.service\n"), Some(8 << 30));
+        limit("system.slice/bookie.service/memory.max", "1073741824\n");
+        assert_eq!(group_limit(root.path(), "0::/system.slice/bookie.service\n"), Some(1 << 30));
+        assert_eq!(group_limit(root.path(), "0::/system.slice\n"), Some(8 << 30), "not those of its neighbours");
+        // The container's own group is the root, and is named as the host sees it.
+        limit("memory.max", "536870912\n");
+        assert_eq!(group_limit(root.path(), "0::/docker/0123\n"), Some(512 << 20));
+        limit("memory/user/memory.limit_in_bytes", "268435456\n");
+        assert_eq!(group_limit(root.path(), "4:cpu,memory:/user\n3:pids:/user\n"), Some(256 << 20));
+        assert_eq!(group_limit(root.path(), "0::/../..\n"), Some(512 << 20));
+    }
 
     #[test]
     fn the_parts_never_exceed_the_limit_and_hold_what_they_must() {
