@@ -94,29 +94,21 @@ pub async fn create(
     if let Some(named) = named {
         let layout = bindery_metadata::connect(uri, options.clone()).await;
         let layout = layout.map_err(|error| open_failure(&uri.to_string(), &error))?;
-        let prepared = prepare_restore(&layout, named, outcome, &why).await;
+        let checked = check_named(&layout, named).await;
         close(&layout).await;
-        prepared?;
+        checked?;
     }
     Ok(outcome)
 }
 
-async fn prepare_restore(
-    layout: &Layout,
-    named: ClusterId,
-    outcome: InitOutcome,
-    why: &str,
-) -> Result<(), Failure> {
+/// Fails when the cluster has another INSTANCEID.
+async fn check_named(layout: &Layout, named: ClusterId) -> Result<(), Failure> {
     let failed = |error: StoreError| store_failure(&error, error.to_string());
     let found = layout.instance_id().await.map_err(failed)?.unwrap_or_default();
     if found.parse() != Ok(named) {
         return Err(Failure::new(format!(
             "there is a cluster with INSTANCEID {found:?} already, which stays what it is: choose another root or metadata store"
         )));
-    }
-    // A cluster that was there is in use: its tierers go on. One that lacked nodes may be of a build that paused it afterwards.
-    if outcome == InitOutcome::Completed {
-        layout.tier_pause().pause(why).await.map_err(failed)?;
     }
     Ok(())
 }

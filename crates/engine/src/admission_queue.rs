@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Waiters stay after their request gave up, so a disk that hangs would pile them up.
 const WAITERS_MAX: usize = 16_384;
 
-/// Called once with a grant, on the thread that gives it; must not block. Dropped uncalled only at shutdown.
+/// Called once with a grant, on the completion thread, or at once on the thread that queues where too many wait; must not block. Dropped
+/// uncalled only at shutdown.
 pub type RoomWaiter = Box<dyn FnOnce(AdmissionGrant) + Send>;
 
 /// The right to add a number of bytes to the group that forms, ahead of all that came later.

@@ -53,7 +53,8 @@ pub struct SpaceConfig {
     /// Logs of about one size that are merged into one (`mergeFanIn`); below 2: none.
     pub merge_fan_in: usize,
     /// Where merges are behind, so many logs whose extents are in memory count as one of which the index is read. Fewer make merges
-    /// take time from flushes sooner, more let more descriptors be open.
+    /// take time from flushes sooner, more let more descriptors be open: about sixteen times as many in each directory, under a load that
+    /// never ends.
     pub logs_in_memory_as_one: usize,
     /// Where ledgers have less than this in a log, it grows beyond `log_bytes_max` (`mergeLedgerBytes`) ...
     pub merge_ledger_bytes: u64,
@@ -79,7 +80,7 @@ impl Default for SpaceConfig {
             step_bytes: 256 << 10,
             log_bytes_max: 1 << 30,
             merge_fan_in: 16,
-            logs_in_memory_as_one: 64,
+            logs_in_memory_as_one: 256,
             merge_ledger_bytes: 64 << 10,
             merge_log_bytes_max: 4 << 30,
             replaced_grace: Duration::from_secs(5),

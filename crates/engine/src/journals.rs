@@ -24,7 +24,7 @@ pub(crate) struct JournalDesk {
     pub(crate) signal: Arc<Signal>,
     /// Somebody asked for a freeze of its shards.
     pub(crate) is_freeze_wanted: AtomicBool,
-    /// Its next group waits for a file, which the end of a flush gives.
+    /// Its next group waits for a file, which the end of a flush gives, or space.
     pub(crate) waits_for_file: AtomicBool,
     /// Bytes and chunks in the active caches of its shards, as of its last cut.
     pub(crate) active_bytes: AtomicU64,

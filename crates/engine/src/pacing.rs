@@ -13,8 +13,8 @@
 //! # Invariants
 //! 1. A frozen set is written before the active one is frozen, as long as the disk can: at each moment the share that
 //!    is written is at least the share of the next set that has filled.
-//! 2. A flush is spread over `spread` at most, whatever the adds do; and it never pauses while the pool is half full, while a
-//!    shard may find no chunk, or while a journal waits for a file. Only its end gives these back: a flush that paused for adds to come,
+//! 2. A flush is spread over `spread` at most, whatever the adds do; and it never pauses while the pool is half full, while
+//!    no chunk is left for adds, or while a journal waits for a file. Only its end gives these back: a flush that paused for adds to come,
 //!    while they wait for it, would take its whole spread, and the bookie would stand still meanwhile.
 //! 3. The offer shrinks with the room that is left, from `group_bytes_max` to nothing, and each byte that the flush
 //!    writes gives a byte back at once, not at its end.
@@ -46,8 +46,7 @@ pub(crate) struct Load {
     pub(crate) frozen: u64,
     /// Of the frozen ones, written to an entry log already.
     pub(crate) written: u64,
-    /// Only the end of the flush gives adds what they need: fewer chunks are left for them than there are shards, or a journal waits for a
-    /// file.
+    /// Only the end of the flush gives adds what they need: no chunk is left for them, or a journal waits for a file.
     pub(crate) blocks_adds: bool,
 }
 

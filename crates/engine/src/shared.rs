@@ -439,7 +439,7 @@ impl Shared {
 
     /// The load of the write caches now.
     pub(crate) fn load(&self) -> Load {
-        let blocks_adds = self.pool.free(Lane::Normal) < self.shards.len()
+        let blocks_adds = !self.pool.has_free(Lane::Normal)
             || self.journals.iter().any(|journal| journal.waits_for_file.load(Ordering::Relaxed));
         let written = self.pacing.written.load(Ordering::Acquire);
         let mut load = Load { written, blocks_adds, ..Load::default() };

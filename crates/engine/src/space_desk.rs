@@ -182,7 +182,7 @@ impl SpaceDesk {
         }
     }
 
-    /// Asks for a collection that begins once the removals so far are in the state tables.
+    /// Asks for a collection that begins once the removals so far are in the state tables, or, while a flush waits for space, in the journal.
     pub(crate) fn want_after_removals(&self, wanted: WantedCollection) {
         let slot = &mut self.wanted.lock().after_removals;
         *slot = Some(wanted.joined(*slot));

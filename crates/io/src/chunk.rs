@@ -160,12 +160,7 @@ impl ChunkPool {
 
     /// True when [`ChunkPool::take`] would give a chunk.
     pub fn has_free(&self, lane: Lane) -> bool {
-        self.free(lane) > 0
-    }
-
-    /// Number of chunks that [`ChunkPool::take`] would give now.
-    pub fn free(&self, lane: Lane) -> usize {
-        self.usable(lane).saturating_sub(self.in_use())
+        self.in_use() < self.usable(lane)
     }
 
     /// A chunk, or `None` when the lane's share is used up.

@@ -159,7 +159,8 @@ impl Bookie {
         let wanted = config.limits.connections_max;
         let allowed = descriptors::raise(wanted)?;
         config.limits.connections_max = allowed.connections;
-        config.space.logs_in_memory_as_one = allowed.logs_as_one(config.ledger_dirs.len());
+        let logs = allowed.logs_as_one(config.ledger_dirs.len());
+        config.space.logs_in_memory_as_one = config.space.logs_in_memory_as_one.min(logs);
         let around = Surroundings {
             ledger_dirs: config.ledger_dirs.len(),
             shards_min: config.ledger_dirs.len().max(config.journal_dirs.len()),

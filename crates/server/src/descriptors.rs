@@ -39,8 +39,8 @@ pub struct Allowed {
 
 impl Allowed {
     /// So many entry logs whose extents are in memory, of each of `directories`, may count as one that merges are behind
-    /// ([`bindery_engine::SpaceConfig::logs_in_memory_as_one`]). Under a load that never ends about sixteen times as many are open, in each
-    /// directory: that is a quarter of the descriptors for files.
+    /// ([`bindery_engine::SpaceConfig::logs_in_memory_as_one`]). Under a load that never ends about sixteen times as many are open in each
+    /// directory: together a quarter of the descriptors for files, if that is not too few.
     pub fn logs_as_one(&self, directories: usize) -> usize {
         let share = self.files / 64 / directories.max(1) as u64;
         usize::try_from(share).unwrap_or(usize::MAX).clamp(LOGS_AS_ONE_MIN, LOGS_AS_ONE_MAX)

@@ -153,7 +153,7 @@ impl IoPools {
         self.pools.iter().map(queued).sum()
     }
 
-    /// Runs what was accepted and joins the threads. Blocks. Jobs that come later are never run.
+    /// Runs what was accepted and joins the threads. Blocks. Jobs that come later may never be run.
     pub fn stop(&self) {
         for pool in &self.pools {
             pool.shared.queues.lock().is_stopping = true;
@@ -300,7 +300,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the next job, and puts into `begun` what begins the reads of those after it in its class. `None` once the pool stops.
+    /// Waits for the next job, and puts into `begun` what begins the reads of those after it in its class. `None` once the pool stops and no
+    /// job is left.
     fn next(&self, is_for_priority: bool, begun: &mut Vec<Step>) -> Option<Job> {
         let mut queues = self.queues.lock();
         loop {

@@ -405,7 +405,8 @@ pub fn machine_bytes() -> u64 {
         line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
     });
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limit = group_limit(Path::new("/sys/fs/cgroup"), &groups);
+    // The groups at the root as well, where the process does not know its own.
+    let limit = group_limit(Path::new("/sys/fs/cgroup"), &format!("{groups}\n0::/\n0:memory:/\n"));
     total.into_iter().chain(limit).min().unwrap_or(4 << 30)
 }
 
@@ -449,7 +450,11 @@ mod tests {
         assert_eq!(group_limit(root.path(), "0::/system.slice/bookie.service\n"), Some(8 << 30));
         limit("system.slice/bookie.service/memory.max", "1073741824\n");
         assert_eq!(group_limit(root.path(), "0::/system.slice/bookie.service\n"), Some(1 << 30));
-        assert_eq!(group_limit(root.path(), "0::/system.slice\n"), Some(8 << 30), "not those of its neighbours");
+        assert_eq!(
+            group_limit(root.path(), "0::/system.slice\n"),
+            Some(8 << 30),
+            "not those of its neighbours"
+        );
         // The container's own group is the root, and is named as the host sees it.
         limit("memory.max", "536870912\n");
         assert_eq!(group_limit(root.path(), "0::/docker/0123\n"), Some(512 << 20));

@@ -284,15 +284,18 @@ fn clash(address: &SocketAddr, ids: &[Option<String>]) -> Option<usize> {
     ids.iter().position(|id| id.as_ref() == Some(&address))
 }
 
-/// The connections that the process may have: bookies get equal parts. Returns the coordinator's.
+/// The connections and entry logs that the process may have: bookies get equal parts. Returns the coordinator's connections.
 fn share_descriptors(configs: &mut [BookieConfig]) -> Result<usize, Failure> {
     let wanted = configs.first().map_or(0, |config| config.limits.connections_max);
     let files = configs.len().saturating_sub(1) * descriptors::DESCRIPTORS_RESERVED as usize;
-    let allowed =
-        descriptors::raise(wanted + COORDINATOR_CONNECTIONS_MAX + files).map_err(Failure::new)?.connections;
-    let (coordinator, each) = shares(allowed.saturating_sub(files), configs.len());
+    let mut allowed =
+        descriptors::raise(wanted + COORDINATOR_CONNECTIONS_MAX + files).map_err(Failure::new)?;
+    let (coordinator, each) = shares(allowed.connections.saturating_sub(files), configs.len());
+    allowed.files += files as u64;
+    let logs = allowed.logs_as_one(configs.iter().map(|config| config.ledger_dirs.len()).sum());
     for config in configs {
         config.limits.connections_max = each;
+        config.space.logs_in_memory_as_one = config.space.logs_in_memory_as_one.min(logs);
     }
     Ok(coordinator)
 }

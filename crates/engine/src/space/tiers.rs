@@ -149,9 +149,9 @@ mod tests {
             tier(15, 100 << 10).chain(tier(20, 2 << 20)).chain(tier(15, 20 << 20)).collect();
         assert_eq!(backlog(&logs, &config()), 4);
         assert_eq!(backlog(&logs, &SpaceConfig { merge_fan_in: 0, ..config() }), 0);
-        let in_memory = tier(16 + 200, 70 << 20).map(|log| Candidate { is_on_disk: false, ..log });
+        let in_memory = tier(16 + 800, 70 << 20).map(|log| Candidate { is_on_disk: false, ..log });
         let in_memory: Vec<Candidate> = in_memory.collect();
-        assert_eq!(backlog(&in_memory, &config()), 3, "200 beyond the fan-in, which reads need not look at");
+        assert_eq!(backlog(&in_memory, &config()), 3, "800 beyond the fan-in, which reads need not look at");
         let both: Vec<Candidate> = tier(4, 70 << 20).chain(in_memory).collect();
         assert_eq!(backlog(&both, &config()), 4 + 3);
     }

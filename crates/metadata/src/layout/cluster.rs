@@ -314,6 +314,17 @@ async fn try_init_cluster(
     if store.exists(&format!("{root}/available/readonly")).await?.is_none() {
         return Err(InitError::ForeignRoot { root: root.into() });
     }
+    if let Some(why) = paused {
+        // One that stopped half-way, perhaps of a build that knew no pause: LAYOUT is what makes a cluster.
+        let is_ours = match store.get(&format!("{root}/INSTANCEID")).await {
+            Ok(node) => node.data == uuid_text(instance_id).as_bytes(),
+            Err(StoreError::NoNode { .. }) => false,
+            Err(other) => return Err(other.into()),
+        };
+        if is_ours {
+            tier_pause::create(store, root, why).await?;
+        }
+    }
     let path = format!("{root}/LAYOUT");
     match store.create(&path, layout.to_text().into(), CreateMode::Persistent).await {
         Ok(_) => Ok(if created { InitOutcome::Created } else { InitOutcome::Completed }),
@@ -482,6 +493,14 @@ mod tests {
         assert_eq!(pause_of(&store).resume().await, Ok(true));
         assert_eq!(init().await, Ok(InitOutcome::AlreadyInitialised));
         assert_eq!(pause_of(&store).get().await, Ok(None), "it keeps its state");
+        // One that an earlier build left without LAYOUT.
+        for (id, paused) in [([2; 16], None), ([1; 16], Some("why".to_owned()))] {
+            store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
+            let hierarchical = LedgerLayout::Hierarchical;
+            let outcome = init_paused_cluster(&*store, "/a/ledgers", hierarchical, id, "why").await;
+            assert_eq!(outcome, Ok(InitOutcome::Completed));
+            assert_eq!(pause_of(&store).get().await, Ok(paused));
+        }
     }
 
     #[tokio::test]

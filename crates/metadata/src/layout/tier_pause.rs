@@ -44,13 +44,7 @@ impl TierPause {
 
     /// Pauses it. False when it was paused before, and stays so with the reason it had.
     pub async fn pause(&self, why: &str) -> Result<bool, StoreError> {
-        let (path, data) = (self.path(), Bytes::copy_from_slice(why.as_bytes()));
-        create_parents(&*self.store, &path, &self.root).await?;
-        match self.store.create(&path, data, CreateMode::Persistent).await {
-            Ok(_) => Ok(true),
-            Err(StoreError::NodeExists { .. }) => Ok(false),
-            Err(other) => Err(other),
-        }
+        create(&*self.store, &self.root, why).await
     }
 
     /// Ends the pause. False when there was none.
@@ -60,6 +54,17 @@ impl TierPause {
             Err(StoreError::NoNode { .. }) => Ok(false),
             Err(other) => Err(other),
         }
+    }
+}
+
+/// See [`TierPause::pause`].
+pub(super) async fn create(store: &dyn MetadataStore, root: &str, why: &str) -> Result<bool, StoreError> {
+    let (path, data) = (format!("{root}{NODE}"), Bytes::copy_from_slice(why.as_bytes()));
+    create_parents(store, &path, root).await?;
+    match store.create(&path, data, CreateMode::Persistent).await {
+        Ok(_) => Ok(true),
+        Err(StoreError::NodeExists { .. }) => Ok(false),
+        Err(other) => Err(other),
     }
 }
 

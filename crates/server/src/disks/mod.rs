@@ -340,8 +340,8 @@ impl DiskWatch {
                 let left = status.recovery_reserve_bytes;
                 tracing::warn!(
                     left,
-                    "the room kept for recoveries is used up: it may be impossible to close ledgers of this bookie \
-                     until there is space; delete ledgers or enlarge the volume"
+                    "a recovery found no room in what is kept for it: it may be impossible to close ledgers of this \
+                     bookie until there is space; delete ledgers or enlarge the volume"
                 );
                 is_told = true;
             }
