@@ -50,6 +50,7 @@ fn config(space: SpaceConfig) -> EngineConfig {
 fn merging() -> SpaceConfig {
     SpaceConfig {
         merge_fan_in: 4,
+        logs_in_memory_as_one: 8,
         replaced_grace: Duration::ZERO,
         scrub_period: Duration::ZERO,
         collection_interval: Duration::from_secs(3600),
