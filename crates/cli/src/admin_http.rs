@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 /// A process that takes longer counts as one that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// No answer is larger: what exceeds it is not read.
+/// No answer is larger; bytes beyond it are not read.
 const ANSWER_SIZE_BYTES_MAX: u64 = 16 << 20;
 
 /// The environment variable with the token for changes from another machine.

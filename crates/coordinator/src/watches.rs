@@ -209,7 +209,7 @@ impl Watches {
     }
 
     /// The connection with the most watches, or with the most bytes of watched paths, and how many it has; of several with as many,
-    /// the newest. `None` without watches. Goes through all watches if it is asked for bytes.
+    /// the newest. `None` without watches. By bytes it goes through all watches.
     pub(crate) fn heaviest(&self, by: Weight) -> Option<(ConnectionId, usize)> {
         let mut weights: HashMap<ConnectionId, usize> = HashMap::new();
         for (connection, paths) in self.data.connections.iter().chain(&self.children.connections) {

@@ -11,7 +11,7 @@
 //! was never acknowledged, and a mark that counted it would be above everything that the journal has after a power cut.
 //!
 //! Blocks that the medium cannot return are read as zeros and remembered. After the covered group they are damage whatever else is
-//! found, since nobody knows what they held. A later start may be able to read them ([`Damage::may_pass`]).
+//! found, since their content is unknown. A later start may be able to read them ([`Damage::may_pass`]).
 
 use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
 use crate::group::{FileIdentity, GroupHeader};
@@ -78,7 +78,7 @@ struct Slot {
     slot: u32,
     path: PathBuf,
     header: Option<FileHeader>,
-    /// The medium could not return the block of the header, so nobody knows whether the file has one.
+    /// The medium could not return the block of the header, so whether the file has one is unknown.
     lacks_header: bool,
 }
 

@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //! 1. No job waits for a peer: jobs load bytes and hand them over without waiting.
-//! 2. A job needs a slot of its place and class. Slots are given out in the order of arrival. Since they are few, a connection that
-//!    asks for much waits for a slot like all others, who would otherwise wait for all of its jobs.
+//! 2. A job needs a slot of its place and class. Slots are given out in the order of arrival. They are few, so that
+//!    a connection with many jobs waits for a slot like all others, and these never wait for all of its jobs.
 //! 3. A disk that hangs holds up the jobs of its own place only. A slot stands for a part of the bytes that the jobs of a
 //!    class may hold in one place, and a job that loads more takes several, all of them at most: so what hangs holds no more
 //!    of the pool of its class than that, or one larger entry.

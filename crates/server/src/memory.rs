@@ -51,7 +51,7 @@ const CONNECTIONS_SHARE: u64 = 8;
 /// The sum of the weights by which what is beyond the least sizes is shared out.
 const WEIGHTS: u64 = 34;
 
-/// What the limit must cover besides the pools.
+/// The parts of a bookie that the limit must cover besides the pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Surroundings {
     /// Ledger directories; each has a state table with a cache of its own.

@@ -76,7 +76,7 @@ pub fn encode_header(format: &Format) -> Vec<u8> {
 pub struct Medium(Arc<dyn DiskFile>);
 
 impl Medium {
-    /// The medium of `file`, which is open at `path`. What a process wrote that was killed before it synced is made durable first.
+    /// The medium of `file`, which is open at `path`. Bytes that a killed process wrote and did not sync are made durable first.
     ///
     /// # Errors
     /// One of them is a failed sync: then the file must not be touched again.

@@ -70,7 +70,7 @@ pub async fn run(client: Client, args: LedgerVerifyArgs) -> Result<(), Failure> 
 
 impl Sum {
     /// The outcome of the command: a failure with the exit code for damage, else the one for bookies that could not be asked, else that of
-    /// the first ledger that could not be looked at.
+    /// the first ledger that could not be verified.
     fn verdict(&self) -> Result<(), Failure> {
         let not_looked_at = match self.failed.len() {
             0 => String::new(),

@@ -345,7 +345,7 @@ impl Inner {
     }
 
     /// Does what follows from a change of the core, with the lock held: confirms entries, finds slow bookies, withdraws queued adds,
-    /// then lets go of entries, and sends bookies what they lack. What it returns is for [`tell`](Self::tell).
+    /// then lets go of entries, and sends bookies what they lack. Give the result to [`tell`](Self::tell).
     fn settle(&self, state: &mut State, sink: &Arc<dyn AddSink>) -> News {
         let mut news = News::default();
         let has_moved = state.core.settle();

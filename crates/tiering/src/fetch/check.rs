@@ -344,7 +344,7 @@ impl Slot {
                 Got::Slot(id) => Slot { inner: inner.clone(), id: Some(id) },
                 Got::Entry(_) => unreachable!("who asks for a slot gets no entry"),
             });
-            // If nobody waits any more, the slot goes back as it is dropped.
+            // Without a waiter left, the slot goes back as it is dropped.
             drop(tell.send(slot));
         });
         let id = inner.with_core(|core, now_ns, out| core.slot(now_ns, (object, bytes), on, out));

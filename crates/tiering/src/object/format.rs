@@ -299,7 +299,7 @@ impl Footer {
             let size = usize::try_from(fields.u32()?).ok().filter(|size| *size <= METADATA_BYTES_MAX)?;
             ledgers.insert(ledger, whole.slice_ref(fields.bytes(size)?));
         }
-        // Grown as the bytes are read: nothing is allocated on the word of a count.
+        // Grown as the bytes are read: a count alone never allocates.
         let mut extents = Vec::new();
         for _ in 0..extent_count {
             let ledger = LedgerId::new(fields.i64()?)?;
