@@ -437,6 +437,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[allow(clippy::disallowed_methods, reason = "it makes files as the kernel shows them")]
     fn the_lowest_limit_of_the_groups_counts() {
         let root = tempfile::tempdir().unwrap();
         let limit = |path: &str, text: &str| {
