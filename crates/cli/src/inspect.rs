@@ -4,6 +4,7 @@
 use crate::args::InspectCommand;
 use crate::bucket::{self, open_store};
 use crate::exit::{self, DAMAGED, Failure};
+use crate::offline::{CURRENT, LOCK};
 use crate::runtime;
 use bindery_io::{Disk, OpenMode, RealDisk};
 use bindery_journal::inspect::Item;
@@ -224,7 +225,7 @@ fn ledger_in(
     out: &mut impl Write,
 ) -> Result<(), Failure> {
     // The directory as it is configured, or the inner one itself.
-    let current = dir.join("current");
+    let current = dir.join(CURRENT);
     let (dir, files) = match disk.list(&current) {
         Ok(files) => (current, files),
         Err(_) => {
@@ -256,19 +257,14 @@ fn ledger_in(
 /// file is made if it is missing. Opening it is not without effect: a commit that a crash left without its seal is sealed.
 fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl Write) -> io::Result<()> {
     let outer = dir.parent().unwrap_or(dir);
-    let _lock = match disk.lock(&outer.join("LOCK")) {
+    let _lock = match disk.lock(&outer.join(LOCK)) {
         Ok(lock) => lock,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            return writeln!(
-                out,
-                "state of ledger {ledger}: not shown, a running bookie holds the directory"
-            );
-        }
         Err(error) => {
-            return writeln!(
-                out,
-                "state of ledger {ledger}: not shown, the directory cannot be locked: {error}"
-            );
+            let why = match error.kind() {
+                io::ErrorKind::WouldBlock => "a running bookie holds the directory".to_owned(),
+                _ => format!("the directory cannot be locked: {error}"),
+            };
+            return writeln!(out, "state of ledger {ledger}: not shown, {why}");
         }
     };
     match StateTable::open(disk, dir) {

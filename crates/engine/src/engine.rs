@@ -111,9 +111,9 @@ impl Engine {
             shard.admit(grant.as_ref().map(AdmissionGrant::cost), reserved);
             let mut taken = 0;
             for add in adds {
-                let is_open = shard.is_open_to(add, &gate);
-                let by_copy =
-                    if is_open { None } else { self.by_copy(&mut shard, add, &gate, asks.is_some()) };
+                // Only what a recovery adds may be here already.
+                let mut by_copy = || self.by_copy(&mut shard, add, &gate, asks.is_some());
+                let by_copy = if add.is_recovery { by_copy() } else { None };
                 match by_copy.map_or_else(|| shard.add(add, &gate, asks.is_some()), Ok) {
                     Ok(Taken::Answered) => {}
                     Ok(Taken::Asks) => asks.as_mut().expect("only asked for when allowed").push(taken),

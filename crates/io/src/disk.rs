@@ -52,7 +52,7 @@ pub struct Entry {
 /// Bytes of the file system that holds a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Used bytes and `free` together, as `df` counts them. Blocks that the file system reserves for root are in neither: nobody else
+    /// Used bytes and `free` together, as `df` counts them. Blocks that the file system reserves for root are in neither: no other user
     /// can use them.
     pub total: u64,
     /// Bytes an unprivileged process may still use.

@@ -129,7 +129,7 @@ impl Reader {
         let opened = synced.and_then(|()| open_ahead(&**disk, &reader.path, WINDOW_BYTES));
         match opened {
             Ok(file) => {
-                // Without direct I/O reads go through the page cache after all, so the kernel is asked to forget the file.
+                // Without direct I/O reads go through the page cache after all, so the kernel has to forget the file first.
                 file.drop_cached();
                 Ok(Reader { file, ..reader })
             }

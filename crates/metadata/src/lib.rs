@@ -93,7 +93,7 @@ pub async fn connect_as_bookie(uri: &MetadataUri, options: ConnectOptions) -> Re
 }
 
 /// Creates the cluster that `uri` names (hierarchical layout unless it says otherwise). `instance_id` is 16 random bytes. With `paused`
-/// tiering is paused for that reason from the beginning ([`layout::init_paused_cluster`]).
+/// tiering is paused for that reason from the beginning ([`layout::init_cluster_with`]).
 pub async fn init(
     uri: &MetadataUri,
     options: ConnectOptions,
@@ -102,10 +102,7 @@ pub async fn init(
 ) -> Result<InitOutcome, InitError> {
     let store = zookeeper::connect(&uri.servers, options).await?;
     let layout = uri.layout.unwrap_or(LedgerLayout::Hierarchical);
-    let outcome = match paused {
-        Some(why) => layout::init_paused_cluster(&store, &uri.root, layout, instance_id, why).await,
-        None => layout::init_cluster(&store, &uri.root, layout, instance_id).await,
-    };
+    let outcome = layout::init_cluster_with(&store, &uri.root, layout, instance_id, paused).await;
     // The session would end by itself; an error in ending it changes nothing about the outcome.
     let _ = store.close().await;
     outcome

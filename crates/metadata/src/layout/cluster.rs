@@ -232,36 +232,26 @@ pub async fn init_cluster(
     layout: LedgerLayout,
     instance_id: [u8; 16],
 ) -> Result<InitOutcome, InitError> {
-    init_with(store, root, layout, instance_id, None).await
+    init_cluster_with(store, root, layout, instance_id, None).await
 }
 
-/// As [`init_cluster`], with tiering paused for the reason `why` from the moment on at which the cluster is there: no process that stops
-/// half-way leaves one in which a tierer may begin. A cluster that was there before keeps its state.
-pub async fn init_paused_cluster(
-    store: &dyn MetadataStore,
-    root: &str,
-    layout: LedgerLayout,
-    instance_id: [u8; 16],
-    why: &str,
-) -> Result<InitOutcome, InitError> {
-    init_with(store, root, layout, instance_id, Some(why)).await
-}
-
-async fn init_with(
+/// As [`init_cluster`]. With `paused` tiering is paused for that reason from the moment on at which the cluster is there: no process that
+/// stops half-way leaves one in which a tierer may begin. A cluster that was there before keeps its state.
+pub async fn init_cluster_with(
     store: &dyn MetadataStore,
     root: &str,
     layout: LedgerLayout,
     instance_id: [u8; 16],
     paused: Option<&str>,
 ) -> Result<InitOutcome, InitError> {
-    let mut outcome = try_init_cluster(store, root, layout, instance_id, paused).await;
+    let attempt = || try_init_cluster(store, root, layout, instance_id, paused);
+    let mut outcome = attempt().await;
     for _ in 1..INIT_ATTEMPTS_MAX {
         if outcome != Err(InitError::Store(StoreError::ConnectionLoss)) {
             return outcome;
         }
         // The last attempt may have created the cluster: all that is known is that it is complete.
-        let again = try_init_cluster(store, root, layout, instance_id, paused).await;
-        outcome = again.map(|_| InitOutcome::Completed);
+        outcome = attempt().await.map(|_| InitOutcome::Completed);
     }
     outcome
 }
@@ -487,7 +477,8 @@ mod tests {
         }
         assert!(created > 1 && created < 6, "{created}");
         let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        let init = || init_paused_cluster(&*store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16], "why");
+        let init =
+            || init_cluster_with(&*store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16], Some("why"));
         assert_eq!(init().await, Ok(InitOutcome::Created));
         assert_eq!(pause_of(&store).get().await, Ok(Some("why".to_owned())));
         assert_eq!(pause_of(&store).resume().await, Ok(true));
@@ -497,7 +488,7 @@ mod tests {
         for (id, paused) in [([2; 16], None), ([1; 16], Some("why".to_owned()))] {
             store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
             let hierarchical = LedgerLayout::Hierarchical;
-            let outcome = init_paused_cluster(&*store, "/a/ledgers", hierarchical, id, "why").await;
+            let outcome = init_cluster_with(&*store, "/a/ledgers", hierarchical, id, Some("why")).await;
             assert_eq!(outcome, Ok(InitOutcome::Completed));
             assert_eq!(pause_of(&store).get().await, Ok(paused));
         }

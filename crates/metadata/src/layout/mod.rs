@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use self::cluster::IMPORT_MARKER;
-pub use self::cluster::{InitError, InitOutcome, LayoutError, OpenError, init_cluster, init_paused_cluster};
+pub use self::cluster::{InitError, InitOutcome, LayoutError, OpenError, init_cluster, init_cluster_with};
 pub use self::cookies::{Cookies, CookiesError, StoredCookie};
 pub use self::ids::{IdError, Ids};
 pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
