@@ -7,6 +7,7 @@ mod disks;
 pub(crate) mod metadata_security;
 mod places;
 mod space;
+pub(crate) mod switches;
 #[cfg(test)]
 mod tests;
 
