@@ -258,7 +258,8 @@ mod tests {
                 assert!(faults[0].contains("without tlsProviderFactoryClass=org.apache"), "{faults:?}");
             }
         }
-        let meant = applied("tlsProviderFactoryClass=null\ntlsKeyStore=/k.jks\ntlsClientAuthentication=true\n");
+        let meant =
+            applied("tlsProviderFactoryClass=null\ntlsKeyStore=/k.jks\ntlsClientAuthentication=true\n");
         assert_eq!((meant.tls, meant.faults, meant.warnings.len()), (None, Vec::new(), 1));
         let of_samples = "tlsClientAuthentication=false\ntlsKeyStoreType=JKS\ntlsKeyStore=null\ntlsTrustStore=\n\
                           tlsCertFilesRefreshDurationSeconds=300\n";

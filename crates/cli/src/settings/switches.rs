@@ -88,6 +88,10 @@ mod tests {
         assert!(texts[0].ends_with("give lock=true, or remove what it switches on"), "{texts:?}");
         let (faults, texts) = found("", Some(("key", "/k")));
         assert_eq!((faults, texts.len()), (0, 1), "an option of Java: {texts:?}");
-        assert_eq!(found("bolt=true\n", Some(("key", "/k"))).0, 1, "one of them is a setting of the bookie's");
+        assert_eq!(
+            found("bolt=true\n", Some(("key", "/k"))).0,
+            1,
+            "one of them is a setting of the bookie's"
+        );
     }
 }
