@@ -3,11 +3,13 @@
 
 use crate::exit::{self, Failure};
 use crate::output;
+use crate::printable::within_line;
 use bindery_tls::client::ClientFiles;
 use bindery_tls::store::StoreFile;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -126,7 +128,7 @@ pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> 
     body_of(address, answer, words)
 }
 
-/// As [`ask`], for an answer in JSON.
+/// As [`ask`], for an answer in JSON that is shown to people: its strings are [printable](crate::printable).
 pub async fn ask_json<T: DeserializeOwned>(
     address: &Address,
     method: &str,
@@ -134,12 +136,25 @@ pub async fn ask_json<T: DeserializeOwned>(
     words: &Words,
 ) -> Result<T, Failure> {
     let answer = ask(address, method, path, words).await?;
-    serde_json::from_slice(&answer).map_err(|error| {
+    let shown = serde_json::from_slice(&answer).map(printable).and_then(serde_json::from_value);
+    shown.map_err(|error| {
         Failure::new(format!(
             "what {address} answers is not understood ({error}): use the bindery of the same version as the {}'s",
             words.whose
         ))
     })
+}
+
+fn printable(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(within_line(&text).into_owned()),
+        Value::Array(values) => values.into_iter().map(printable).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (within_line(&name).into_owned(), printable(value)))
+            .collect(),
+        other => other,
+    }
 }
 
 /// TLS with the files that the environment names.
@@ -234,7 +249,8 @@ fn body_of(address: &Address, answer: Vec<u8>, words: &Words) -> Result<Vec<u8>,
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
     let body = answer[end + 4..].to_vec();
-    let said_up_to = |most: usize| String::from_utf8_lossy(&body[..body.len().min(most)]).trim().to_owned();
+    let said_up_to =
+        |most: usize| within_line(String::from_utf8_lossy(&body[..body.len().min(most)]).trim()).into_owned();
     let said = || said_up_to(200);
     match status {
         Some("200") if length.is_some_and(|length| length != body.len()) => {
@@ -248,7 +264,7 @@ fn body_of(address: &Address, answer: Vec<u8>, words: &Words) -> Result<Vec<u8>,
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
             Err(Failure::with_code(exit::UNREACHABLE, format!("{address} {}{why}", words.starting)))
         }
-        Some(other) => Err(Failure::new(format!("{address} answers {other}: {}", said()))),
+        Some(other) => Err(Failure::new(format!("{address} answers {}: {}", within_line(other), said()))),
         None => Err(no_http()),
     }
 }
@@ -290,6 +306,20 @@ mod tests {
             ("localhost.example.com:1", true),
         ] {
             assert_eq!(Address::parse(text).unwrap().is_open_to_listeners(), is_open, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_port_answers_does_nothing_to_the_terminal() {
+        let shown = printable(serde_json::json!({ "a\n": ["\x1b[2J", 1, { "b": "x\ry" }] }));
+        assert_eq!(shown, serde_json::json!({ "a\\n": ["\\u{1b}[2J", 1, { "b": "x\\ry" }] }));
+        let address = Address::parse("127.0.0.1:1").unwrap();
+        let words = Words { command: "c", whose: "w", nobody: "n", missing: "m", starting: "s" };
+        for status in ["403 x", "500 x", "503 x", "9\x1b x"] {
+            let answer = format!("HTTP/1.1 {status}\r\n\r\nno\nbindery: \x1b]0;t\x07yes");
+            let failure = body_of(&address, answer.into_bytes(), &words).unwrap_err().to_string();
+            assert!(failure.contains("no\\nbindery: \\u{1b}]0;t\\u{7}yes"), "{failure}");
+            assert!(!failure.contains(char::is_control), "{failure:?}");
         }
     }
 

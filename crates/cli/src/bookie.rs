@@ -33,12 +33,14 @@ pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
     result
 }
 
-/// A metadata store that cannot be reached has a code of its own: the same start may succeed later.
+/// A metadata store that cannot be reached has a code of its own, because the same start may succeed later, and so do wrong settings.
 fn start_code(error: &StartError) -> u8 {
     let cause = match error {
         StartError::Metadata { source: OpenError::Store(cause) }
         | StartError::Store(cause)
         | StartError::StoredCookie(CookiesError::Store(cause)) => cause,
+        // Limits that do not fit together, in flags or in the file.
+        StartError::Memory(_) => return exit::USAGE,
         _ => return exit::FAILURE,
     };
     if is_unreachable(cause) { exit::UNREACHABLE } else { exit::FAILURE }

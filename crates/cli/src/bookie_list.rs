@@ -5,6 +5,7 @@ use crate::ledger::access::{store_failure, with_client};
 use crate::ledger::args::BookieListArgs;
 use crate::ledger::form;
 use crate::output;
+use crate::printable::within_line;
 use bindery_client::{BookieInfo, Client, RegistrationMode};
 use serde_json::{Value, json};
 
@@ -22,7 +23,8 @@ async fn list(client: Client, is_json: bool) -> Result<(), Failure> {
         match is_json {
             true => text.extend(form::line(&object(bookie))),
             false => text.extend(
-                format!("{:<width$}  {:<9}  {}\n", bookie.id, state(bookie), address(bookie)).into_bytes(),
+                format!("{:<width$}  {:<9}  {}\n", bookie.id, state(bookie), within_line(&address(bookie)))
+                    .into_bytes(),
             ),
         }
     }

@@ -68,8 +68,8 @@ pub fn named_cluster(text: &str) -> Result<ClusterId, Failure> {
     text.parse().map_err(|error| Failure::usage(format!("--instance-id: {error}")))
 }
 
-/// Creates a cluster's metadata. With an INSTANCEID of the caller's choice it is created with tiering paused: to a tierer the ledgers in the
-/// bucket would look deleted.
+/// Creates a cluster's metadata. With an INSTANCEID of the caller's choice it is created with tiering paused, because to a tierer the
+/// ledgers in the bucket would look deleted, and a cluster with another INSTANCEID is refused.
 pub async fn create(
     uri: &MetadataUri,
     options: &ConnectOptions,
@@ -86,31 +86,11 @@ pub async fn create(
     }
     let why = format!("{PAUSE_REASON} has not run yet");
     let outcome = bindery_metadata::init(uri, options.clone(), instance_id, named.map(|_| &*why)).await;
-    let outcome = outcome.map_err(|error| match &error {
+    outcome.map_err(|error| match &error {
         InitError::Store(cause @ StoreError::Unreachable { .. }) => unreachable(&uri.to_string(), cause),
         InitError::Store(cause) => store_failure(cause, error.to_string()),
         _ => Failure::new(format!("initialise the cluster: {error}")),
-    })?;
-    if let Some(named) = named {
-        let layout = bindery_metadata::connect(uri, options.clone()).await;
-        let layout = layout.map_err(|error| open_failure(&uri.to_string(), &error))?;
-        let checked = check_named(&layout, named).await;
-        close(&layout).await;
-        checked?;
-    }
-    Ok(outcome)
-}
-
-/// Fails when the cluster has another INSTANCEID.
-async fn check_named(layout: &Layout, named: ClusterId) -> Result<(), Failure> {
-    let failed = |error: StoreError| store_failure(&error, error.to_string());
-    let found = layout.instance_id().await.map_err(failed)?.unwrap_or_default();
-    if found.parse() != Ok(named) {
-        return Err(Failure::new(format!(
-            "there is a cluster with INSTANCEID {found:?} already, which stays what it is: choose another root or metadata store"
-        )));
-    }
-    Ok(())
+    })
 }
 
 async fn list(args: &MetadataArgs) -> Result<(), Failure> {
@@ -118,7 +98,7 @@ async fn list(args: &MetadataArgs) -> Result<(), Failure> {
     let ids = layout.cookies().list().await.map_err(|error| cookie_failure(&error));
     close(&layout).await;
     let text: String = ids?.iter().map(|id| format!("{id}\n")).collect();
-    output::write_all(text.as_bytes())
+    output::write_text(&text)
 }
 
 fn bookie_id(text: &str) -> Result<BookieId, Failure> {
@@ -154,7 +134,7 @@ async fn show(args: &MetadataArgs, id: &str) -> Result<(), Failure> {
     close(&layout).await;
     let (_, bytes) = stored?.ok_or_else(|| no_cookie(&id))?;
     match Cookie::parse(&bytes) {
-        Ok(cookie) => output::write_all(cookie.to_text().as_bytes()),
+        Ok(cookie) => output::write_text(&cookie.to_text()),
         Err(error) => {
             output::say(format!("bindery: warning: the cookie cannot be used: {error}; what is there:"));
             output::write_all(format!("{}\n", shown(&bytes)).as_bytes())

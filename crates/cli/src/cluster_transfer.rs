@@ -4,11 +4,12 @@ use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{self, Failure};
 use crate::metadata_failure::{is_unreachable, unreachable};
 use crate::output;
+use crate::private_file::PrivateFile;
 use bindery_metadata::transfer::{self, Dump, Export, ExportSummary, ImportError};
 use bindery_metadata::{Layout, MetadataStore, MetadataUri, OpenError, StoreError, zookeeper};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 fn uri(text: &str) -> Result<MetadataUri, Failure> {
@@ -30,7 +31,7 @@ pub fn open_failure(uri: &str, error: &OpenError) -> Failure {
     }
 }
 
-/// Writes the whole cluster to a file, or to standard output for `-`.
+/// Writes the whole cluster to a file that others may not read, for it holds the passwords of ledgers; or to standard output for `-`.
 pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
     let uri = uri(&args.metadata.metadata)?;
     let layout = bindery_metadata::connect(&uri, args.metadata.options()?)
@@ -76,39 +77,11 @@ async fn export_to_stdout(layout: &Layout) -> Result<ExportSummary, Failure> {
 }
 
 async fn export_to_file(layout: &Layout, path: &Path) -> Result<ExportSummary, Failure> {
-    let cannot =
-        |what: &str, error: &io::Error| Failure::new(format!("cannot {what} {}: {error}", path.display()));
-    if path.exists() {
-        return Err(Failure::new(format!("{} exists; choose another file or remove it", path.display())));
-    }
-    // Under its own name only when it is whole and on the disk.
-    let mut partial = PathBuf::from(path).into_os_string();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let file = OpenOptions::new().write(true).create(true).truncate(true).open(&partial);
-    let file = file.map_err(|error| cannot("create", &error))?;
-    let done = async {
-        let copy = file.try_clone().map_err(|error| cannot("write", &error))?;
-        let summary = write_parts(layout, copy).await?.0;
-        file.sync_all().map_err(|error| cannot("write", &error))?;
-        rename(&partial, path).map_err(|error| cannot("create", &error))?;
-        Ok(summary)
-    };
-    let outcome = done.await;
-    if outcome.is_err() {
-        let _ = remove(&partial);
-    }
-    outcome
-}
-
-#[expect(clippy::disallowed_methods, reason = "a file of the user's")]
-fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    std::fs::rename(from, to)
-}
-
-#[expect(clippy::disallowed_methods, reason = "a file of the user's")]
-fn remove(path: &Path) -> io::Result<()> {
-    std::fs::remove_file(path)
+    let file = PrivateFile::create(path).map_err(Failure::new)?;
+    let writer = file.writer().map_err(|error| output::failure(&error))?;
+    let summary = write_parts(layout, writer).await?.0;
+    file.publish().map_err(Failure::new)?;
+    Ok(summary)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a file of the user's")]

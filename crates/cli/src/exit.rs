@@ -1,5 +1,6 @@
 //! Exit codes, and failures that carry one.
 
+use crate::printable;
 use std::fmt;
 
 /// Done.
@@ -40,7 +41,8 @@ pub struct Failure {
 impl Failure {
     /// A failure with a code of its own.
     pub fn with_code(code: u8, message: impl fmt::Display) -> Failure {
-        Failure { code, message: message.to_string() }
+        // Much of it may be what another process said.
+        Failure { code, message: printable::lines(&message.to_string()).into_owned() }
     }
 
     /// Something did not work.

@@ -28,6 +28,8 @@ mod metadata_failure;
 mod offline;
 mod output;
 mod parse;
+mod printable;
+mod private_file;
 mod progress;
 mod request_limits;
 mod runtime;

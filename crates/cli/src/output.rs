@@ -14,6 +14,7 @@
 //! # Limits     [`BUFFERS_COUNT`] buffers of [`BUFFER_SIZE_BYTES`] and one entry each
 
 use crate::exit::{self, Failure};
+use crate::printable;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -36,10 +37,16 @@ pub fn write_all(bytes: &[u8]) -> Result<(), Failure> {
     raw_stdout().and_then(|mut out| out.write_all(bytes)).map_err(|error| failure(&error))
 }
 
+/// Writes all of a small text for people at once. It may have parts from outside, which a terminal only shows.
+pub fn write_text(text: &str) -> Result<(), Failure> {
+    write_all(printable::lines(text).as_bytes())
+}
+
 /// Says a line on standard error. One that cannot be written is lost: there is nowhere else to say so, and what the
 /// command does must not end with it, as it would in the panic of `eprintln!`.
 pub fn say(line: impl Display) {
-    say_part(format!("{line}\n"));
+    let line = line.to_string();
+    say_part(format!("{}\n", printable::lines(&line)));
 }
 
 /// The same without the end of the line.

@@ -7,6 +7,7 @@ mod disks;
 pub(crate) mod metadata_security;
 mod places;
 mod space;
+pub(crate) mod switches;
 #[cfg(test)]
 mod tests;
 
@@ -326,10 +327,18 @@ fn basics(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
 
 fn bookie_id(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
     let of_file = file.take("bookieId");
-    if let (None, Some(id)) = (&args.bookie_id, &of_file)
-        && let Err(error) = BookieId::new(id.clone())
-    {
-        file.fault("bookieId", format!("bookieId: {error}"));
+    match (&args.bookie_id, &of_file) {
+        (Some(id), _) => {
+            if let Err(error) = BookieId::new(id.clone()) {
+                file.faults.push(format!("--bookie-id: {error}").into());
+            }
+        }
+        (None, Some(id)) => {
+            if let Err(error) = BookieId::new(id.clone()) {
+                file.fault("bookieId", format!("bookieId: {error}"));
+            }
+        }
+        (None, None) => {}
     }
     config.bookie_id = args.bookie_id.clone().or(of_file);
 }

@@ -2,6 +2,7 @@
 //!
 //! Nothing is read here but the settings: the files are loaded when the bookie starts.
 
+use crate::settings::switches::{Switch, refuse_without};
 use crate::sources::values::{Values, absolute};
 use bindery_server::tls::{CipherName, TlsConfig, TlsSettings};
 use bindery_tls::store::PasswordSource;
@@ -26,6 +27,25 @@ const OF_THE_CLASS: [&str; 11] = [
     "tlsCertFilesRefreshDurationSeconds",
 ];
 
+/// What switches all of them on.
+const SWITCH: Switch = Switch {
+    key: "tlsProviderFactoryClass",
+    on: FACTORY,
+    off: Some("null"),
+    harm: "clients are served in plain text, and without certificates",
+};
+/// Those that somebody gives who wants TLS. Pulsar's file gives the time between two looks as well.
+const ASKS: [&str; 8] = [
+    "tlsClientAuthentication",
+    "tlsKeyStore",
+    "tlsKeyStorePasswordPath",
+    "tlsTrustStore",
+    "tlsTrustStorePasswordPath",
+    "tlsCertificatePath",
+    "tlsEnabledProtocols",
+    "tlsEnabledCipherSuites",
+];
+
 /// Reads the keys of TLS; `None` when TLS is off.
 pub fn apply(file: &mut Values) -> Option<TlsConfig> {
     let is_required = file.flag("tlsRequired");
@@ -38,7 +58,7 @@ pub fn apply(file: &mut Values) -> Option<TlsConfig> {
                 ),
             );
         }
-        // Without the class that uses them they have no effect in BookKeeper either.
+        refuse_without(file, &SWITCH, &ASKS);
         for key in OF_THE_CLASS {
             file.take(key);
         }
@@ -230,9 +250,20 @@ mod tests {
     }
 
     #[test]
-    fn without_the_class_the_other_keys_have_no_effect() {
-        let Applied { tls, faults, warnings } =
-            applied("tlsProviderFactoryClass=\ntlsKeyStore=/k.jks\ntlsClientAuthentication=true\n");
+    fn without_the_class_nothing_may_ask_for_tls() {
+        for class in ["", "tlsProviderFactoryClass=\n"] {
+            for ask in ["tlsClientAuthentication=true\n", "tlsKeyStore=/k.jks\n", "tlsTrustStore=/t.jks\n"] {
+                let Applied { tls, faults, warnings } = applied(&format!("{class}{ask}"));
+                assert_eq!((tls, warnings, faults.len()), (None, Vec::new(), 1), "{class}{ask}");
+                assert!(faults[0].contains("without tlsProviderFactoryClass=org.apache"), "{faults:?}");
+            }
+        }
+        let meant =
+            applied("tlsProviderFactoryClass=null\ntlsKeyStore=/k.jks\ntlsClientAuthentication=true\n");
+        assert_eq!((meant.tls, meant.faults, meant.warnings.len()), (None, Vec::new(), 1));
+        let of_samples = "tlsClientAuthentication=false\ntlsKeyStoreType=JKS\ntlsKeyStore=null\ntlsTrustStore=\n\
+                          tlsCertFilesRefreshDurationSeconds=300\n";
+        let Applied { tls, faults, warnings } = applied(of_samples);
         assert_eq!((tls, faults, warnings), (None, Vec::new(), Vec::new()));
         let faults = applied("tlsRequired=true\n").faults;
         assert!(faults.len() == 1 && faults[0].contains("tlsRequired=true without TLS"), "{faults:?}");

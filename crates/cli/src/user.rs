@@ -1,7 +1,8 @@
 //! `bindery user`: lines of a file of users.
 
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::output;
+use crate::runtime;
 use bindery_io::{Random, SystemRandom};
 use bindery_sasl::Secret;
 use bindery_server::auth::Roles;
@@ -9,6 +10,7 @@ use bindery_server::auth::verifier::{self, SALT_BYTES};
 use clap::{Args, Subcommand};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use std::io::{BufRead, IsTerminal, stdin};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A longer password is taken for a mistake, in bytes.
 const PASSWORD_BYTES_MAX: usize = 1024;
@@ -96,12 +98,54 @@ fn ask_once(prompt: &str) -> Result<Secret, Failure> {
     let before = tcgetattr(&terminal).map_err(failed)?;
     let mut silent = before.clone();
     silent.local_modes.remove(LocalModes::ECHO);
+    // Before the echo goes: a signal that ended the process would leave the terminal without.
+    let runtime = runtime::single()?;
+    let mut signals = runtime.block_on(async { Signals::new() })?;
     output::say_part(prompt);
     tcsetattr(&terminal, OptionalActions::Flush, &silent).map_err(failed)?;
-    let read = first_line(terminal.lock());
+    let read = runtime.block_on(async {
+        // It cannot be ended while the terminal says nothing; the process does not wait for it.
+        let line = tokio::task::spawn_blocking(|| first_line(stdin().lock()));
+        tokio::select! {
+            line = line => line.map_err(Failure::new)?,
+            signal = signals.next() => Err(Failure::with_code(exit::SIGNALLED + signal, "")),
+        }
+    });
+    runtime.shutdown_background();
     tcsetattr(&terminal, OptionalActions::Flush, &before).map_err(failed)?;
     output::say("");
     read
+}
+
+/// The signals that end a process that waits for somebody.
+struct Signals([(Signal, u8); 4]);
+
+impl Signals {
+    /// Takes the signals over. Call it inside a runtime.
+    fn new() -> Result<Signals, Failure> {
+        let catch = |kind: SignalKind| {
+            let caught =
+                signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
+            caught.map(|caught| (caught, kind.as_raw_value() as u8))
+        };
+        Ok(Signals([
+            catch(SignalKind::interrupt())?,
+            catch(SignalKind::quit())?,
+            catch(SignalKind::terminate())?,
+            catch(SignalKind::hangup())?,
+        ]))
+    }
+
+    /// The number of the next one.
+    async fn next(&mut self) -> u8 {
+        let [(one, first), (two, second), (three, third), (four, fourth)] = &mut self.0;
+        tokio::select! {
+            _ = one.recv() => *first,
+            _ = two.recv() => *second,
+            _ = three.recv() => *third,
+            _ = four.recv() => *fourth,
+        }
+    }
 }
 
 #[cfg(test)]

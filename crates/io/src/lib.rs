@@ -32,7 +32,7 @@ pub use disk::{
 };
 pub use durable_dir::create_durable_dir;
 pub use layer::{DiskLayer, FileLayer};
-pub use real::RealDisk;
+pub use real::{RealDisk, restrict};
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};
 pub use uncached::open_uncached;
 

@@ -68,6 +68,19 @@ fn open_regular(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     }
 }
 
+/// Takes a file away from everybody but its owner (mode 0600): before a secret is written to it. A [`Disk`] has no notion of rights, and
+/// a simulated one has no such file, which is fine.
+///
+/// # Errors
+/// The file is not ours, or not a regular one.
+pub fn restrict(path: &Path) -> io::Result<()> {
+    match open_regular(path, OFlags::RDONLY) {
+        Ok(fd) => Ok(retry_on_intr(|| rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR))?),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Opens for direct I/O, or `None` where the file system or device refuses it or wants larger blocks than ours.
 fn open_direct(path: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
     let fd = match open_regular(path, flags | OFlags::DIRECT) {
@@ -417,10 +430,16 @@ mod tests {
             assert!(disk.open(&link, mode).is_err(), "{mode:?} of a link");
             assert!(disk.open(&pipe, mode).is_err(), "{mode:?} of a pipe");
         }
+        assert!(restrict(&link).is_err() && restrict(&pipe).is_err());
+        restrict(&root.path().join("none")).unwrap();
+        let secret = root.path().join("secret");
+        disk.open(&secret, OpenMode::CreateBuffered).unwrap();
+        restrict(&secret).unwrap();
         disk.create_dir_all(&root.path().join("d/e")).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         // The umask of whoever runs the tests can only narrow them.
         assert_eq!(mode(&file) & !0o640, 0);
+        assert_eq!(mode(&secret), 0o600);
         assert_eq!(mode(&root.path().join("d")) & !0o750, 0);
         assert_eq!(mode(&root.path().join("d/e")) & !0o750, 0);
     }

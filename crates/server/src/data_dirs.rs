@@ -17,7 +17,7 @@
 //! 3. `BINDERY` is there before `VERSION`: a directory with a cookie and without the mark is a Java bookie's.
 
 use crate::cluster_record::{CLUSTER_RECORD_NAME, ClusterRecord, KnownError};
-use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, create_durable_dir};
+use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, create_durable_dir, restrict};
 use bindery_metadata::{Cookie, Directory, SessionCredentials, SessionStore};
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
@@ -518,7 +518,6 @@ fn publish(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8], is_secret: boo
     let temporary = dir.join(format!("{name}.new"));
     let file: Arc<dyn DiskFile> = disk.open(&temporary, OpenMode::CreateBuffered)?;
     if is_secret {
-        // Before the secret is in it. The disk has no notion of rights; a simulated one has no such file.
         restrict(&temporary)?;
     }
     file.set_len(0)?;
@@ -526,14 +525,6 @@ fn publish(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8], is_secret: boo
     file.sync()?;
     disk.rename(&temporary, &dir.join(name))?;
     disk.sync_dir(dir)
-}
-
-fn restrict(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 struct SessionFile {

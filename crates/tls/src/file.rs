@@ -5,6 +5,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// A bundle of all public authorities has a quarter of it.
@@ -44,6 +45,18 @@ pub fn open(path: &Path) -> io::Result<File> {
         // Opening a pipe would wait for a writer.
         false => Err(io::Error::other("not a regular file")),
     }
+}
+
+/// What users of the machine who are neither the owner nor of the group may do with a file: read, write, and enter.
+const READ_OR_WRITTEN_BY_OTHERS: u32 = 0o006;
+const ENTERED_BY_OTHERS: u32 = 0o001;
+
+/// True when every user of the machine may read or change a file: by its mode, in directories that everybody may enter. Blocks.
+pub fn is_open_to_all(path: &Path) -> bool {
+    // Links lead elsewhere, and the directories there decide.
+    let Ok(path) = path.canonicalize() else { return false };
+    let has = |path: &Path, bits| path.metadata().is_ok_and(|found| found.mode() & bits != 0);
+    has(&path, READ_OR_WRITTEN_BY_OTHERS) && path.ancestors().skip(1).all(|dir| has(dir, ENTERED_BY_OTHERS))
 }
 
 /// All of a file, unless it has more bytes than this. Blocks.
@@ -142,6 +155,27 @@ mod tests {
         std::fs::write(&path, b"short").unwrap();
         assert_eq!(read(&path).unwrap(), b"short");
         assert!(matches!(read(dir.path()), Err(FileError::Read(_))));
+    }
+
+    #[test]
+    fn a_file_is_open_to_all_where_its_directories_are() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let set =
+            |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let (path, link) = (dir.path().join("key.pem"), dir.path().join("link"));
+        std::fs::write(&path, b"secret").unwrap();
+        symlink(&path, &link).unwrap();
+        set(dir.path(), 0o755);
+        for (mode, is_open) in [(0o644, true), (0o602, true), (0o640, false), (0o440, false), (0o600, false)]
+        {
+            set(&path, mode);
+            assert_eq!((is_open_to_all(&path), is_open_to_all(&link)), (is_open, is_open), "{mode:o}");
+        }
+        set(&path, 0o644);
+        set(dir.path(), 0o750);
+        assert!(!is_open_to_all(&path), "nobody else gets there");
+        assert!(!is_open_to_all(&dir.path().join("none")));
     }
 
     /// Crate invariants 1 and 2.

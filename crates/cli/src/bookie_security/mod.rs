@@ -79,6 +79,14 @@ impl User {
     }
 
     fn read(self) -> Result<Credentials, String> {
+        if let Login::File(_, path) | Login::Jaas(path, _) = &self.login
+            && file::is_open_to_all(path)
+        {
+            tracing::warn!(
+                file = %path.display(),
+                "every user of this machine may use this file, and a password is in it: take that away with chmod o="
+            );
+        }
         let (name, secret) = match self.login {
             Login::Given(name, secret) => (name, secret),
             Login::File(name, path) => (name, secret_in(&path)?),

@@ -6,6 +6,7 @@ pub mod args;
 mod check;
 mod explain;
 mod reference;
+mod secret_files;
 mod show;
 
 use crate::args::BookieArgs;
@@ -40,5 +41,8 @@ pub fn examine(args: &mut BookieArgs) -> Result<Examined, Failure> {
     // A variable that is no text is no setting.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    Ok(settings::examine(args, text.as_deref(), variables.collect(), &ThisMachine))
+    let mut examined = settings::examine(args, text.as_deref(), variables.collect(), &ThisMachine);
+    let of_files = secret_files::warnings(&examined, args.config.as_deref());
+    examined.warnings.extend(of_files);
+    Ok(examined)
 }

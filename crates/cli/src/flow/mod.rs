@@ -78,7 +78,7 @@ async fn once(source: &Source, top: Option<usize>, interval: Duration) -> Result
     tokio::time::sleep(interval).await;
     let now = source.fetch().await?;
     let form = Form { rows: Some(top.unwrap_or(50)), ..Form::default() };
-    output::write_all(render::render(&source.address.to_string(), &now, Some(&before), &form).as_bytes())
+    output::write_text(&render::render(&source.address.to_string(), &now, Some(&before), &form))
 }
 
 async fn live(mut source: Source, top: Option<usize>, interval: Duration) -> Result<(), Failure> {

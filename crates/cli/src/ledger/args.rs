@@ -4,7 +4,7 @@ use super::placement::PlacementArgs;
 use crate::args::MetadataArgs;
 use crate::bookie_security::args::BookieSecurityArgs;
 use crate::parse::{duration, ledger_id, parse_size, seconds};
-use bindery_client::FrameLimit;
+use bindery_client::{FrameLimit, LedgerInfo};
 use bindery_types::{DigestType, EntryId, LedgerId};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -75,6 +75,22 @@ pub struct PasswordArgs {
     )]
     #[arg(hide_default_value = true)]
     pub password: String,
+}
+
+/// What opens ledgers for their operator: whoever can read the metadata has the passwords.
+#[derive(Debug, Clone, Args)]
+pub struct StoredPasswordArgs {
+    /// Password of the ledgers [default: the one in their metadata]
+    #[arg(long, value_name = "PASSWORD", env = "BINDERY_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+}
+
+impl StoredPasswordArgs {
+    /// The password of this ledger.
+    pub fn of<'a>(&'a self, info: &'a LedgerInfo) -> &'a [u8] {
+        let stored = info.metadata.secret.as_ref().map(|secret| secret.password.as_slice());
+        self.password.as_ref().map(String::as_bytes).or(stored).unwrap_or_default()
+    }
 }
 
 /// On how many bookies entries are.
@@ -214,7 +230,7 @@ pub struct RecoverArgs {
     #[command(flatten)]
     pub access: AccessArgs,
     #[command(flatten)]
-    pub password: PasswordArgs,
+    pub password: StoredPasswordArgs,
     #[command(flatten)]
     pub placement: PlacementArgs,
     /// Do not ask: a writer that still lives is stopped
@@ -233,9 +249,8 @@ pub struct RecoverArgs {
 pub struct LedgerVerifyArgs {
     #[command(flatten)]
     pub access: AccessArgs,
-    /// Password of the ledgers [default: the one in their metadata]
-    #[arg(long, value_name = "PASSWORD", env = "BINDERY_PASSWORD", hide_env_values = true)]
-    pub password: Option<String>,
+    #[command(flatten)]
+    pub password: StoredPasswordArgs,
     /// Every ledger of the cluster
     #[arg(long, conflicts_with_all = ["ledgers", "first", "last"])]
     pub all: bool,

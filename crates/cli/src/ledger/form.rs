@@ -1,5 +1,6 @@
 //! Bytes and times as JSON and tables show them.
 
+use crate::printable::is_printable;
 use serde_json::Value;
 
 /// Text as it is; anything else as base64.
@@ -7,6 +8,14 @@ pub fn text_or_base64(bytes: &[u8]) -> (&'static str, String) {
     match std::str::from_utf8(bytes) {
         Ok(text) => ("text", text.to_owned()),
         Err(_) => ("base64", base64(bytes)),
+    }
+}
+
+/// The same for people: what a terminal would not show as it is stands as base64, too.
+pub fn printable_or_base64(bytes: &[u8]) -> (&'static str, String) {
+    match text_or_base64(bytes) {
+        (_, text) if !is_printable(&text) => ("base64", base64(bytes)),
+        shown => shown,
     }
 }
 
@@ -82,6 +91,9 @@ mod tests {
     #[test]
     fn bytes_are_text_or_base64() {
         assert_eq!(text_or_base64("héllo".as_bytes()), ("text", "héllo".to_owned()));
+        assert_eq!(printable_or_base64("héllo".as_bytes()), ("text", "héllo".to_owned()));
+        assert_eq!(text_or_base64(b"\x1b\n"), ("text", "\x1b\n".to_owned()));
+        assert_eq!(printable_or_base64(b"\x1b\n"), ("base64", "Gwo=".to_owned()));
         for (bytes, expected) in [
             (&b"\xff"[..], "/w=="),
             (b"\xff\xfe", "//4="),
@@ -89,6 +101,7 @@ mod tests {
             (b"\xff\x00\x01\x02", "/wABAg=="),
         ] {
             assert_eq!(text_or_base64(bytes), ("base64", expected.to_owned()));
+            assert_eq!(printable_or_base64(bytes), ("base64", expected.to_owned()));
         }
     }
 

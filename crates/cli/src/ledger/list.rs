@@ -7,6 +7,7 @@ use super::args::{Digest, ListArgs, ShowArgs};
 use super::{form, tiered};
 use crate::exit::Failure;
 use crate::output::{self, Output};
+use crate::printable::within_line;
 use bindery_client::{Client, EntryId, Handover, LedgerError, LedgerId, LedgerInfo, LedgerState, StoreError};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
@@ -26,15 +27,18 @@ pub async fn list(client: Client, args: ListArgs) -> Result<(), Failure> {
 /// `Ok` also when the output ended: finishing it says why.
 async fn list_to(client: &Client, args: &ListArgs, out: &mut Output) -> Result<(), Failure> {
     let mut listing = client.ledgers();
-    if args.long && !args.json && out.write(HEADER.as_bytes()).await.is_err() {
+    let mut table = Table::default();
+    if args.long && !args.json && out.write(table.heads().as_bytes()).await.is_err() {
         return Ok(());
     }
     while let Some(ids) = listing.next_range().await.transpose().map_err(|error| store_failure(&error))? {
         for ids in ids.chunks(METADATA_READ_MAX) {
-            for text in texts(client, args, ids).await? {
-                if out.write(&text).await.is_err() {
-                    return Ok(());
-                }
+            let text = match (args.long, args.json) {
+                (true, false) => table.lines(&rows(client, ids).await?).into_bytes(),
+                _ => objects(client, args, ids).await?,
+            };
+            if out.write(&text).await.is_err() {
+                return Ok(());
             }
         }
         if out.flush().await.is_err() {
@@ -44,65 +48,128 @@ async fn list_to(client: &Client, args: &ListArgs, out: &mut Output) -> Result<(
     Ok(())
 }
 
-async fn texts(client: &Client, args: &ListArgs, ids: &[LedgerId]) -> Result<Vec<Vec<u8>>, Failure> {
+/// The ids, or an object for each ledger.
+async fn objects(client: &Client, args: &ListArgs, ids: &[LedgerId]) -> Result<Vec<u8>, Failure> {
     if !args.long {
         let text = |id: &LedgerId| match args.json {
             true => form::line(&json!({ "ledger_id": id.get() })),
             false => format!("{id}\n").into_bytes(),
         };
-        return Ok(ids.iter().map(text).collect());
+        return Ok(ids.iter().flat_map(text).collect());
     }
-    let mut reads = JoinSet::new();
-    for (index, id) in ids.iter().enumerate() {
-        let (client, id, is_json) = (client.clone(), *id, args.json);
-        reads.spawn(async move {
-            let info = client.metadata(id).await;
-            let marked = match is_json {
-                true => Some(client.under_replicated_on(id).await),
-                false => None,
-            };
-            (index, info, marked)
-        });
+    let read = read(ids, |id| {
+        let client = client.clone();
+        async move { (client.metadata(id).await, client.under_replicated_on(id).await.ok()) }
+    });
+    let mut text = Vec::new();
+    for (info, marked) in read.await? {
+        if let Some(info) = found(info)? {
+            text.extend(form::line(&object(&info, marked.as_deref())));
+        }
     }
-    let mut texts = vec![Vec::new(); ids.len()];
-    while let Some(read) = reads.join_next().await {
-        let (index, info, marked) =
-            read.map_err(|error| Failure::new(format!("reading metadata failed: {error}")))?;
-        texts[index] = match (info, marked) {
-            (Ok(info), Some(marked)) => form::line(&object(&info, marked.ok().as_deref())),
-            (Ok(info), None) => row(&info).into_bytes(),
-            // Deleted since it was listed.
-            (Err(LedgerError::NotFound(_)), _) => Vec::new(),
-            // One that cannot be read must not hide the others.
-            (Err(error @ LedgerError::Malformed { .. }), _) => {
-                output::say(format!("bindery: {error}"));
-                Vec::new()
-            }
-            (Err(error), _) => return Err(ledger_failure(&error)),
-        };
-    }
-    Ok(texts)
+    Ok(text)
 }
 
-const HEADER: &str =
-    "    LEDGER  STATE        LAST ENTRY        BYTES  E/Qw/Qa  CREATED               BOOKIES\n";
+async fn rows(client: &Client, ids: &[LedgerId]) -> Result<Vec<[String; COLUMNS]>, Failure> {
+    let read = read(ids, |id| {
+        let client = client.clone();
+        async move { client.metadata(id).await }
+    });
+    let mut rows = Vec::with_capacity(ids.len());
+    for info in read.await? {
+        rows.extend(found(info)?.as_ref().map(row));
+    }
+    Ok(rows)
+}
 
-fn row(info: &LedgerInfo) -> String {
+/// What is read of each ledger, all at once, in the order of the ids.
+async fn read<T, F>(ids: &[LedgerId], of: impl Fn(LedgerId) -> F) -> Result<Vec<T>, Failure>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut reads = JoinSet::new();
+    for (index, id) in ids.iter().enumerate() {
+        let read = of(*id);
+        reads.spawn(async move { (index, read.await) });
+    }
+    let mut all: Vec<(usize, T)> = Vec::with_capacity(ids.len());
+    while let Some(read) = reads.join_next().await {
+        all.push(read.map_err(|error| Failure::new(format!("reading metadata failed: {error}")))?);
+    }
+    all.sort_by_key(|(index, _)| *index);
+    Ok(all.into_iter().map(|(_, read)| read).collect())
+}
+
+/// `None` for a ledger that is not to be shown.
+fn found(info: Result<LedgerInfo, LedgerError>) -> Result<Option<LedgerInfo>, Failure> {
+    match info {
+        Ok(info) => Ok(Some(info)),
+        // Deleted since it was listed.
+        Err(LedgerError::NotFound(_)) => Ok(None),
+        // One that cannot be read must not hide the others.
+        Err(error @ LedgerError::Malformed { .. }) => {
+            output::say(format!("bindery: {error}"));
+            Ok(None)
+        }
+        Err(error) => Err(ledger_failure(&error)),
+    }
+}
+
+const COLUMNS: usize = 7;
+const HEADS: [&str; COLUMNS] = ["LEDGER", "STATE", "LAST ENTRY", "BYTES", "E/Qw/Qa", "CREATED", "BOOKIES"];
+
+/// Columns that are as wide as the longest cell so far. Where one becomes wider the heads stand again: a listing is written while it is
+/// read, and ledgers with long ids come last.
+struct Table {
+    widths: [usize; COLUMNS],
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table { widths: [10, 11, 10, 11, 7, 20, 0] }
+    }
+}
+
+impl Table {
+    fn heads(&self) -> String {
+        self.line(&HEADS.map(str::to_owned))
+    }
+
+    fn lines(&mut self, rows: &[[String; COLUMNS]]) -> String {
+        let before = self.widths;
+        for row in rows {
+            // The last column has no end.
+            for (width, cell) in self.widths.iter_mut().zip(&row[..COLUMNS - 1]) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let heads = if self.widths == before { String::new() } else { self.heads() };
+        heads + &rows.iter().map(|row| self.line(row)).collect::<String>()
+    }
+
+    fn line(&self, [ledger, state, last, bytes, sizes, created, bookies]: &[String; COLUMNS]) -> String {
+        let [of_ledger, of_state, of_last, of_bytes, of_sizes, of_created, _] = self.widths;
+        format!(
+            "{ledger:>of_ledger$}  {state:<of_state$}  {last:>of_last$}  {bytes:>of_bytes$}  {sizes:<of_sizes$}  \
+             {created:<of_created$}  {bookies}\n"
+        )
+    }
+}
+
+fn row(info: &LedgerInfo) -> [String; COLUMNS] {
     let (last, length) = end(info);
     let dash = |number: Option<String>| number.unwrap_or_else(|| "-".into());
     let quorum = info.metadata.quorum;
-    let sizes =
-        format!("{}/{}/{}", quorum.ensemble_size(), quorum.write_quorum_size(), quorum.ack_quorum_size());
-    format!(
-        "{:>10}  {:<11}  {:>10}  {:>11}  {:<7}  {}  {}\n",
-        info.id,
-        state(info),
+    [
+        info.id.to_string(),
+        state(info).to_owned(),
         dash(last.map(|entry| entry.to_string())),
         dash(length.map(|bytes| bytes.to_string())),
-        sizes,
+        format!("{}/{}/{}", quorum.ensemble_size(), quorum.write_quorum_size(), quorum.ack_quorum_size()),
         form::utc(info.created_ms),
         current_ensemble(info).join(","),
-    )
+    ]
 }
 
 /// The state as JSON has it.
@@ -210,8 +277,9 @@ pub async fn show(client: Client, args: ShowArgs) -> Result<(), Failure> {
         }
         false => {
             let more = tiered::lines(&bookies, catalogue.as_ref(), args.long);
-            let more: String = more.iter().map(|(key, value)| format!("{key:<13} {value}\n")).collect();
-            output::write_all((text(&info, &marked) + &more).as_bytes())
+            let more: String =
+                more.iter().map(|(key, value)| format!("{key:<13} {}\n", within_line(value))).collect();
+            output::write_text(&(text(&info, &marked) + &more))
         }
     }
 }
@@ -252,11 +320,15 @@ fn text(info: &LedgerInfo, marked: &Result<Vec<String>, StoreError>) -> String {
     }
     match marked {
         Ok(marked) if marked.is_empty() => {}
-        Ok(marked) => lines.push(("marked", format!("as under-replicated on {}", marked.join(", ")))),
-        Err(error) => lines.push(("marked", format!("unknown: {error}"))),
+        Ok(marked) => {
+            let marked: Vec<_> = marked.iter().map(|bookie| within_line(bookie)).collect();
+            lines.push(("marked", format!("as under-replicated on {}", marked.join(", "))));
+        }
+        Err(error) => lines.push(("marked", format!("unknown: {}", within_line(&error.to_string())))),
     }
     for (key, value) in &metadata.custom {
-        let (form, value) = form::text_or_base64(value);
+        let (form, value) = form::printable_or_base64(value);
+        let key = within_line(key);
         let form = if form == "text" { String::new() } else { format!(" ({form})") };
         lines.push(("property", format!("{key}{form} = {value}")));
     }
@@ -267,6 +339,45 @@ fn text(info: &LedgerInfo, marked: &Result<Vec<String>, StoreError>) -> String {
 mod tests {
     use super::*;
     use bindery_types::{DigestType, LedgerMetadata, LedgerSecret, Quorum};
+
+    #[test]
+    fn columns_grow_with_their_cells_under_heads_that_fit() {
+        let row = |id: i64, last: &str| {
+            [&*id.to_string(), "closed", last, "5", "1/1/1", "2026-11-21T13:02:08Z", "b1,b2"]
+                .map(str::to_owned)
+        };
+        let mut table = Table::default();
+        let heads =
+            "    LEDGER  STATE        LAST ENTRY        BYTES  E/Qw/Qa  CREATED               BOOKIES\n";
+        assert_eq!(table.heads(), heads);
+        let first =
+            "         7  closed                3            5  1/1/1    2026-11-21T13:02:08Z  b1,b2\n";
+        assert_eq!(table.lines(&[row(7, "3")]), first);
+        let shown = table.lines(&[row(8, "3"), row(i64::MAX, "12345678901")]);
+        let begins: Vec<Vec<usize>> = shown
+            .lines()
+            .map(|line| ["E/Qw/Qa", "1/1/1"].iter().filter_map(|part| line.find(part)).collect())
+            .collect();
+        assert_eq!(begins, [[60], [60], [60]], "{shown}");
+        assert!(shown.starts_with("             LEDGER  STATE  "), "{shown}");
+        assert!(!table.lines(&[row(9, "3")]).contains("LEDGER"), "they fit");
+    }
+
+    #[test]
+    fn what_others_wrote_into_metadata_makes_no_lines_and_moves_nothing() {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let mut metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
+        let hostile = "\x1b]0;t\x07\nstate         closed";
+        metadata.custom.insert("x".to_owned(), hostile.into());
+        metadata.custom.insert(hostile.to_owned(), b"plain".to_vec());
+        let version = bindery_metadata::store::Version(0);
+        let info = LedgerInfo::new(LedgerId::new(7).unwrap(), metadata, version, 0);
+        let shown = text(&info, &Ok(vec![hostile.to_owned()]));
+        assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
+        assert_eq!(shown.lines().filter(|line| line.starts_with("state ")).count(), 1, "{shown}");
+        assert_eq!(shown.lines().filter(|line| line.starts_with("property ")).count(), 2, "{shown}");
+        assert_eq!(object(&info, None)["properties"]["x"]["text"], hostile, "JSON has it as it is");
+    }
 
     #[test]
     fn a_mark_is_called_one_and_what_cannot_be_read_is_unknown() {

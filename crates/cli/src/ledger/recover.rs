@@ -54,7 +54,7 @@ pub async fn run(client: Client, args: RecoverArgs) -> Result<(), Failure> {
 
 async fn recover(client: &Client, before: &LedgerInfo, args: &RecoverArgs) -> Result<(), Failure> {
     let started = Instant::now();
-    let opened = client.open_ledger(before.id, args.password.password.as_bytes(), OpenMode::Recover).await;
+    let opened = client.open_ledger(before.id, args.password.of(before), OpenMode::Recover).await;
     let reader = opened.map_err(|error| open_failure(&error))?;
     let took = started.elapsed();
     let (last, length_bytes) = (reader.last_add_confirmed(), reader.length_bytes().unwrap_or(0));

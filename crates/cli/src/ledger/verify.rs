@@ -119,7 +119,7 @@ async fn verify(
             sum.unreachable += u64::from(!report.is_damaged() && !report.is_sound());
             match args.json {
                 true => output::write_all(&form::line(&object(state, &report))),
-                false => output::write_all(text(state, &report).as_bytes()),
+                false => output::write_text(&text(state, &report)),
             }
         }
         Err(failure) if !args.all && args.ledgers.len() == 1 => Err(failure),
@@ -144,10 +144,7 @@ async fn look(
         Err(LedgerError::NotFound(_)) if args.all => return Ok(None),
         Err(error) => return Err(ledger_failure(&error)),
     };
-    // Anyone who can read the metadata has the password.
-    let stored = info.metadata.secret.as_ref().map(|secret| secret.password.as_slice());
-    let password = args.password.as_ref().map(String::as_bytes).or(stored).unwrap_or_default();
-    let opened = client.open_ledger(id, password, OpenMode::ReadOnly).await;
+    let opened = client.open_ledger(id, args.password.of(&info), OpenMode::ReadOnly).await;
     let reader = opened.map_err(|error| open_failure(&error))?;
     let first = args.first.unwrap_or(EntryId::FIRST);
     let mut look = reader.verify(first, args.last).await.map_err(|error| read_failure(&error))?;

@@ -3,10 +3,26 @@
 //! Nothing is read here but the settings: the files are loaded when the bookie starts.
 
 use crate::exit::{self, Failure};
+use crate::settings::switches::{Switch, refuse_without};
 use crate::sources::values::{Finding, Values, absolute};
 use bindery_server::tls::{TlsConfig, TlsSettings};
 use bindery_tls::store::{Password, PasswordSource};
 use std::path::Path;
+
+/// What switches all of them on. BookKeeper's file has it with false.
+const SWITCH: Switch = Switch {
+    key: "httpServerTlsEnable",
+    on: "true",
+    off: None,
+    harm: "the admin port speaks plain HTTP, and asks nobody for a certificate",
+};
+const ASKS: [&str; 5] = [
+    "httpServerTrustStorePath",
+    "httpServerClientCertificates",
+    "httpServerKeyStorePath",
+    "httpServerKeyStorePassword",
+    "httpServerTrustStorePassword",
+];
 
 /// Reads the keys; `None`: the port speaks plain HTTP.
 pub(super) fn apply(file: &mut Values, has_port: bool) -> Option<TlsConfig> {
@@ -18,7 +34,9 @@ pub(super) fn apply(file: &mut Values, has_port: bool) -> Option<TlsConfig> {
     let client_authorities_password = file.take("httpServerTrustStorePassword").map(password);
     let clients = file.take("httpServerClientCertificates");
     if !is_on {
-        // As in Java, where nothing reads the others then.
+        if has_port {
+            refuse_without(file, &SWITCH, &ASKS);
+        }
         return None;
     }
     if !has_port {
@@ -107,9 +125,15 @@ mod tests {
         assert_eq!(tls, Some(expected));
         let optional = TlsConfig { serves_without_certificate: true, ..mutual };
         assert_eq!(applied(&format!("{trust}httpServerClientCertificates=optional\n")).0, Some(optional));
-        assert_eq!(applied("httpServerKeyStorePath=/k.jks\n"), (None, Vec::new(), Vec::new()));
+        let off = "httpServerTlsEnable=false\nhttpServerKeyStorePath=/k.jks\n";
+        assert_eq!(apply(&mut Values::of(Some(off)), false), None);
+        let of_sample = "httpServerTlsEnable=false\nhttpServerKeyStorePath=\nhttpServerTrustStorePassword=\n";
+        assert_eq!(applied(of_sample), (None, Vec::new(), Vec::new()));
         for (text, why) in [
             ("httpServerTlsEnable=true\n".to_owned(), "needs httpServerKeyStorePath"),
+            (off.to_owned(), "without httpServerTlsEnable=true"),
+            ("httpServerTrustStorePath=/a\n".to_owned(), "without httpServerTlsEnable=true"),
+            ("httpServerClientCertificates=required\n".to_owned(), "without httpServerTlsEnable=true"),
             (format!("{on}httpServerClientCertificates=optional\n"), "needs httpServerTrustStorePath"),
             (format!("{trust}httpServerClientCertificates=some\n"), "required or optional"),
         ] {
@@ -131,7 +155,8 @@ mod tests {
         let on = "httpServerTlsEnable=true\nhttpServerKeyStorePath=/k\njournalDirectories=/j\n";
         assert_eq!(of(on).unwrap().key, Path::new("/k"));
         for (text, why) in [
-            ("httpServerKeyStorePath=/k\n", "plain HTTP"),
+            ("httpServerKeyStorePath=/k\n", "without httpServerTlsEnable=true"),
+            ("journalDirectories=/j\n", "plain HTTP"),
             ("httpServerTlsEnable=true\n", "needs httpServerKeyStorePath"),
         ] {
             let failure = of(text).unwrap_err();

@@ -6,6 +6,7 @@
 use crate::args::MetadataArgs;
 use crate::exit::{self, Failure};
 use crate::output;
+use crate::settings::switches::{Switch, refuse_without};
 use crate::sources::values::{Finding, Values, absolute};
 use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions, WaitFor};
 use bindery_tls::store::{Password, PasswordSource, StoreFile};
@@ -13,6 +14,22 @@ use std::path::{Path, PathBuf};
 
 /// The section of a JAAS file in which ZooKeeper's client looks for itself.
 const SECTION: &str = "Client";
+
+/// What switches TLS on.
+const SWITCH: Switch = Switch {
+    key: "zkTlsEnable",
+    on: "true",
+    off: Some("false"),
+    harm: "logins and ledger passwords go to ZooKeeper in plain text",
+};
+const ASKS: [&str; 6] = [
+    "zkTlsTrustStore",
+    "zkTlsTrustStorePassword",
+    "zkTlsTrustStorePasswordPath",
+    "zkTlsKeyStore",
+    "zkTlsKeyStorePassword",
+    "zkTlsKeyStorePasswordPath",
+];
 
 /// Reads the keys; `jaas_file` is the flag that wins over one of them.
 pub(crate) fn apply(file: &mut Values, jaas_file: Option<&Path>) -> Security {
@@ -37,7 +54,7 @@ fn tls(file: &mut Values) -> Option<TlsOptions> {
     let identity = store(file, is_on, &KEY_STORE);
     let verifies_names = file.flag("zkTlsHostnameVerification").unwrap_or(true);
     if !is_on {
-        // As in Java, where the others have no effect without zookeeper.client.secure.
+        refuse_without(file, &SWITCH, &ASKS);
         return None;
     }
     let Some(authorities) = authorities else {
@@ -179,10 +196,20 @@ mod tests {
 
     #[test]
     fn nothing_is_protected_unless_it_is_asked_for() {
-        let (security, faults, warnings) = applied(
-            "zkTlsTrustStore=/ca.pem\nzkTlsKeyStoreType=JKS\nzkTlsKeyStore=/k.jks\nzkSaslSection=Client\nzkSaslEnable=false\n",
-        );
+        let (security, faults, warnings) =
+            applied("zkTlsKeyStoreType=JKS\nzkTlsKeyStore=\nzkSaslSection=Client\nzkSaslEnable=false\n");
         assert_eq!((security, faults, warnings), (Security::default(), Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn nothing_may_ask_for_tls_that_is_off() {
+        for ask in ["zkTlsTrustStore=/ca.pem\n", "zkTlsKeyStore=/k.jks\nzkTlsKeyStoreType=JKS\n"] {
+            let (security, faults, warnings) = applied(ask);
+            assert_eq!((security, faults.len(), warnings), (Security::default(), 1, Vec::new()), "{ask}");
+            assert!(faults[0].contains("without zkTlsEnable=true"), "{faults:?}");
+            let (_, faults, warnings) = applied(&format!("zkTlsEnable=false\n{ask}"));
+            assert_eq!((faults, warnings.len()), (Vec::new(), 1), "{ask}");
+        }
     }
 
     #[test]

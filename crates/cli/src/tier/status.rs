@@ -26,7 +26,7 @@ pub fn run(args: &TierStatusArgs) -> Result<(), Failure> {
         }
         if args.once || !Screen::is_possible() {
             let report = fetch(&address).await?;
-            return output::write_all(render(&report, None).as_bytes());
+            return output::write_text(&render(&report, None));
         }
         live(&address, Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0))).await
     })

@@ -11,6 +11,7 @@ use crate::ledger::form::{self, count};
 use crate::logging;
 use crate::offline::size;
 use crate::output;
+use crate::printable;
 use crate::progress::{Progress, Unit};
 use crate::runtime;
 use bindery_tiering::ClusterId;
@@ -90,7 +91,10 @@ impl Report {
 
     fn find(&mut self, finding: &Finding) {
         self.counts[finding.severity as usize] += 1;
-        let text = if self.is_json { form::line(&object(finding)) } else { text(finding).into_bytes() };
+        let text = match self.is_json {
+            true => form::line(&object(finding)),
+            false => printable::lines(&text(finding)).into_owned().into_bytes(),
+        };
         self.print(&text);
     }
 

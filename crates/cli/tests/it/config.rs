@@ -300,3 +300,65 @@ fn all_faults_are_shown_at_once_in_the_order_of_the_file() {
     let missing = bindery(&["config", "check", "/nowhere/bk.conf"], &[]);
     assert_eq!(missing.status.code(), Some(2));
 }
+
+#[test]
+fn protection_that_is_not_switched_on_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = ["bookie", "--metadata", "zk+null://127.0.0.1:1/ledgers", "--data"];
+    let data = dir.path().join("data");
+    for (text, key) in [
+        (
+            "tlsClientAuthentication=true\ntlsKeyStore=/k.jks\ntlsTrustStore=/t.jks\n",
+            "tlsProviderFactoryClass=",
+        ),
+        ("httpServerEnabled=true\nhttpServerTrustStorePath=/t.pem\n", "httpServerTlsEnable=true"),
+        ("httpServerEnabled=true\nhttpServerClientCertificates=required\n", "httpServerTlsEnable=true"),
+        ("zkTlsTrustStore=/t.pem\n", "zkTlsEnable=true"),
+    ] {
+        let path = file(dir.path(), "bookie.conf", text);
+        let (code, found) = check(&path, &["--metadata", start[2], "--data", data.to_str().unwrap()], &[]);
+        let faults = texts(&found, "fault");
+        assert_eq!((code, faults.len()), (2, 1), "{text}: {faults:?}");
+        assert!(faults[0].contains(&format!(" without {key}")), "{text}: {faults:?}");
+        let args = [&start[..], &[data.to_str().unwrap(), "--config", path.to_str().unwrap()]].concat();
+        let started = bindery(&args, &[]);
+        let stderr = String::from_utf8(started.stderr).unwrap();
+        assert_eq!(started.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(&faults[0]) && !data.exists(), "{stderr}");
+    }
+}
+
+#[test]
+fn files_of_secrets_that_everybody_may_read_are_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let set = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    set(dir.path(), 0o755);
+    let secret = |name: &str| file(dir.path(), name, "secret\n");
+    let (key, tokens) = (secret("bookie.key"), secret("tokens"));
+    let text = format!(
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\ntlsKeyStore={}\n\
+         tlsCertificatePath=/c.pem\nhttpServerTokensFile={}\n",
+        key.display(),
+        tokens.display()
+    );
+    let path = file(dir.path(), "bookie.conf", &text);
+    let named = |modes: [u32; 2]| {
+        set(&key, modes[0]);
+        set(&tokens, modes[1]);
+        let (_, found) = check(&path, &["--metadata", "zk+null://127.0.0.1:1/ledgers", "--data", "/d"], &[]);
+        let found = found.into_iter().filter(|(_, _, text)| text.contains("every user of this machine"));
+        found.map(|(level, line, _)| (level, line)).collect::<Vec<_>>()
+    };
+    let warning = |line: &str| ("warning".to_owned(), line.to_owned());
+    assert_eq!(named([0o640, 0o440]), []);
+    assert_eq!(named([0o644, 0o640]), [warning("3")]);
+    assert_eq!(named([0o644, 0o644]), [warning("3"), warning("5")]);
+    let inside = format!(
+        "{text}httpServerEnabled=true\nhttpServerTlsEnable=true\nhttpServerKeyStorePath=/a.p12\n\
+                          httpServerKeyStorePassword=secret\n"
+    );
+    file(dir.path(), "bookie.conf", &inside);
+    set(&path, 0o644);
+    assert_eq!(named([0o600, 0o600]), [warning("")], "the password is in the configuration itself");
+}

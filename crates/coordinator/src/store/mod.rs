@@ -13,7 +13,8 @@
 //!    the first reason.
 //! 4. The file is made under another name and renamed when complete: one that exists is never initialised again.
 //! 5. A file of a newer format is refused before anything in it is changed.
-//! 6. An open believes the medium, not the page cache, where the file system has direct I/O.
+//! 6. Nobody but the owner of the process may read the file: nodes of ledgers and sessions have passwords.
+//! 7. An open believes the medium, not the page cache, where the file system has direct I/O.
 //!
 //! The file is a [`redb_file`], which says how redb's header survives a torn write, and why the
 //! database is never closed cleanly: each open is the one after a crash and verifies every page.
@@ -29,7 +30,7 @@ mod tests;
 use crate::core::Batch;
 use crate::sessions::SessionRecord;
 use crate::tree::NodeRecord;
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode, restrict};
 use bindery_storage::redb_file::{
     Backend, Format, HEADER_SIZE, Latch, Medium, Seals, check_header, encode_header, state_error,
 };
@@ -90,6 +91,8 @@ impl Store {
         }
         let file = disk.open(&path, OpenMode::CreateBuffered).map_err(disk_error(&path, "open"))?;
         let failed = |error| disk_error(&path, "read")(error);
+        // An earlier release made it readable for the group. Another owner's file stays as it is.
+        let _ = restrict(&path);
         // redb makes a new database of an empty file: that must not happen to one that was cut.
         if file.len().map_err(failed)? <= HEADER_SIZE {
             return Err(damaged(&path, "the file is cut"));
@@ -118,6 +121,7 @@ impl Store {
             disk.remove(&new).map_err(failed("remove what an interrupted creation left:"))?;
         }
         let file = disk.open(&new, OpenMode::CreateBuffered).map_err(failed("create"))?;
+        restrict(&new).map_err(failed("restrict"))?;
         file.write_all_at(&mut [IoSlice::new(&encode_header(&FORMAT))], 0).map_err(failed("write"))?;
         let medium = Medium::of(&**disk, &*file, &new).map_err(failed("sync"))?;
         let latch = Arc::new(Latch::default());

@@ -223,3 +223,18 @@ fn a_store_that_is_cut_or_foreign_is_damaged_and_never_made_anew() {
         }
     }
 }
+
+#[test]
+fn nobody_else_may_read_the_passwords_in_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(bindery_io::RealDisk::new());
+    let path = root.path().join(FILE_NAME);
+    let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    drop(Store::open(&disk, root.path()).unwrap());
+    assert_eq!(mode(), 0o600);
+    // As an earlier release left it.
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+    drop(Store::open(&disk, root.path()).unwrap());
+    assert_eq!(mode(), 0o600);
+}

@@ -39,6 +39,7 @@ use bindery_sasl::digest_md5::{
     self, BOOKKEEPER_HOST, BOOKKEEPER_SERVICE, Nonce, RESPONSE_BYTES_MAX, ServerStep,
 };
 use bindery_sasl::plain;
+use bindery_tls::file::is_open_to_all;
 use parking_lot::{Mutex, RwLock};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -265,7 +266,7 @@ impl Auth {
                 return Err(AuthError::Content { key: users::USERS_KEY, path, why });
             }
             tracing::info!(users = users.len(), "clients log in with a name and a password (SASL)");
-            if let Some(jaas) = jaas.as_ref().filter(|jaas| users::is_open_to_all(&jaas.file)) {
+            if let Some(jaas) = jaas.as_ref().filter(|jaas| is_open_to_all(&jaas.file)) {
                 let file = jaas.file.display();
                 tracing::warn!(%file, "the JAAS file, with the passwords in it, is accessible to every user of this \
                  machine");

@@ -87,12 +87,6 @@ fn read(key: &'static str, path: &Path, is_private: bool) -> Result<String, Auth
     String::from_utf8(bytes).map_err(|_| content("it is not text in UTF-8".to_owned()))
 }
 
-/// True when every user of the machine may read a file. Blocks.
-#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
-pub(super) fn is_open_to_all(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.mode() & OF_OTHERS != 0)
-}
-
 /// Everybody who may connect, by name.
 #[derive(Default)]
 pub(super) struct Users {

@@ -49,11 +49,15 @@ fn a_writer_that_may_live_is_asked_about_and_then_stopped() {
 #[test]
 fn one_that_cannot_be_recovered_does_not_keep_the_others() {
     let cluster = Cluster::start();
-    let open = cluster.ledger_of(b"x\n");
-    let secret = cluster.run(&["ledger", "create", "--password", "secret"]).done().trim().to_owned();
-    let outcome = cluster.run(&["ledger", "recover", &secret, &open]);
+    let of_password =
+        |password| cluster.run(&["ledger", "create", "--password", password]).done().trim().to_owned();
+    let (open, secret) = (of_password("other"), of_password("secret"));
+    let outcome = cluster.run(&["ledger", "recover", &secret, &open, "--yes", "--password", "other"]);
     assert_eq!(outcome.code, 1, "{}", outcome.stderr);
     assert!(outcome.stderr.contains(&format!("ledger {secret}: wrong password")), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("1 of 2 ledgers were not recovered"), "{}", outcome.stderr);
     assert_eq!(cluster.run(&["ledger", "show", &open, "--json"]).json()["state"], "closed");
+    // Whoever may read the metadata has the password.
+    cluster.run(&["ledger", "recover", &secret, "--yes"]).done();
+    assert_eq!(cluster.run(&["ledger", "show", &secret, "--json"]).json()["state"], "closed");
 }
