@@ -105,9 +105,9 @@ impl Shared {
         // One that changes its registration is listed twice for a moment.
         let read_only = read_only.into_iter().map(|bookie| bookie.bookie_id);
         let read_only = read_only.filter(|bookie| !writable.contains(bookie)).collect();
-        let mut candidates = Candidates { writable, read_only, ..Candidates::default() };
+        let avoided = self.health.avoided();
+        let mut candidates = Candidates { writable, read_only, avoided, ..Candidates::default() };
         self.survey.complete(&mut candidates, members).await;
-        candidates.avoided = self.health.avoided();
         Ok(candidates)
     }
 

@@ -484,6 +484,11 @@ impl Engine {
         self.shared.set_rewrite_room(bytes);
     }
 
+    /// True when adds wait for room in memory.
+    pub fn adds_wait(&self) -> bool {
+        self.shared.adds_wait()
+    }
+
     /// How each journal does. `now_ns` is the time of the clock that the engine was opened with.
     pub fn pulses(&self, now_ns: u64) -> Vec<JournalPulse> {
         self.shared.pulses(now_ns)

@@ -1,4 +1,4 @@
-//! Refusals while a write of a journal hangs.
+//! Refusals while a write of a journal, or a ledger disk, hangs.
 //!
 //! Answers to adds leave with groups, so a write that hangs holds all of them up: the journal thread is inside the kernel. A
 //! bookie that became read-only for it would leave its clients without a word until their own timeout. What it refuses
@@ -9,11 +9,13 @@
 //! completion thread, now and then -> hung_writes -> all that is waiting for delivery -> refuse_ahead -> sink
 //!                                                                                           |
 //!                        Shard::take_refusals_ahead; AdmissionQueue::let_ordinary_go, whose adds are then refused
+//! completion thread, now and then -> let_waiters_be_refused -> AdmissionQueue::let_ordinary_go
 //! ```
 //!
 //! # Invariants
 //! 1. Nothing is answered that may still become durable: adds that were placed wait for their group.
-//! 2. No answer overtakes one to an older add of the same entry (shard invariant 4). Refusals are taken while the write still
+//! 2. Who waits for room waits for no answer, and may be let go at any time.
+//! 3. No answer overtakes one to an older add of the same entry (shard invariant 4). Refusals are taken while the write still
 //!    hangs, after everything that was answered before it began was delivered.
 
 use crate::api::GroupTimes;
@@ -55,6 +57,16 @@ impl Shared {
     /// The same of a journal that a simulator holds between cut and finish.
     pub(crate) fn refuse_ahead(&self, journal: usize) -> Completions {
         self.refuse_while(journal, 0, || true)
+    }
+
+    /// Adds that wait for room while this engine is read-only, each with a grant of 0: there may be none for as long as a ledger disk
+    /// hangs, and with the grant they are refused at once. Those that are taken nevertheless, being of high priority, queue again.
+    pub(crate) fn let_waiters_be_refused(&self) -> Option<Completions> {
+        let mut grants = Vec::new();
+        if self.is_read_only() {
+            (0..self.shards().len()).for_each(|shard| self.let_ordinary_go(shard, &mut grants));
+        }
+        (!grants.is_empty()).then(|| Completions { grants, ..Completions::default() })
     }
 
     fn refuse_while(&self, journal: usize, now_ns: u64, hangs: impl Fn() -> bool) -> Completions {

@@ -31,7 +31,7 @@ const ANSWERS_AT_ONCE_MAX: usize = 4;
 /// After this long without an add the journal counts as idle and seals its last group.
 const IDLE_WAIT: Duration = Duration::from_millis(500);
 
-/// How often a read-only bookie looks for refusals that a hanging journal holds up, and one that is writable whether it is still.
+/// How often a read-only bookie looks for refusals that a hanging disk holds up, and one that is writable whether it is still.
 const HUNG_LOOK: Duration = Duration::from_millis(100);
 const WRITABLE_LOOK: Duration = Duration::from_secs(1);
 
@@ -340,9 +340,12 @@ fn complete(
         for hung in shared.hung_writes(now_ns) {
             // Counted first, so that a journal thread which goes on meanwhile does not answer by itself.
             undelivered.fetch_add(1, Ordering::AcqRel);
-            // What was answered before that write began (invariant 2 of `hung`).
+            // What was answered before that write began (invariant 3 of `hung`).
             completions.try_iter().for_each(deliver);
             deliver(shared.refuse_while_hung(hung, now_ns));
+        }
+        if let Some(waiters) = shared.let_waiters_be_refused() {
+            waiters.deliver(sink);
         }
     }
 }

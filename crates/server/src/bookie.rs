@@ -37,7 +37,7 @@ use crate::config::{BookieConfig, Identity};
 use crate::connection::{Completion, Registry, SliceTurns};
 use crate::data_dirs::DataDirs;
 use crate::descriptors;
-use crate::disks::{Cause, DiskWatch, ReadOnlyReasons};
+use crate::disks::{Cause, DiskWatch, LedgerCalls, ReadOnlyReasons};
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::listener::Listener;
@@ -192,13 +192,16 @@ impl Bookie {
         let (admin, admin_address) =
             start_admin(&config, auth.clone(), &state, &pools.admin, &stop_admin).await?;
 
-        let disk_watch = {
+        // From here on: what hangs before keeps the start waiting.
+        let ledger_calls = LedgerCalls::new(dirs.ledgers(), components.clock.clone());
+        let components = Components { disk: ledger_calls.watch(components.disk.clone()), ..components };
+        let mut disk_watch = {
             let (disk, dirs, write) = (components.disk.clone(), dirs.clone(), plan.write);
             let (limits, slow) = (config.disks.clone(), config.slow_journal);
             let round_interval = config.garbage.interval;
             let prepare = move || {
                 let (ledgers, volumes) = (dirs.ledger_files(), dirs.volumes_of_all());
-                DiskWatch::prepare(disk, ledgers, volumes, write, limits, slow, round_interval)
+                DiskWatch::prepare(disk, ledger_calls, ledgers, volumes, write, limits, slow, round_interval)
             };
             blocking(move || Ok::<_, StartError>(prepare())).await?
         };

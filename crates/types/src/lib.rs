@@ -4,12 +4,14 @@
 
 pub mod codec;
 mod digest;
+mod host;
 mod id;
 mod ledger_metadata;
 mod quorum;
 pub mod tier;
 
 pub use digest::{DIGEST_SIZE_BYTES_MAX, DigestType, DigestValue, Digester, ENTRY_HEADER_SIZE_BYTES};
+pub use host::{bare_host, host_and_port};
 pub use id::{
     BookieId, EntryId, InvalidBookieId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey, are_equal_secrets,
 };

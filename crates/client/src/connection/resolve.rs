@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bindery_metadata::codec::service_info::PROTOCOL_BOOKIE_RPC;
 use bindery_metadata::layout::Registration;
-use bindery_types::BookieId;
+use bindery_types::{BookieId, bare_host};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
@@ -50,16 +50,12 @@ impl Resolver {
             },
             None => looked_up.await,
         };
+        // An id that is an address is right whatever the registration says, also where it cannot be read. Where a bookie with
+        // another id was may be somebody else now.
+        let or_of_id = |why: String| of_id(&self.bookie).ok_or(BookieError::Unreachable(why));
         let found = match looked_up {
-            // An id that is an address is right whatever the registration says. Where a bookie with another id was
-            // may be somebody else now.
-            Err(error) => {
-                let unknown = || BookieError::Unreachable(format!("look its address up: {error}"));
-                return of_id(&self.bookie).ok_or_else(unknown);
-            }
-            Ok(Some(Err(error))) => {
-                return Err(BookieError::Unreachable(format!("read its registration: {error}")));
-            }
+            Err(error) => return or_of_id(format!("look its address up: {error}")),
+            Ok(Some(Err(error))) => return or_of_id(format!("read its registration: {error}")),
             Ok(Some(Ok(info))) => {
                 let endpoint = info.endpoints.into_iter().find(|known| known.protocol == PROTOCOL_BOOKIE_RPC);
                 endpoint.map(|endpoint| Address { host: endpoint.host, port: endpoint.port })
@@ -82,14 +78,37 @@ impl Resolver {
 /// `host:port`, as ids are unless they were chosen.
 fn of_id(bookie: &BookieId) -> Option<Address> {
     let (host, port) = bookie.as_str().rsplit_once(':')?;
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let port = port.parse().ok()?;
+    let (host, port) = (bare_host(host), port.parse().ok()?);
     (!host.is_empty()).then(|| Address { host: host.into(), port })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bindery_metadata::memory::MemoryCluster;
+    use bindery_metadata::store::CreateMode;
+    use bindery_metadata::{Layout, LedgerLayout, MetadataStore, layout};
+    use bytes::Bytes;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_registration_that_cannot_be_read_hides_no_bookie_whose_id_is_its_address() {
+        let store = MemoryCluster::new().open();
+        layout::init_cluster(&store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+        for name in ["bookie.example:3181", "bookie-0"] {
+            let path = format!("/ledgers/available/{name}");
+            store.create(&path, Bytes::from_static(b"\xffgarbage"), CreateMode::Ephemeral).await.unwrap();
+        }
+        let layout = Layout::open(Arc::new(store), "/ledgers", None).await.unwrap();
+        let resolve = async |name| {
+            let bookie = BookieId::new(name).unwrap();
+            Resolver::new(layout.registration(), bookie, Duration::from_secs(3)).resolve().await
+        };
+        let found = resolve("bookie.example:3181").await;
+        assert_eq!(found, Ok(Address { host: "bookie.example".into(), port: 3181 }));
+        let error = resolve("bookie-0").await.unwrap_err().to_string();
+        assert!(error.contains("read its registration"), "{error}");
+    }
 
     #[test]
     fn an_id_that_is_an_address_says_where_the_bookie_is() {
@@ -97,6 +116,7 @@ mod tests {
         assert_eq!(of("10.0.0.1:3181"), Some(("10.0.0.1".into(), 3181)));
         assert_eq!(of("bookie-0.example:1"), Some(("bookie-0.example".into(), 1)));
         assert_eq!(of("[::1]:3181"), Some(("::1".into(), 3181)));
+        assert_eq!(of("2001:db8::7:3181"), Some(("2001:db8::7".into(), 3181)), "as BookKeeper makes it");
         for id in ["bookie-0", ":3181", "host:", "host:65536", "host:x"] {
             assert_eq!(of(id), None, "{id}");
         }

@@ -31,6 +31,7 @@ mod latency;
 mod load;
 mod node;
 mod probe;
+mod refusals;
 mod rejects;
 mod trial;
 mod view;
@@ -261,11 +262,19 @@ impl NodeHealth {
         }
     }
 
-    /// Takes failures of requests that are not a reader's: adds, and the requests of recovery.
+    /// Takes failures of requests that are neither a reader's nor adds: those of recovery, say.
     pub(crate) fn note_failure(&self, bookie: &BookieId, error: &BookieError) {
         let outcome = Outcome::from(error);
         if !matches!(outcome, Outcome::Declined | Outcome::None) {
             self.note(&self.node(bookie), outcome);
+        }
+    }
+
+    /// The same of an add. One that is refused for want of room counts against the bookie when it happens again.
+    pub(crate) fn note_add_failure(&self, bookie: &BookieId, error: &BookieError) {
+        self.note_failure(bookie, error);
+        if Outcome::from(error) == Outcome::Rejected {
+            self.node(bookie).refused_add(self.now());
         }
     }
 
@@ -308,7 +317,9 @@ impl NodeHealth {
     /// The bookies that new ensembles use only when there are not enough others.
     pub(crate) fn avoided(&self) -> BTreeSet<BookieId> {
         let now = self.now();
-        let avoided = self.settled(now).into_iter().filter(|node| node.is_quarantined(now, self.quarantine));
+        let is_avoided =
+            |node: &Arc<Node>| node.is_quarantined(now, self.quarantine) || node.refuses_adds(now);
+        let avoided = self.settled(now).into_iter().filter(is_avoided);
         avoided.map(|node| node.bookie().clone()).collect()
     }
 
@@ -372,6 +383,24 @@ mod tests {
 
     fn set(names: &[&str]) -> BTreeSet<BookieId> {
         names.iter().map(|name| id(name)).collect()
+    }
+
+    /// Its probes are answered, so nothing else would keep new ledgers away from it.
+    #[tokio::test(start_paused = true)]
+    async fn new_ensembles_avoid_a_bookie_that_refuses_adds_again_and_come_back_to_it() {
+        use bindery_wire::ErrorCode;
+        let health = NodeHealth::new(1);
+        let full = BookieError::Refused(ErrorCode::TooManyRequests);
+        health.note_add_failure(&id("a"), &full);
+        health.note_failure(&id("b"), &full);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(health.avoided(), set(&[]));
+        health.note_add_failure(&id("a"), &full);
+        health.note_failure(&id("b"), &full);
+        assert_eq!(health.avoided(), set(&["a"]), "b refused no adds");
+        assert_eq!(health.node(&id("a")).state(), NodeState::Healthy, "it is still read from");
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(health.avoided(), set(&[]));
     }
 
     #[tokio::test(start_paused = true)]

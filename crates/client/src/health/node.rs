@@ -18,6 +18,7 @@ use super::READ_TIMEOUT;
 use super::condition::{Condition, Event, NodeState};
 use super::latency::Latency;
 use super::load::{Load, Taken};
+use super::refusals::AddRefusals;
 use super::rejects::Rejects;
 use super::trial::Trial;
 use crate::location::Distance;
@@ -97,6 +98,7 @@ pub struct Node {
     latency: [Latency; OPERATIONS],
     trials: [Trial; OPERATIONS],
     rejects: Rejects,
+    add_refusals: AddRefusals,
     /// When it last said "too many requests", in milliseconds since the start, plus one; 0 if it never did.
     rejected_at: AtomicU64,
     /// A [`Distance`].
@@ -131,6 +133,7 @@ impl Node {
             latency: Default::default(),
             trials: Default::default(),
             rejects: Rejects::default(),
+            add_refusals: AddRefusals::default(),
             rejected_at: AtomicU64::new(0),
             distance: AtomicU8::new(Distance::Far as u8),
             last_error: Mutex::default(),
@@ -310,6 +313,16 @@ impl Node {
     pub(super) fn since_rejected(&self, now: Duration) -> Option<Duration> {
         let at = self.rejected_at.load(Ordering::Relaxed).checked_sub(1)?;
         Some(now.saturating_sub(Duration::from_millis(at)))
+    }
+
+    /// It refused an add for want of room.
+    pub(super) fn refused_add(&self, now: Duration) {
+        self.add_refusals.refused(now);
+    }
+
+    /// Whether it refuses adds for want of room again and again.
+    pub(super) fn refuses_adds(&self, now: Duration) -> bool {
+        self.add_refusals.is_avoided(now)
     }
 
     /// The share of requests (0 to 1) that had better go elsewhere, because it refuses too many.

@@ -7,8 +7,10 @@
 //! ledgers that are read --> wanted --> locate task --> Here: how far away they are, for the order of reads
 //! ```
 //! # Invariants
-//! 1. A caller that needs candidates waits only for bookies that were never asked about, and for a bounded time. Known
-//!    values are used while they are refreshed. Readers never wait.
+//! 1. A caller that needs candidates waits only for bookies that were never asked about, and for a bounded time: for places of the
+//!    candidates and of those beside which they are to stand, for free bytes of candidates alone, and for nothing of one that new
+//!    ensembles avoid. So a dead member is replaced without waiting for it. Known values are used while they are refreshed.
+//!    Readers never wait.
 //! 2. A bookie whose place cannot be found keeps the one last known, or none, which is the default rack. A failed
 //!    look-up is tried again after [`RETRY`].
 //! 3. The tasks end with the survey. One that nobody needs asks nobody: bookies unasked for since [`FORGET_AFTER`] are
@@ -22,7 +24,7 @@ use std::time::Duration;
 
 use bindery_metadata::codec::service_info::PROTOCOL_BOOKIE_RPC;
 use bindery_metadata::layout::Registration;
-use bindery_types::BookieId;
+use bindery_types::{BookieId, bare_host};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -174,7 +176,7 @@ impl Survey {
         Survey { inner, tasks }
     }
 
-    /// Adds what is known of the candidates and of `members`.
+    /// Adds what is known of the candidates, of whom `avoided` are said already, and of `members`.
     pub async fn complete(&self, candidates: &mut Candidates, members: &[BookieId]) {
         let inner = &*self.inner;
         if self.tasks.is_empty() {
@@ -190,11 +192,15 @@ impl Survey {
         let patience = if members.is_empty() { PATIENCE_NEW } else { PATIENCE_REPLACE };
         if inner.places.resolver.is_some() && inner.places.are_for_candidates {
             let is_done = |known: &Known| known.locate_at.is_some();
-            inner.wait(&inner.wake_locate, started + patience, is_done).await;
+            let of = candidates.writable.iter().chain(members);
+            let of = of.filter(|bookie| !candidates.avoided.contains(*bookie)).collect();
+            inner.wait(&inner.wake_locate, started + patience, of, is_done).await;
         }
         if inner.disks.is_some() {
             let is_done = |known: &Known| known.weigh_at.is_some();
-            inner.wait(&inner.wake_weigh, started + PATIENCE_WEIGHT, is_done).await;
+            let is_out = |bookie: &BookieId| members.contains(bookie) || candidates.avoided.contains(bookie);
+            let of = candidates.writable.iter().filter(|bookie| !is_out(bookie)).collect();
+            inner.wait(&inner.wake_weigh, started + PATIENCE_WEIGHT, of, is_done).await;
         }
         candidates.places_error = inner.places_error.lock().clone();
         let known = inner.known.lock();
@@ -231,10 +237,20 @@ impl Survey {
 }
 
 impl Inner {
-    /// Until all bookies have been asked about once (invariant 1).
-    async fn wait(&self, wake: &Notify, deadline: Instant, is_done: impl Fn(&Known) -> bool) {
+    /// Until these bookies have been asked about once (invariant 1).
+    async fn wait(
+        &self,
+        wake: &Notify,
+        deadline: Instant,
+        of: Vec<&BookieId>,
+        is_done: impl Fn(&Known) -> bool,
+    ) {
         let mut rounds = self.rounds.subscribe();
-        while !self.known.lock().values().all(&is_done) {
+        let are_done = || {
+            let known = self.known.lock();
+            of.iter().all(|bookie| known.get(bookie).is_none_or(&is_done))
+        };
+        while !are_done() {
             wake.notify_one();
             if timeout_at(deadline, rounds.changed()).await.is_err() {
                 tracing::debug!("not waiting any longer for what is asked about bookies");
@@ -281,7 +297,7 @@ fn host_of_id(bookie: &BookieId) -> String {
     let id = bookie.as_str();
     let host =
         id.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(id, |(host, _)| host);
-    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).into()
+    bare_host(host).into()
 }
 
 async fn rest(wake: &Notify, next: Option<Instant>) {
@@ -435,7 +451,7 @@ mod tests {
         }
     }
 
-    /// Bookies that know of nothing but their disks: `b1` has 1 GiB, `b2` 2 GiB, the others do not say.
+    /// Bookies that know of nothing but their disks: `b1` has 1 GiB, `b2` 2 GiB, `dead` never answers, the others do not say.
     #[derive(Default)]
     struct Disks(AtomicU32);
 
@@ -463,6 +479,7 @@ mod tests {
             let free_bytes = match bookie.as_str() {
                 "b1" => 1 << 30,
                 "b2" => 2 << 30,
+                "dead" => return Box::pin(std::future::pending()),
                 _ => return Box::pin(async { Err(BookieError::Lost) }),
             };
             Box::pin(async move { Ok(DiskSpace { total_bytes: 4 << 30, free_bytes }) })
@@ -599,6 +616,24 @@ mod tests {
         *setup.racks.says.lock() = Some(Ok("/us/"));
         sleep(LOCATION_REFRESH + Duration::from_secs(1)).await;
         assert_eq!(distances(), [Distance::Far; 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_bookie_is_not_waited_for_when_it_is_replaced_avoided_or_only_read_from() {
+        let setup = Setup::new(Some(Ok("/"))).await;
+        let here = Here { location: Location::new("/h1").unwrap(), health: Arc::new(NodeHealth::new(1)) };
+        let survey = setup.survey_from(Some(DiskWeights::default()), true, Some(here));
+        let (started, dead) = (Instant::now(), id("dead"));
+        survey.look_for([&dead].into_iter());
+        complete(&survey, "b1 b2", &[]).await;
+        complete(&survey, "b1 b2 dead", &[id("b1"), dead.clone()]).await;
+        let writable = ["b1", "dead"].map(id).into();
+        let mut candidates =
+            Candidates { writable, avoided: [dead].into_iter().collect(), ..Candidates::default() };
+        survey.complete(&mut candidates, &[]).await;
+        assert_eq!(started.elapsed(), Duration::ZERO, "invariant 1");
+        complete(&survey, "b1 dead", &[]).await;
+        assert_eq!(started.elapsed(), PATIENCE_WEIGHT, "a candidate of which nothing is known yet");
     }
 
     #[tokio::test(start_paused = true)]

@@ -453,7 +453,7 @@ impl AddSink for Inner {
         let sink: Arc<dyn AddSink> = self.clone();
         // One is enough to tell: the others of this read failed with it.
         if let Some(error) = answers.iter().find_map(|answer| answer.result.as_ref().err()) {
-            self.shared.health.note_failure(bookie, error);
+            self.shared.health.note_add_failure(bookie, error);
         }
         let news = {
             let state = &mut *self.state.lock();

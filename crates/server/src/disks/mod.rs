@@ -4,23 +4,28 @@
 //! ```text
 //! Disk::space ---------> usage::UsageCore ---------> ReadOnlyReasons -> engine (refuses, accepts)
 //! journal pulses ------> slow_journal::SlowJournalCore -/  \--> registrar (available, readonly)
+//! calls under way -----> ledger_hang::LedgerHangCore ----/
 //! engine's status ---------------------------------------/
 //! engine's ledger memory -> ledger_memory::LedgerMemoryCore --> ReadOnlyReasons -> registrar alone
 //! space, verdict ------> reserve: held, given up, taken back -> engine (what recoveries may add, what flushes leave free)
 //! verdict, engine's status -> garbage::GarbageDesk: rounds with a compaction while space, or memory for ledgers, is short
 //! ```
-//! The cores decide and do no I/O; [`DiskWatch`] measures on a blocking thread every `diskCheckInterval`, and looks at
+//! The cores decide and do no I/O; [`DiskWatch`] measures on blocking threads every `diskCheckInterval`, and looks at
 //! the engine twice a second: it measures at once when something begins to wait for space, and when nothing does any more.
 //!
 //! # Limits
-//! One measurement at a time. A disk that does not answer it leaves the last verdict in force.
+//! One call to each volume at a time. One that does not answer within [`ANSWER_MAX`] keeps what was measured of it last, and
+//! is not waited for again until that call is back: the others are judged meanwhile.
 
+pub mod calls;
+pub mod ledger_hang;
 pub mod ledger_memory;
 pub mod read_only;
 pub mod reserve;
 pub mod slow_journal;
 pub mod usage;
 
+pub use calls::LedgerCalls;
 pub use read_only::{Cause, ReadOnlyReasons};
 pub use slow_journal::SlowLimits;
 pub use usage::DiskLimits;
@@ -31,13 +36,16 @@ use crate::maintenance::garbage::{GarbageDesk, GarbageRequest};
 use crate::metrics::Exposition;
 use bindery_engine::{Engine, WantedCollection};
 use bindery_io::{Clock, Disk, Space};
+use ledger_hang::LedgerHangCore;
 use ledger_memory::LedgerMemoryCore;
 use parking_lot::Mutex;
 use reserve::Reserve;
 use slow_journal::{Pulse, SlowJournalCore};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use usage::{Reading, UsageCore, Verdict};
 
@@ -46,6 +54,8 @@ use usage::{Reading, UsageCore, Verdict};
 const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(30);
 /// How often the engine is checked.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a check waits for a volume.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// What an operator sees of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +111,7 @@ impl DiskDesk {
     }
 }
 
-/// What is measured, and what is kept free. Blocks on the disk.
+/// What is measured, and what is kept free.
 struct Gauges {
     disk: Arc<dyn Disk>,
     /// Ledger directories, by number.
@@ -120,21 +130,68 @@ struct Checked {
     recovery_reserve: Option<u64>,
 }
 
-/// A volume and its reserve.
+/// Tells flushes what to leave free for rewrites, by ledger directory.
+type LeaveRoom = Arc<dyn Fn(&[u64]) + Send + Sync>;
+
+/// A volume, its reserve, and what was measured of it last.
 struct Guarded {
     volume: Volume,
-    reserve: Reserve,
+    reserve: Arc<Reserve>,
     /// Bytes that the reserve held when that could be told last. Without a descriptor it cannot.
     held: u64,
+    /// Of the directory of the reserve.
+    space: Option<Space>,
+    /// Of the ledger directories, in the order of `volume.ledger_dirs`.
+    spaces: Vec<Result<Space, String>>,
+    /// A call to it is under way.
+    is_busy: Arc<AtomicBool>,
+}
+
+/// What a volume answers. Made on a blocking thread.
+struct Measured {
+    held: std::io::Result<u64>,
+    space: Option<Space>,
+    spaces: Vec<Result<Space, String>>,
 }
 
 impl Guarded {
+    fn new(volume: Volume, reserve: Reserve) -> Guarded {
+        let spaces = vec![Err("it was not measured yet".to_owned()); volume.ledger_dirs.len()];
+        let (reserve, is_busy) = (Arc::new(reserve), Arc::default());
+        Guarded { volume, reserve, held: 0, space: None, spaces, is_busy }
+    }
+
     fn lacking(&self) -> u64 {
         self.reserve.size().saturating_sub(self.held)
     }
 
-    fn measure(&mut self, disk: &dyn Disk) {
-        match self.reserve.held(disk) {
+    /// Begins `call` on a blocking thread, unless one of before is not back.
+    fn begin<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Option<JoinHandle<T>> {
+        if self.is_busy.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let is_busy = IsBusy(self.is_busy.clone());
+        Some(tokio::task::spawn_blocking(move || {
+            let _is_busy = is_busy;
+            call()
+        }))
+    }
+
+    fn begin_measuring(&self, disk: &Arc<dyn Disk>, dirs: &[PathBuf]) -> Option<JoinHandle<Measured>> {
+        let (disk, reserve) = (disk.clone(), self.reserve.clone());
+        let own = self.volume.reserve_dir.clone();
+        let dirs: Vec<PathBuf> = self.volume.ledger_dirs.iter().map(|index| dirs[*index].clone()).collect();
+        self.begin(move || Measured::of(&*disk, &reserve, &own, &dirs))
+    }
+
+    fn on_measured(&mut self, measured: Measured) {
+        let Measured { held, space, spaces } = measured;
+        (self.space, self.spaces) = (space, spaces);
+        self.on_held(held);
+    }
+
+    fn on_held(&mut self, held: std::io::Result<u64>) {
+        match held {
             Ok(held) => self.held = held,
             Err(error) => {
                 let dir = self.volume.reserve_dir.display();
@@ -142,6 +199,40 @@ impl Guarded {
             }
         }
     }
+}
+
+impl Measured {
+    /// Blocks on the disk.
+    fn of(disk: &dyn Disk, reserve: &Reserve, own: &Path, dirs: &[PathBuf]) -> Measured {
+        let spaces = dirs.iter().map(|dir| disk.space(dir).map_err(|error| error.to_string())).collect();
+        Measured { held: reserve.held(disk), space: disk.space(own).ok(), spaces }
+    }
+}
+
+/// A call to a volume is under way until this is dropped.
+struct IsBusy(Arc<AtomicBool>);
+
+impl Drop for IsBusy {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// What the calls came to, in their order; `None` for one that was not begun, or is not back in time.
+async fn answers<T>(calls: Vec<Option<JoinHandle<T>>>, answer_max: Duration) -> Vec<Option<T>> {
+    let until = Instant::now() + answer_max;
+    let mut answers = Vec::with_capacity(calls.len());
+    for call in calls {
+        answers.push(match call {
+            Some(call) => match tokio::time::timeout_at(until, call).await {
+                Ok(Ok(answer)) => Some(answer),
+                Ok(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
+                Err(_) => None,
+            },
+            None => None,
+        });
+    }
+    answers
 }
 
 /// When a lack of space requests rounds of garbage collection. Each lists the whole cluster.
@@ -194,7 +285,9 @@ impl Checks {
 
 /// Watches the disks of a bookie.
 pub struct DiskWatch {
-    gauges: Arc<Mutex<Gauges>>,
+    gauges: Gauges,
+    calls: Arc<LedgerCalls>,
+    hang: LedgerHangCore,
     limits: DiskLimits,
     slow: SlowLimits,
     desk: Arc<DiskDesk>,
@@ -207,10 +300,11 @@ pub struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// For these ledger directories on these volumes. Makes room for the start: a reserve is given up where the volume
-    /// is nearly full, and none is made yet. Blocks on the disk.
+    /// For these ledger directories on these volumes. `disk` notes its calls in `calls`. Makes room for the start: a reserve is
+    /// given up where the volume is nearly full, and none is made yet. Blocks on the disk.
     pub fn prepare(
         disk: Arc<dyn Disk>,
+        calls: Arc<LedgerCalls>,
         dirs: Vec<PathBuf>,
         volumes: Vec<Volume>,
         write_pool_bytes: u64,
@@ -236,15 +330,18 @@ impl DiskWatch {
                     tracing::warn!(%dir, %error, "cannot give up the reserve");
                 }
             }
-            let mut guarded = Guarded { volume, reserve, held: 0 };
-            guarded.measure(&*disk);
+            let held = reserve.held(&*disk);
+            let mut guarded = Guarded::new(volume, reserve);
+            guarded.on_held(held);
             reserves.push(guarded);
         }
         let names = dirs.iter().map(|dir| dir.display().to_string()).collect();
         let core = UsageCore::new(limits.clone(), names);
         let gauges = Gauges { disk, dirs, volumes: reserves, core, is_new: true };
         DiskWatch {
-            gauges: Arc::new(Mutex::new(gauges)),
+            gauges,
+            calls,
+            hang: LedgerHangCore::default(),
             limits,
             slow,
             desk: Arc::new(DiskDesk::default()),
@@ -266,15 +363,14 @@ impl DiskWatch {
     }
 
     /// Measures once and acts on it.
-    pub async fn check(&self, engine: &Arc<Engine>, standing: &ReadOnlyReasons, garbage: &GarbageDesk) {
+    pub async fn check(&mut self, engine: &Arc<Engine>, standing: &ReadOnlyReasons, garbage: &GarbageDesk) {
         let is_short = tell_what_waits(engine, standing);
         let are_ledgers_too_many = self.look_at_ledgers(engine, standing);
         let may_take_adds = standing.takes_adds() && !is_short;
-        let (gauges, leaves) = (self.gauges.clone(), engine.clone());
-        let check =
-            move || gauges.lock().check(is_short, may_take_adds, &|room| leaves.set_rewrite_room(room));
-        let checked = tokio::task::spawn_blocking(check).await;
-        let Ok(Checked { verdict, volumes, recovery_reserve }) = checked else { return };
+        let leaves = engine.clone();
+        let leave_room: LeaveRoom = Arc::new(move |room| leaves.set_rewrite_room(room));
+        let Checked { verdict, volumes, recovery_reserve } =
+            self.gauges.check(is_short, may_take_adds, leave_room, ANSWER_MAX).await;
         if let Some(bytes) = recovery_reserve {
             engine.set_recovery_reserve(bytes);
         }
@@ -314,7 +410,7 @@ impl DiskWatch {
 
     /// Watches until `stop`.
     pub async fn run(
-        self,
+        mut self,
         engine: Arc<Engine>,
         garbage: Arc<GarbageDesk>,
         clock: Arc<dyn Clock>,
@@ -354,6 +450,9 @@ impl DiskWatch {
             let reason = slow.tick(Duration::from_nanos(now_ns), &pulses);
             engine.set_probing(reason.is_some());
             standing.set(Cause::SlowJournal, reason);
+            let adds_wait = engine.adds_wait();
+            let reason = self.hang.tick(Duration::from_nanos(now_ns), &self.calls.oldest(), adds_wait);
+            standing.set(Cause::LedgersHang, reason);
             if checks.is_due(now_ns, is_short, self.limits.interval) {
                 self.check(&engine, &standing, &garbage).await;
             }
@@ -370,59 +469,100 @@ fn tell_what_waits(engine: &Engine, standing: &ReadOnlyReasons) -> bool {
     is_short
 }
 
-impl Gauges {
-    /// `leave_room` tells flushes what to leave free for rewrites, by ledger directory.
-    fn check(&mut self, is_short: bool, may_take_adds: bool, leave_room: &dyn Fn(&[u64])) -> Checked {
-        for guarded in &mut self.volumes {
-            guarded.measure(&*self.disk);
-        }
-        let mut readings = Vec::with_capacity(self.dirs.len());
-        for (index, dir) in self.dirs.iter().enumerate() {
-            let space = self.disk.space(dir).map_err(|error| error.to_string());
-            readings.push(Reading { space, reserve_lacking: self.of_reserve(index, Guarded::lacking) });
-        }
-        let verdict = self.core.check(&readings);
-        let takes_adds = may_take_adds && verdict.read_only.is_none();
-        let of_whole_reserves = self.rewrite_room(|guarded| guarded.reserve.size());
-        let mut volumes = Vec::with_capacity(self.volumes.len());
-        for guarded in &mut self.volumes {
-            let Guarded { volume, reserve, .. } = &*guarded;
-            let dir = &volume.reserve_dir;
-            let mut space = self.disk.space(dir).ok();
-            if let Some(now) = space {
-                // Before it is given up, or a flush that waits could take all of it.
-                if let Ok(reserve::Step::GiveUp) = reserve.step(&*self.disk, now, is_short, takes_adds) {
-                    leave_room(&of_whole_reserves);
+/// Lets the reserve of a volume have, or lack, what it should. Returns the volume's space and what is held afterwards. Blocks on the
+/// disk.
+fn tend(
+    disk: &dyn Disk,
+    reserve: &Reserve,
+    dir: &Path,
+    space: Space,
+    is_short: bool,
+    takes_adds: bool,
+) -> (Option<Space>, std::io::Result<u64>) {
+    let mut now = Some(space);
+    match reserve.tend(disk, space, is_short, takes_adds) {
+        Ok(reserve::Step::Keep) => {}
+        Ok(step) => {
+            let said = match step {
+                reserve::Step::GiveUp => {
+                    "gave up the reserve of this volume to make room for flushes and deletions"
                 }
-                match reserve.tend(&*self.disk, now, is_short, takes_adds) {
-                    Ok(reserve::Step::Keep) => {}
-                    Ok(step) => {
-                        let said = match step {
-                            reserve::Step::GiveUp => {
-                                "gave up the reserve of this volume to make room for flushes and deletions"
-                            }
-                            reserve::Step::Refill | reserve::Step::Keep => {
-                                "holding the reserve of this volume again"
-                            }
-                        };
-                        tracing::info!(dir = %dir.display(), bytes = reserve.size(), "{said}");
-                        space = self.disk.space(dir).ok();
-                    }
-                    Err(error) => tracing::warn!(dir = %dir.display(), %error, "cannot adjust the reserve"),
+                reserve::Step::Refill | reserve::Step::Keep => "holding the reserve of this volume again",
+            };
+            tracing::info!(dir = %dir.display(), bytes = reserve.size(), "{said}");
+            now = disk.space(dir).ok();
+        }
+        Err(error) => tracing::warn!(dir = %dir.display(), %error, "cannot adjust the reserve"),
+    }
+    (now, reserve.held(disk))
+}
+
+impl Gauges {
+    /// Waits for each volume at most `answer_max`, twice.
+    async fn check(
+        &mut self,
+        is_short: bool,
+        may_take_adds: bool,
+        leave_room: LeaveRoom,
+        answer_max: Duration,
+    ) -> Checked {
+        let measuring = |guarded: &Guarded| guarded.begin_measuring(&self.disk, &self.dirs);
+        let measured = answers(self.volumes.iter().map(measuring).collect(), answer_max).await;
+        let mut answered = Vec::with_capacity(self.volumes.len());
+        for (guarded, measured) in self.volumes.iter_mut().zip(measured) {
+            answered.push(measured.is_some());
+            match measured {
+                Some(measured) => guarded.on_measured(measured),
+                None => {
+                    let dir = guarded.volume.reserve_dir.display();
+                    tracing::warn!(%dir, "this volume does not answer: assuming that its space is unchanged");
                 }
             }
-            let is_full = volume.ledger_dirs.iter().any(|index| verdict.full[*index]);
-            let dir = dir.clone();
-            guarded.measure(&*self.disk);
-            volumes.push(VolumeStatus {
-                dir,
-                space,
-                reserve: (guarded.held, guarded.reserve.size()),
-                is_full,
-            });
+        }
+        let verdict = self.core.check(&self.readings());
+        let takes_adds = may_take_adds && verdict.read_only.is_none();
+        let of_whole_reserves: Arc<[u64]> = self.rewrite_room(|guarded| guarded.reserve.size()).into();
+        let tending = self.volumes.iter().zip(&answered).map(|(guarded, answers)| {
+            let space = guarded.space.filter(|_| *answers)?;
+            let (disk, reserve) = (self.disk.clone(), guarded.reserve.clone());
+            let dir = guarded.volume.reserve_dir.clone();
+            let (leave_room, of_whole_reserves) = (leave_room.clone(), of_whole_reserves.clone());
+            guarded.begin(move || {
+                // Before it is given up, or a flush that waits could take all of it.
+                if let Ok(reserve::Step::GiveUp) = reserve.step(&*disk, space, is_short, takes_adds) {
+                    leave_room(&of_whole_reserves);
+                }
+                tend(&*disk, &reserve, &dir, space, is_short, takes_adds)
+            })
+        });
+        let tended = answers(tending.collect(), answer_max).await;
+        for (guarded, tended) in self.volumes.iter_mut().zip(tended) {
+            if let Some((space, held)) = tended {
+                guarded.space = space;
+                guarded.on_held(held);
+            }
         }
         leave_room(&self.rewrite_room(Guarded::lacking));
+        let status = |guarded: &Guarded| VolumeStatus {
+            dir: guarded.volume.reserve_dir.clone(),
+            space: guarded.space,
+            reserve: (guarded.held, guarded.reserve.size()),
+            is_full: guarded.volume.ledger_dirs.iter().any(|index| verdict.full[*index]),
+        };
+        let volumes = self.volumes.iter().map(status).collect();
         Checked { verdict, volumes, recovery_reserve: self.recovery_reserve(is_short) }
+    }
+
+    /// One for each ledger directory.
+    fn readings(&self) -> Vec<Reading> {
+        let unknown = || Reading { space: Err("it is on no known volume".to_owned()), reserve_lacking: 0 };
+        let mut readings: Vec<Reading> = self.dirs.iter().map(|_| unknown()).collect();
+        for guarded in &self.volumes {
+            for (index, space) in guarded.volume.ledger_dirs.iter().zip(&guarded.spaces) {
+                readings[*index] = Reading { space: space.clone(), reserve_lacking: guarded.lacking() };
+            }
+        }
+        readings
     }
 
     /// `bytes` of the reserve of a ledger directory's volume.
@@ -508,48 +648,120 @@ mod tests {
         }
     }
 
+    fn gauges(disk: Arc<dyn Disk>, dirs: &[&Path], volumes: Vec<Volume>, reserve_bytes: u64) -> Gauges {
+        let limits = DiskLimits { reserve_bytes: Some(reserve_bytes), ..DiskLimits::default() };
+        let dirs: Vec<PathBuf> = dirs.iter().map(|dir| (*dir).to_owned()).collect();
+        let calls = LedgerCalls::new(&dirs, Arc::new(bindery_io::SystemClock::new()));
+        let (slow, round_interval) = (SlowLimits::default(), Duration::from_secs(900));
+        DiskWatch::prepare(disk, calls, dirs, volumes, 0, limits, slow, round_interval).gauges
+    }
+
+    fn on(dir: &Path, ledger_dirs: Vec<usize>) -> Volume {
+        Volume { reserve_dir: dir.to_owned(), ledger_dirs, has_journal: false }
+    }
+
     /// Reserve invariant 4: flushes are told before the first byte of a reserve is free, and no longer than it is given up.
-    #[test]
-    fn half_of_a_reserve_that_is_given_up_stays_for_rewrites() {
+    #[tokio::test]
+    async fn half_of_a_reserve_that_is_given_up_stays_for_rewrites() {
         const SIZE: u64 = 4 << 20;
         let dir = tempfile::tempdir().unwrap();
         let disk = Arc::new(Exhausted(RealDisk::new(), Arc::default()));
-        let volume =
-            |ledger_dirs| Volume { reserve_dir: dir.path().to_owned(), ledger_dirs, has_journal: false };
-        let limits = DiskLimits { reserve_bytes: Some(SIZE), ..DiskLimits::default() };
-        let dirs = vec![dir.path().to_owned(), dir.path().to_owned()];
-        let slow = SlowLimits::default();
-        let round_interval = Duration::from_secs(900);
-        let watch = DiskWatch::prepare(disk, dirs, vec![volume(vec![1])], 0, limits, slow, round_interval);
+        let mut gauges = gauges(disk, &[dir.path(), dir.path()], vec![on(dir.path(), vec![1])], SIZE);
         let path = dir.path().join(reserve::RESERVE_NAME);
-        let told = Mutex::new(Vec::new());
-        let check = |is_short| {
-            let leave = |room: &[u64]| told.lock().push((room.to_vec(), path.exists()));
-            watch.gauges.lock().check(is_short, !is_short, &leave);
-            std::mem::take(&mut *told.lock())
-        };
-        assert_eq!(check(false), [(vec![0, 0], true)], "it is held");
+        let told: Arc<Mutex<Vec<(Vec<u64>, bool)>>> = Arc::default();
         let kept = vec![0, SIZE / 2];
-        assert_eq!(check(true), [(kept.clone(), true), (kept.clone(), false)]);
-        assert_eq!(check(true), [(kept, false)]);
-        assert_eq!(check(false), [(vec![0, 0], true)], "it was taken back");
+        let expected = [
+            (false, vec![(vec![0, 0], true)], "it is held"),
+            (true, vec![(kept.clone(), true), (kept.clone(), false)], "it is given up"),
+            (true, vec![(kept, false)], "it stays given up"),
+            (false, vec![(vec![0, 0], true)], "it was taken back"),
+        ];
+        for (is_short, expected, what) in expected {
+            let (told_too, path) = (told.clone(), path.clone());
+            let leave: LeaveRoom =
+                Arc::new(move |room: &[u64]| told_too.lock().push((room.to_vec(), path.exists())));
+            gauges.check(is_short, !is_short, leave, ANSWER_MAX).await;
+            assert_eq!(std::mem::take(&mut *told.lock()), expected, "{what}");
+        }
     }
 
     /// The reserve was given up, so the volume is full; without descriptors that must not be forgotten.
-    #[test]
-    fn a_reserve_that_cannot_be_looked_at_is_what_it_was() {
+    #[tokio::test]
+    async fn a_reserve_that_cannot_be_looked_at_is_what_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let is_exhausted = Arc::new(AtomicBool::new(false));
         let disk = Arc::new(Exhausted(RealDisk::new(), is_exhausted.clone()));
-        let volume = Volume { reserve_dir: dir.path().to_owned(), ledger_dirs: vec![0], has_journal: false };
-        let limits = DiskLimits { reserve_bytes: Some(50 << 20), ..DiskLimits::default() };
-        let dirs = vec![dir.path().to_owned()];
-        let slow = SlowLimits::default();
-        let watch = DiskWatch::prepare(disk, dirs, vec![volume], 0, limits, slow, Duration::from_secs(900));
+        let mut gauges = gauges(disk, &[dir.path()], vec![on(dir.path(), vec![0])], 50 << 20);
         for _ in 0..2 {
-            let Checked { verdict, volumes, .. } = watch.gauges.lock().check(false, false, &|_| {});
+            let checked = gauges.check(false, false, Arc::new(|_: &[u64]| {}), ANSWER_MAX).await;
+            let Checked { verdict, volumes, .. } = checked;
             assert_eq!((&verdict.full[..], volumes[0].reserve.0), (&[true][..], 0), "{verdict:?}");
             is_exhausted.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Two volumes of which one can be made to hang, and one to be full.
+    struct Volatile {
+        real: RealDisk,
+        hangs: PathBuf,
+        is_hanging: parking_lot::RwLock<()>,
+        /// Of the other one.
+        free: std::sync::atomic::AtomicU64,
+    }
+
+    impl DiskLayer for Volatile {
+        fn beneath(&self) -> &dyn Disk {
+            &self.real
+        }
+        fn space(&self, dir: &Path) -> io::Result<Space> {
+            let is_hanging = dir == self.hangs;
+            if is_hanging {
+                drop(self.is_hanging.read());
+            }
+            let free = if is_hanging { 1 << 29 } else { self.free.load(Ordering::SeqCst) };
+            Ok(Space { total: 1 << 30, free })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_hangs_keeps_its_last_reading_and_does_not_hold_up_the_others() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let paths = [dirs[0].path(), dirs[1].path()];
+        let disk = Arc::new(Volatile {
+            real: RealDisk::new(),
+            hangs: paths[0].to_owned(),
+            is_hanging: parking_lot::RwLock::new(()),
+            free: (1 << 29).into(),
+        });
+        let volumes = vec![on(paths[0], vec![0]), on(paths[1], vec![1])];
+        let mut gauges = gauges(disk.clone(), &paths, volumes, 0);
+        let answer_max = Duration::from_millis(50);
+        let check =
+            async |gauges: &mut Gauges| gauges.check(false, true, Arc::new(|_: &[u64]| {}), answer_max).await;
+        // However slow the machine is, it answers at last.
+        while gauges.spaces_known() < 2 {
+            check(&mut gauges).await;
+        }
+        let is_hanging = disk.is_hanging.write();
+        disk.free.store(0, Ordering::SeqCst);
+        let mut full = vec![];
+        while full != [false, true] {
+            full = check(&mut gauges).await.verdict.full;
+        }
+        assert!(
+            gauges.volumes[0].is_busy.load(Ordering::SeqCst),
+            "one call is under way, and no other was begun"
+        );
+        drop(is_hanging);
+        disk.free.store(1 << 29, Ordering::SeqCst);
+        while full != [false, false] || gauges.volumes[0].is_busy.load(Ordering::SeqCst) {
+            full = check(&mut gauges).await.verdict.full;
+        }
+    }
+
+    impl Gauges {
+        fn spaces_known(&self) -> usize {
+            self.volumes.iter().flat_map(|guarded| &guarded.spaces).filter(|space| space.is_ok()).count()
         }
     }
 }

@@ -36,13 +36,15 @@ pub enum Cause {
     TooManyLedgers,
     /// Syncs of the journal take too long.
     SlowJournal,
+    /// The disk of a ledger directory does not answer.
+    LedgersHang,
     /// The bookie is on its way out.
     Stopping,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 9] = [
+    pub const ALL: [Cause; 10] = [
         Cause::Configured,
         Cause::StorageFailed,
         Cause::DiskFull,
@@ -51,6 +53,7 @@ impl Cause {
         Cause::NoConnections,
         Cause::TooManyLedgers,
         Cause::SlowJournal,
+        Cause::LedgersHang,
         Cause::Stopping,
     ];
 
@@ -64,6 +67,7 @@ impl Cause {
             | Cause::NoSpace
             | Cause::NoDescriptor
             | Cause::SlowJournal
+            | Cause::LedgersHang
             | Cause::Stopping => true,
         }
     }
@@ -79,6 +83,7 @@ impl Cause {
             Cause::NoConnections => "no_connections",
             Cause::TooManyLedgers => "too_many_ledgers",
             Cause::SlowJournal => "slow_journal",
+            Cause::LedgersHang => "ledgers_hang",
             Cause::Stopping => "stopping",
         }
     }

@@ -5,7 +5,7 @@
 use crate::common::frames::{KEY, add_frame, hello};
 use crate::common::whole::{Running, cluster, config, config_that_flushes, id, metadata, open, start_on};
 use crate::common::{PATIENCE, wire};
-use bindery_io::{Disk, DiskLayer, RealDisk, Space};
+use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk, Space};
 use bindery_metadata::RegistrationMode;
 use bindery_metadata::memory::MemoryCluster;
 use bindery_server::bookie::Ended;
@@ -16,6 +16,7 @@ use bindery_types::LedgerState;
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, v2};
 use bytes::BytesMut;
+use parking_lot::RwLock;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -292,6 +293,101 @@ async fn a_bookie_is_writable_as_soon_as_what_waited_for_space_has_it() {
     for entry in 0..4 {
         assert_eq!(running.read(1, entry).await, ErrorCode::Ok);
     }
+    running.stop().await;
+}
+
+/// The real disk, whose writes to one directory wait for the test, as on a frozen file system.
+struct Frozen {
+    inner: RealDisk,
+    frozen: Arc<RwLock<()>>,
+}
+
+struct FrozenFile(Arc<dyn DiskFile>, Arc<RwLock<()>>);
+
+/// The name of the ledger directory whose disk hangs.
+const FREEZES: &str = "freezes";
+
+impl DiskLayer for Frozen {
+    fn beneath(&self) -> &dyn Disk {
+        &self.inner
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.inner.open(path, mode)?;
+        Ok(match path.components().any(|part| part.as_os_str() == FREEZES) {
+            true => Arc::new(FrozenFile(file, self.frozen.clone())),
+            false => file,
+        })
+    }
+}
+
+impl FileLayer for FrozenFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.0
+    }
+    fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let _ = self.1.read();
+        self.0.write_at(slices, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        let _ = self.1.read();
+        self.0.sync()
+    }
+}
+
+/// One of two ledger disks hangs and returns no error. The bookie says so, is registered read-only, refuses adds at once, still
+/// reads, and is writable by itself once the disk answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_whose_ledger_disk_hangs_is_read_only_until_it_answers() {
+    let place = Place::new().await;
+    let frozen = Arc::new(RwLock::new(()));
+    let config = config_that_flushes(place.dir.path());
+    let ledger_dirs = vec![place.dir.path().join("sound"), place.dir.path().join(FREEZES)];
+    let config = BookieConfig { ledger_dirs, disks: limits(), ..config };
+    let disk = Frozen { inner: RealDisk::new(), frozen: frozen.clone() };
+    let running = start_on(Arc::new(disk), config, &place.cluster).await.unwrap();
+    assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
+    running.flushed(1).await;
+
+    let is_frozen = frozen.write();
+    // Until no memory is left for more: each of these connections is refused, or waits for an answer.
+    let writers: Vec<_> = (10..14)
+        .map(|ledger| {
+            let address = running.address;
+            tokio::spawn(async move {
+                let (mut from, mut to) = TcpStream::connect(address).await.unwrap().into_split();
+                tokio::spawn(async move { tokio::io::copy(&mut from, &mut tokio::io::sink()).await });
+                for entry in 0.. {
+                    let frame = add_frame(ledger, entry, 512 << 10, v2::Flags::NONE, KEY);
+                    if to.write_all(&frame).await.is_err() {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    let why = async {
+        loop {
+            let state = running.json("/api/v1/bookie/state").await;
+            if let Some(why) = state["readOnlyBecause"]["ledgers_hang"].as_str() {
+                return why.to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let why = tokio::time::timeout(PATIENCE, why).await.unwrap();
+    writers.iter().for_each(tokio::task::JoinHandle::abort);
+    assert!(why.contains("does not answer") && why.contains(FREEZES), "{why}");
+    tokio::time::timeout(PATIENCE, place.registered(RegistrationMode::ReadOnly)).await.unwrap();
+    // At first the queue of those that waited for room is ahead of it.
+    let refused = async { while running.add(1, 1).await != ErrorCode::ReadOnly {} };
+    tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    assert_eq!(running.read(1, 0).await, ErrorCode::Ok);
+    let metrics = running.get("/metrics").await;
+    assert!(metrics.contains("bindery_read_only{cause=\"ledgers_hang\"} 1"), "{metrics}");
+
+    drop(is_frozen);
+    tokio::time::timeout(PATIENCE, place.registered(RegistrationMode::Writable)).await.unwrap();
+    assert_eq!(running.add(1, 1).await, ErrorCode::Ok);
     running.stop().await;
 }
 
