@@ -78,6 +78,11 @@ fn a_cluster_comes_back_from_its_bucket() {
         output.stdout
     };
     let contents = [read(&first, &closed, "secret"), read(&first, &open, "")];
+    let created_ms = |place: &Place, id: &str| -> i64 {
+        let shown: Value = serde_json::from_str(&ok(place.run(&["ledger", "show", id, "--json"]))).unwrap();
+        shown["created_ms"].as_i64().unwrap()
+    };
+    let created = [created_ms(&first, &closed), created_ms(&first, &open)];
     // Everything in the bucket is sound, with the metadata store and without.
     let verified = ok(first.run(&["tier", "verify", "--store", &url, "--metadata", &first.metadata()]));
     assert!(verified.contains("sound: 0 damage, 0 unchecked, 0 leftover"), "{verified}");
@@ -110,8 +115,14 @@ fn a_cluster_comes_back_from_its_bucket() {
     let server = second.start_with(&options);
     let paused = ok(second.run(&["tier", "pause"]));
     assert!(paused.contains("tiering was paused already, bindery tier restore"), "{paused}");
+    // Whichever ledgers are restored first, new ones take no id of the others.
+    let restored = ok(second.run(&["tier", "restore", "--store", &url, &closed]));
+    assert!(restored.contains("1 ledger restored"), "{restored}");
+    let meanwhile = ledger(&second, 1, &[], &["--close"]);
+    assert!(meanwhile.parse::<i64>().unwrap() > open.parse::<i64>().unwrap(), "{meanwhile}");
     let restored = ok(second.run(&["tier", "restore", "--store", &url]));
-    assert!(restored.contains("2 ledgers restored"), "{restored}");
+    assert!(restored.contains("1 ledger restored") && restored.contains("1 there already"), "{restored}");
+    assert_eq!([created_ms(&second, &closed), created_ms(&second, &open)], created);
     assert!(restored.contains(&format!("ledger {open}: restored: it was open: closed behind")), "{restored}");
     assert!(ok(second.run(&["tier", "resume"])).contains("was not paused"), "all of the bucket is there");
     let compare = |place: &Place| {

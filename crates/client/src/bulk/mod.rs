@@ -199,7 +199,7 @@ impl BulkReader {
         // Of metadata version 1, which stores no password.
         let secret =
             secret.unwrap_or_else(|| LedgerSecret { digest_type: DigestType::Crc32, password: Vec::new() });
-        let state = ReaderState::new(shared.clone(), ledger, &secret, stored.metadata, stored.version);
+        let state = ReaderState::new(shared.clone(), ledger, &secret, stored);
         Ok(LedgerView {
             bulk: self.0.clone(),
             ledger: Arc::new(Ledger { state, is_authentic, is_verifiable }),
@@ -264,6 +264,11 @@ impl LedgerView {
     /// Its metadata as it was last read, and the version of that.
     pub fn metadata(&self) -> (LedgerMetadata, Version) {
         self.ledger.state.known_metadata()
+    }
+
+    /// When it was created, in milliseconds since the epoch: what its metadata says, or else when the node of that was made.
+    pub fn created_ms(&self) -> i64 {
+        self.ledger.state.created_ms()
     }
 
     /// Whether it was closed: it ends where [`last_readable`](Self::last_readable) says, for good.

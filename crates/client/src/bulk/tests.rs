@@ -585,6 +585,28 @@ async fn a_ledger_that_repair_moved_is_read_where_it_is_now() {
     }
 }
 
+/// Versions of the metadata begin anew with the ledger, so they do not tell.
+#[tokio::test(start_paused = true)]
+async fn a_ledger_that_was_deleted_and_created_again_is_another_one() {
+    let setup = Setup::new(Shape::of((3, 3), sizes(40))).await;
+    let view = setup.view().await;
+    let before = view.created_ms();
+    let ledgers = setup.layout.ledgers();
+    let stored = ledgers.get(ledger()).await.unwrap();
+    assert_eq!(before, stored.created_ms, "the node's, where the metadata has none");
+    view.reread().await.unwrap();
+    ledgers.delete(ledger(), None).await.unwrap();
+    ledgers.create(ledger(), &stored.metadata).await.unwrap();
+    assert_eq!(view.reread().await, Err(ReadError::Deleted(ledger())));
+    assert!(setup.view().await.created_ms() > before);
+    // One that its metadata says is kept, whatever becomes of the node.
+    let mut kept = stored.metadata;
+    kept.created_ms = Some(77);
+    ledgers.delete(ledger(), None).await.unwrap();
+    ledgers.create(ledger(), &kept).await.unwrap();
+    assert_eq!(setup.view().await.created_ms(), 77);
+}
+
 #[tokio::test(start_paused = true)]
 async fn memory_is_bounded_and_idle_streams_hold_up_nobody() {
     // Module invariant 4.

@@ -18,7 +18,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use bindery_metadata::StoreError;
-use bindery_metadata::layout::LedgerError;
+use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_types::{EntryId, LedgerId, LedgerState};
 
 pub(crate) use self::state::{Check, ReaderState, Replicas};
@@ -55,17 +55,18 @@ impl LedgerReader {
         })?;
         let secret = check_password(&stored.metadata, password).ok_or(OpenError::WrongPassword(id))?;
         let is_closed = matches!(stored.metadata.state, LedgerState::Closed { .. });
-        let (metadata, version) = match how {
+        let created_ms = stored.created_ms;
+        let stored = match how {
             OpenMode::Recover if !is_closed => {
                 let recovered = recover(&shared, id, &secret, stored).await.map_err(|error| match error {
                     RecoveryError::Metadata(LedgerError::NotFound(_)) => OpenError::NotFound(id),
                     other => OpenError::Recovery(other),
                 })?;
-                (recovered.metadata, recovered.version)
+                StoredLedger { metadata: recovered.metadata, version: recovered.version, created_ms }
             }
-            OpenMode::Recover | OpenMode::ReadOnly => (stored.metadata, stored.version),
+            OpenMode::Recover | OpenMode::ReadOnly => stored,
         };
-        let state = Arc::new(ReaderState::new(shared, id, &secret, metadata, version));
+        let state = Arc::new(ReaderState::new(shared, id, &secret, stored));
         if state.end().is_none() {
             state.refresh().await.map_err(|error| match error {
                 ReadError::Deleted(_) => OpenError::NotFound(id),

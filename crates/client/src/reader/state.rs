@@ -75,6 +75,8 @@ pub(crate) struct ReaderState {
     pub id: LedgerId,
     pub codec: EntryCodec,
     known: Mutex<Known>,
+    /// When the ledger's node was created, by the metadata store's clock: a node of another time is another ledger's that has its id.
+    node_created_ms: i64,
     rereads: Rereads,
     /// -1 for none.
     lac: AtomicI64,
@@ -122,9 +124,9 @@ impl ReaderState {
         shared: Arc<Shared>,
         id: LedgerId,
         secret: &LedgerSecret,
-        metadata: LedgerMetadata,
-        version: Version,
+        stored: StoredLedger,
     ) -> ReaderState {
+        let StoredLedger { metadata, version, created_ms: node_created_ms } = stored;
         let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
         let lac = AtomicI64::new(-1);
         let replicas = Replicas::new(metadata, &shared);
@@ -133,8 +135,18 @@ impl ReaderState {
         let entry_size_bytes = AtomicU64::new(mean_size_bytes(&replicas.metadata));
         let has_batched = AtomicBool::new(false);
         let rereads = Rereads::default();
-        let state =
-            ReaderState { shared, id, codec, known, rereads, lac, entry_size_bytes, batches, has_batched };
+        let state = ReaderState {
+            shared,
+            id,
+            codec,
+            known,
+            node_created_ms,
+            rereads,
+            lac,
+            entry_size_bytes,
+            batches,
+            has_batched,
+        };
         state.learn_from(&replicas.metadata);
         state
     }
@@ -147,6 +159,11 @@ impl ReaderState {
     pub fn known_metadata(&self) -> (LedgerMetadata, Version) {
         let known = self.known.lock();
         (known.replicas.metadata.clone(), known.version)
+    }
+
+    /// When it was created, in milliseconds since the epoch.
+    pub fn created_ms(&self) -> i64 {
+        self.known.lock().replicas.metadata.created_ms.unwrap_or(self.node_created_ms)
     }
 
     /// The last entry of a closed ledger, whatever LAC is inside its entries: one that re-replication packed again may have
@@ -196,21 +213,25 @@ impl ReaderState {
         }
     }
 
-    /// Takes metadata just read; whether it is news.
-    pub fn adopt(&self, stored: StoredLedger) -> bool {
+    /// Takes metadata just read; whether it is news. Versions of a ledger that was deleted and created again begin anew: it is
+    /// another one, and this one is gone.
+    fn adopt(&self, stored: StoredLedger) -> Result<bool, ReadError> {
+        if stored.created_ms != self.node_created_ms {
+            return Err(ReadError::Deleted(self.id));
+        }
         if stored.version <= self.known.lock().version {
-            return false;
+            return Ok(false);
         }
         let replicas = Replicas::new(stored.metadata, &self.shared);
         {
             let mut known = self.known.lock();
             if stored.version <= known.version {
-                return false;
+                return Ok(false);
             }
             *known = Known { replicas: replicas.clone(), version: stored.version };
         }
         self.learn_from(&replicas.metadata);
-        true
+        Ok(true)
     }
 
     pub fn error_of(&self, error: LedgerError) -> ReadError {
@@ -224,13 +245,13 @@ impl ReaderState {
     /// Reads the metadata again, patiently; whether it is news.
     pub async fn reread(&self) -> Result<bool, ReadError> {
         let stored = self.shared.stored(self.id).await.map_err(|error| self.error_of(error))?;
-        Ok(self.adopt(stored))
+        self.adopt(stored)
     }
 
     /// As [`reread`](Self::reread), from a metadata store that has caught up: to be done before an entry is said to be absent.
     pub async fn reread_latest(&self) -> Result<bool, ReadError> {
         let stored = self.shared.stored_latest(self.id).await.map_err(|error| self.error_of(error))?;
-        Ok(self.adopt(stored))
+        self.adopt(stored)
     }
 
     /// To be taken when a read has failed, for [`reread_after`](Self::reread_after).

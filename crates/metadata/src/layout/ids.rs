@@ -95,6 +95,11 @@ impl Ids {
         }
     }
 
+    /// Whether [`advance`](Self::advance) can get beyond `id`. No generated id is above the others.
+    pub fn can_advance_beyond(id: LedgerId) -> bool {
+        id.get() >> 32 < i64::from(i32::MAX)
+    }
+
     /// Makes every id that is generated from now on higher than `id`: for ledgers that are brought back from elsewhere. The 31-bit
     /// counter is moved one by one as long as that takes seconds; beyond, ids get a new upper half.
     pub async fn advance(&self, id: LedgerId) -> Result<(), IdError> {
@@ -239,5 +244,10 @@ mod tests {
         ids.advance(id(8 << 32)).await.unwrap();
         assert_eq!(ids.next().await.unwrap(), id((8 << 32) + 1));
         assert_eq!(ids.advance(LedgerId::MAX).await, Err(IdError::Exhausted));
+        let last = id((i64::from(i32::MAX) << 32) - 1);
+        assert!(Ids::can_advance_beyond(last) && !Ids::can_advance_beyond(id(last.get() + 1)));
+        ids.advance(last).await.unwrap();
+        assert_eq!(ids.next().await.unwrap(), id(last.get() + 1));
+        assert!(!Ids::can_advance_beyond(LedgerId::MAX));
     }
 }

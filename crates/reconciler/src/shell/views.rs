@@ -68,13 +68,15 @@ impl Views {
             // If too few bookies answer, nothing is known of its end.
             view.refresh().await?;
         }
-        let (metadata, _) = view.metadata();
+        let (mut metadata, _) = view.metadata();
+        // Objects keep it: a ledger that is restored has a node of another time.
+        metadata.created_ms = Some(view.created_ms());
         let length_bytes = match metadata.state {
             LedgerState::Closed { length_bytes, .. } => Some(length_bytes),
             LedgerState::Open | LedgerState::InRecovery => None,
         };
         let available: Option<EntryId> = view.last_readable();
-        let age_ms = metadata.created_ms.map_or(0, |created| wall_ms.saturating_sub(created));
+        let age_ms = wall_ms.saturating_sub(view.created_ms());
         let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
         Ok(Sighting { metadata: Arc::new(metadata), available, length_bytes, age })
     }

@@ -110,7 +110,8 @@ pub fn difference(there: &LedgerMetadata, original: &LedgerMetadata, last: Entry
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bindery_types::{DigestType, LedgerSecret};
+    use bindery_metadata::codec;
+    use bindery_types::{DigestType, LedgerSecret, MetadataFormatVersion};
 
     fn entry(id: i64) -> EntryId {
         EntryId::new(id).unwrap()
@@ -152,6 +153,12 @@ mod tests {
             (before.quorum, &before.secret, Some(77))
         );
         assert_eq!(after.custom.keys().collect::<Vec<_>>(), ["application"], "nobody writes it");
+        for format_version in [MetadataFormatVersion::V2, MetadataFormatVersion::V3] {
+            let mut after = after.clone();
+            after.format_version = format_version;
+            let bytes = codec::ledger::encode(&after);
+            assert_eq!(codec::ledger::decode(&bytes).unwrap().created_ms, Some(77), "as Java reads it");
+        }
         let ensemble: Vec<&str> = after.segments()[0].ensemble.iter().map(|bookie| bookie.as_str()).collect();
         assert_eq!(ensemble, ["b2:1", "b3:1", "b0:1"]);
         assert_eq!(difference(&after, &before, entry(9)), None, "a second time finds it there");

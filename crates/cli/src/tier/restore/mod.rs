@@ -13,7 +13,8 @@
 //! 2. A ledger that exists is never changed. If it is the same ledger, its own bookies are told again; if it is another one, it is
 //!    reported.
 //! 3. Tiering is paused as long as ledgers of the bucket are missing from the cluster: to a tierer they look deleted.
-//! 4. Ids that are generated later are above all ids in the bucket.
+//! 4. Before anything else, the generator of ids is moved behind every id in the bucket, whichever ledgers are restored: otherwise a
+//!    client that creates ledgers meanwhile takes the ids of those that come later.
 //! 5. Everything may be repeated, whenever it was interrupted.
 //!
 //! # Limits
@@ -38,7 +39,7 @@ use batch::{Batch, Done, Restorer, Step};
 use bindery_client::{Client, TierSupport};
 use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::RegistrationMode;
-use bindery_metadata::layout::Layout;
+use bindery_metadata::layout::{Ids, Layout};
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{self, Catalogue, CatalogueOptions, LedgerRow};
 use bindery_tiering::footers::Footers;
@@ -214,6 +215,13 @@ async fn all(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let of_catalogue = |catalogue: &Catalogue, error| catalogue_failure(catalogue.store(), &error);
+    if let Some(highest) = highest(catalogue).await? {
+        let advanced = restorer.layout.ids().advance(highest).await;
+        advanced.map_err(|error| {
+            let code = if error.is_transient() { exit::UNREACHABLE } else { exit::FAILURE };
+            Failure::with_code(code, error)
+        })?;
+    }
     report.progress = Progress::start(Unit::Ledgers, Some(catalogue.totals().ledgers), true);
     if !args.ledgers.is_empty() {
         let rows = catalogue.ledgers(&args.ledgers).await;
@@ -238,6 +246,19 @@ async fn all(
     }
 }
 
+/// The highest id in the bucket that the generator can get beyond. Ids above that were chosen by hand: it never reaches them.
+async fn highest(catalogue: &mut Catalogue) -> Result<Option<LedgerId>, Failure> {
+    let (mut after, mut highest) = (None, None);
+    loop {
+        let page = catalogue.ledgers_after(after, PAGE).await;
+        let page = page.map_err(|error| catalogue_failure(catalogue.store(), &error))?;
+        let Some((last, _)) = page.last() else { return Ok(highest) };
+        after = Some(*last);
+        let reachable = page.iter().rev().find(|(ledger, _)| Ids::can_advance_beyond(*ledger));
+        highest = reachable.map(|(ledger, _)| *ledger).or(highest);
+    }
+}
+
 /// Restores some ledgers, in batches of what one request carries.
 async fn some(
     catalogue: &mut Catalogue,
@@ -245,14 +266,6 @@ async fn some(
     ledgers: Vec<(LedgerId, LedgerRow)>,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    // Invariant 4: before the first of them exists.
-    if let Some(highest) = ledgers.iter().map(|(ledger, _)| *ledger).max() {
-        let advanced = restorer.layout.ids().advance(highest).await;
-        advanced.map_err(|error| {
-            let code = if error.is_transient() { exit::UNREACHABLE } else { exit::FAILURE };
-            Failure::with_code(code, error)
-        })?;
-    }
     let mut batch = Batch::default();
     for (ledger, row) in ledgers {
         if row.is_removed {
