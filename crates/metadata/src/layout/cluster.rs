@@ -1,4 +1,9 @@
 //! Cluster initialisation and the LAYOUT node.
+//!
+//! # Invariants
+//! 1. A cluster without LAYOUT is one of Pulsar's driver ([`unlaid`]): it is read and nothing is written at its root. One whose ledgers
+//!    are where that driver has none has lost its LAYOUT, and is not opened.
+//! 2. An initialisation that names the INSTANCEID changes nothing of a cluster that has another.
 
 use std::sync::Arc;
 
@@ -6,6 +11,7 @@ use bytes::Bytes;
 
 use super::paths::create_parents;
 use super::tier_pause;
+use super::unlaid::{self, Unlaid};
 use super::{Layout, LedgerLayout};
 use crate::store::{CreateMode, MetadataStore, Op, StoreError};
 
@@ -50,6 +56,9 @@ pub enum OpenError {
         /// The ledgers root.
         root: String,
     },
+    /// The cluster has ledgers, and no LAYOUT that says where.
+    #[error("{0}")]
+    LayoutGone(LayoutGone),
     /// The stored layout is not usable.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -66,6 +75,23 @@ pub enum OpenError {
     /// The store failed.
     #[error("open the cluster: {0}")]
     Store(#[from] StoreError),
+}
+
+/// A cluster whose LAYOUT was removed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{root} in the metadata store has an INSTANCEID and ledgers, and no LAYOUT that says how they are laid out: somebody removed it. Only \
+     Pulsar's driver goes without, and its ledgers are elsewhere. Nothing was changed: put {root}/LAYOUT back as it was{}",
+    match has_long_paths {
+        true => ", which bindery cluster init does with a URI of zk+longhierarchical://",
+        false => "",
+    }
+)]
+pub struct LayoutGone {
+    /// The ledgers root.
+    pub root: String,
+    /// Its ledgers are laid out the long hierarchical way.
+    pub has_long_paths: bool,
 }
 
 /// What [`init_cluster`] found and did.
@@ -105,10 +131,19 @@ pub enum InitError {
         /// The ledgers root.
         root: String,
     },
-    /// The root exists, but it is not a cluster's.
+    /// The cluster has ledgers, and no LAYOUT that says where.
+    #[error("{0}")]
+    LayoutGone(LayoutGone),
+    /// A cluster with another INSTANCEID than the one that was named is there.
     #[error(
-        "{root} exists in the metadata store but is no BookKeeper cluster; choose another root or remove it"
+        "there is a cluster with INSTANCEID {found:?} already, which stays what it is: choose another root or metadata store"
     )]
+    OtherCluster {
+        /// Its INSTANCEID; empty when it has none.
+        found: String,
+    },
+    /// The root exists, but it is not a cluster's.
+    #[error("{root} exists in the metadata store and is no BookKeeper cluster: choose another root")]
     ForeignRoot {
         /// The ledgers root.
         root: String,
@@ -129,7 +164,7 @@ impl LedgerLayout {
         }
     }
 
-    fn to_text(self) -> String {
+    pub(super) fn to_text(self) -> String {
         format!("{LAYOUT_FORMAT_VERSION}\n{}:{LEDGER_MANAGER_VERSION}", self.class())
     }
 
@@ -168,26 +203,36 @@ pub(super) async fn open(
 ) -> Result<Layout, OpenError> {
     // Another client may just have initialised the cluster through another server.
     store.sync("/").await?;
-    let stored = match stored_layout(&*store, root).await? {
-        Some(bytes) => LedgerLayout::parse(&bytes)?,
+    let (stored, has_layout_node) = match stored_layout(&*store, root).await? {
+        Some(bytes) => (LedgerLayout::parse(&bytes)?, true),
         None if store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_some() => {
             return Err(OpenError::Importing { root: root.into() });
         }
-        None => return Err(OpenError::NotInitialised { root: root.into() }),
+        None => match unlaid::look(&*store, root).await? {
+            Unlaid::OfPulsar => (LedgerLayout::Hierarchical, false),
+            Unlaid::LayoutGone { has_long_paths } => {
+                return Err(OpenError::LayoutGone(LayoutGone { root: root.into(), has_long_paths }));
+            }
+            Unlaid::HalfMade | Unlaid::Other => return Err(OpenError::NotInitialised { root: root.into() }),
+        },
     };
     match wanted {
         Some(wanted) if wanted != stored => Err(OpenError::LayoutMismatch { wanted, stored }),
-        _ => Ok(Layout { store, root: root.into(), ledger_layout: stored }),
+        _ => Ok(Layout { store, root: root.into(), ledger_layout: stored, has_layout_node }),
     }
 }
 
+/// `has_layout_node`: LAYOUT was there when the cluster was opened. One that was there must not be missing.
 pub(super) async fn is_whole(
     store: &dyn MetadataStore,
     root: &str,
     layout: LedgerLayout,
+    has_layout_node: bool,
 ) -> Result<bool, StoreError> {
-    let stored = stored_layout(store, root).await?;
-    let is_there = stored.is_some_and(|bytes| LedgerLayout::parse(&bytes) == Ok(layout));
+    let is_there = match stored_layout(store, root).await? {
+        Some(bytes) => LedgerLayout::parse(&bytes) == Ok(layout),
+        None => !has_layout_node && unlaid::look(store, root).await? == Unlaid::OfPulsar,
+    };
     Ok(is_there && store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_none())
 }
 
@@ -225,6 +270,8 @@ const INIT_ATTEMPTS_MAX: usize = 3;
 
 /// Creates a cluster: what `bookkeeper shell initnewcluster` creates, in the same order. Repeating it is harmless.
 ///
+/// A cluster of Pulsar's driver, which has no LAYOUT, is there already: nothing is written.
+///
 /// `instance_id` is 16 random bytes; they become the cluster's UUID. Only the caller has a source of randomness.
 pub async fn init_cluster(
     store: &dyn MetadataStore,
@@ -235,8 +282,9 @@ pub async fn init_cluster(
     init_cluster_with(store, root, layout, instance_id, None).await
 }
 
-/// As [`init_cluster`]. With `paused` tiering is paused for that reason from the moment on at which the cluster is there: no process that
-/// stops half-way leaves one in which a tierer may begin. A cluster that was there before keeps its state.
+/// As [`init_cluster`], for a cluster that is to have this very `instance_id` when `paused` is given: one with another is refused and left
+/// as it is. Tiering is paused for that reason from the moment on at which the cluster is there: no process that stops half-way leaves one
+/// in which a tierer may begin. A cluster that was there before keeps its state.
 pub async fn init_cluster_with(
     store: &dyn MetadataStore,
     root: &str,
@@ -264,6 +312,8 @@ async fn try_init_cluster(
     paused: Option<&str>,
 ) -> Result<InitOutcome, InitError> {
     create_parents(store, root, "").await?;
+    // One that was named stays as it is.
+    let id = if paused.is_some() { hyphenated(instance_id) } else { uuid_text(instance_id) };
     let node = |name: &str, data: Bytes| Op::Create {
         path: format!("{root}{name}"),
         data,
@@ -273,7 +323,7 @@ async fn try_init_cluster(
         node("", Bytes::new()),
         node("/available", Bytes::new()),
         node("/available/readonly", Bytes::new()),
-        node("/INSTANCEID", uuid_text(instance_id).into()),
+        node("/INSTANCEID", id.clone().into()),
     ];
     if let Some(why) = paused {
         let (parent, _) = tier_pause::NODE.rsplit_once('/').expect("it is below another node");
@@ -287,6 +337,16 @@ async fn try_init_cluster(
         Err(other) => return Err(other.into()),
     };
     store.sync("/").await?;
+    if paused.is_some() {
+        let found = match store.get(&format!("{root}/INSTANCEID")).await {
+            Ok(node) => String::from_utf8_lossy(&node.data).into_owned(),
+            Err(StoreError::NoNode { .. }) => String::new(),
+            Err(other) => return Err(other.into()),
+        };
+        if !found.trim().eq_ignore_ascii_case(&id) {
+            return Err(InitError::OtherCluster { found });
+        }
+    }
     if let Some(bytes) = stored_layout(store, root).await? {
         let stored = LedgerLayout::parse(&bytes)?;
         if stored != layout {
@@ -301,19 +361,25 @@ async fn try_init_cluster(
     if store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_some() {
         return Err(InitError::Importing { root: root.into() });
     }
-    if store.exists(&format!("{root}/available/readonly")).await?.is_none() {
-        return Err(InitError::ForeignRoot { root: root.into() });
+    match unlaid::look(store, root).await? {
+        Unlaid::OfPulsar if layout == LedgerLayout::Hierarchical => {
+            return Ok(InitOutcome::AlreadyInitialised);
+        }
+        Unlaid::OfPulsar => {
+            return Err(InitError::OtherLayout { wanted: layout, stored: LedgerLayout::Hierarchical });
+        }
+        // LAYOUT is made again, as the ledgers show that it was.
+        Unlaid::LayoutGone { has_long_paths: true } if layout == LedgerLayout::LongHierarchical => {}
+        Unlaid::LayoutGone { has_long_paths } => {
+            return Err(InitError::LayoutGone(LayoutGone { root: root.into(), has_long_paths }));
+        }
+        Unlaid::HalfMade => {}
+        Unlaid::Other if store.exists(&format!("{root}/available/readonly")).await?.is_some() => {}
+        Unlaid::Other => return Err(InitError::ForeignRoot { root: root.into() }),
     }
     if let Some(why) = paused {
         // One that stopped half-way, perhaps of a build that knew no pause: LAYOUT is what makes a cluster.
-        let is_ours = match store.get(&format!("{root}/INSTANCEID")).await {
-            Ok(node) => node.data == uuid_text(instance_id).as_bytes(),
-            Err(StoreError::NoNode { .. }) => false,
-            Err(other) => return Err(other.into()),
-        };
-        if is_ours {
-            tier_pause::create(store, root, why).await?;
-        }
+        tier_pause::create(store, root, why).await?;
     }
     let path = format!("{root}/LAYOUT");
     match store.create(&path, layout.to_text().into(), CreateMode::Persistent).await {
@@ -348,6 +414,10 @@ async fn mend_registration(store: &dyn MetadataStore, root: &str) -> Result<bool
 fn uuid_text(mut bytes: [u8; 16]) -> String {
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    hyphenated(bytes)
+}
+
+fn hyphenated(bytes: [u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in bytes.iter().enumerate() {
         if matches!(index, 4 | 6 | 8 | 10) {
@@ -485,12 +555,128 @@ mod tests {
         assert_eq!(init().await, Ok(InitOutcome::AlreadyInitialised));
         assert_eq!(pause_of(&store).get().await, Ok(None), "it keeps its state");
         // One that an earlier build left without LAYOUT.
-        for (id, paused) in [([2; 16], None), ([1; 16], Some("why".to_owned()))] {
-            store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
-            let hierarchical = LedgerLayout::Hierarchical;
-            let outcome = init_cluster_with(&*store, "/a/ledgers", hierarchical, id, Some("why")).await;
-            assert_eq!(outcome, Ok(InitOutcome::Completed));
-            assert_eq!(pause_of(&store).get().await, Ok(paused));
+        store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
+        assert_eq!(init().await, Ok(InitOutcome::Completed));
+        assert_eq!(pause_of(&store).get().await, Ok(Some("why".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_is_named_is_no_other_half_made_or_whole() {
+        let store = MemoryCluster::new().open();
+        let hierarchical = LedgerLayout::Hierarchical;
+        init_cluster(&store, "/l", hierarchical, [1; 16]).await.unwrap();
+        let named = || init_cluster_with(&store, "/l", hierarchical, [2; 16], Some("why"));
+        let found = "01010101-0101-4101-8101-010101010101".to_owned();
+        let other = Err(InitError::OtherCluster { found });
+        assert_eq!(named().await, other);
+        // Half-made: it stopped before the last step.
+        store.delete("/l/LAYOUT", None).await.unwrap();
+        assert_eq!(named().await, other);
+        assert!(store.exists("/l/LAYOUT").await.unwrap().is_none());
+        store.delete("/l/available/readonly", None).await.unwrap();
+        assert_eq!(named().await, other);
+        assert_eq!(store.children("/l/available").await.unwrap(), Vec::<String>::new());
+        store.delete("/l/INSTANCEID", None).await.unwrap();
+        assert_eq!(named().await, Err(InitError::OtherCluster { found: String::new() }));
+        assert_eq!(store.children("/l").await.unwrap(), ["available"]);
+        // The id is written as it was named, of whatever version of UUID, and known again however it is written.
+        let named = || init_cluster_with(&store, "/n", hierarchical, [0xff; 16], Some("why"));
+        assert_eq!(named().await, Ok(InitOutcome::Created));
+        let id = store.get("/n/INSTANCEID").await.unwrap().data;
+        assert_eq!(id, "ffffffff-ffff-ffff-ffff-ffffffffffff");
+        let upper = Bytes::from(String::from_utf8_lossy(&id).to_uppercase() + "\n");
+        store.set("/n/INSTANCEID", upper, None).await.unwrap();
+        assert_eq!(named().await, Ok(InitOutcome::AlreadyInitialised));
+    }
+
+    /// The tree that the driver of Pulsar 4.2 and 5.0 makes, without the parents that are containers and have gone.
+    async fn of_pulsar(nodes: &[&str]) -> Arc<dyn MetadataStore> {
+        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
+        for node in ["/l", "/l/INSTANCEID"].iter().chain(nodes) {
+            create_parents(&*store, node, "").await.unwrap();
+            let data = if node.ends_with("INSTANCEID") { "76d4c7ac-4b8e-4a6c-9ad2-3f5b8c3f8a51" } else { "" };
+            store.create(node, Bytes::from(data), CreateMode::Persistent).await.unwrap();
+        }
+        store
+    }
+
+    #[tokio::test]
+    async fn a_cluster_of_pulsars_driver_is_read_and_nothing_is_written_there() {
+        let trees: [&[&str]; 5] = [
+            &[],
+            &["/l/cookies/b1"],
+            &["/l/available/b1", "/l/cookies/b1"],
+            &[
+                "/l/available/readonly/b1",
+                "/l/cookies/b1",
+                "/l/00/0000/L0002",
+                "/l/idgen",
+                "/l/underreplication/LAYOUT",
+            ],
+            &["/l/cookies/b1", "/l/000/0000/0021/4748/L3647", "/l/idgen-long/HOB-0000000001"],
+        ];
+        for nodes in trees {
+            let store = of_pulsar(nodes).await;
+            let before = store.children("/l").await.unwrap();
+            for wanted in [None, Some(LedgerLayout::Hierarchical)] {
+                for layout in [
+                    Layout::open(store.clone(), "/l", wanted).await.unwrap(),
+                    Layout::open_or_complete(store.clone(), "/l", wanted).await.unwrap(),
+                ] {
+                    assert_eq!(layout.ledger_layout(), LedgerLayout::Hierarchical);
+                    assert_eq!(layout.is_whole().await, Ok(true), "{nodes:?}");
+                    let id = layout.instance_id().await.unwrap().unwrap();
+                    assert_eq!(id, "76d4c7ac-4b8e-4a6c-9ad2-3f5b8c3f8a51");
+                }
+            }
+            let long = LedgerLayout::LongHierarchical;
+            let mismatch = Layout::open(store.clone(), "/l", Some(long)).await.unwrap_err();
+            assert!(matches!(mismatch, OpenError::LayoutMismatch { .. }), "{mismatch}");
+            let init = |layout| init_cluster(&*store, "/l", layout, [1; 16]);
+            assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::AlreadyInitialised));
+            assert!(matches!(init(long).await, Err(InitError::OtherLayout { .. })));
+            assert_eq!(store.children("/l").await.unwrap(), before, "{nodes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_opened_a_cluster_with_its_layout_does_not_go_on_without() {
+        let store = of_pulsar(&["/l/cookies/b1", "/l/00/0000/L0002"]).await;
+        let without = Layout::open(store.clone(), "/l", None).await.unwrap();
+        // Java's own driver writes it.
+        let text = LedgerLayout::Hierarchical.to_text();
+        store.create("/l/LAYOUT", text.into(), CreateMode::Persistent).await.unwrap();
+        let with = Layout::open(store.clone(), "/l", None).await.unwrap();
+        assert_eq!((without.is_whole().await, with.is_whole().await), (Ok(true), Ok(true)));
+        store.delete("/l/LAYOUT", None).await.unwrap();
+        assert_eq!((without.is_whole().await, with.is_whole().await), (Ok(true), Ok(false)));
+        store.delete("/l/INSTANCEID", None).await.unwrap();
+        assert_eq!(without.is_whole().await, Ok(false));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_lost_its_layout_is_told_from_one_of_pulsars() {
+        let (hierarchical, long) = (LedgerLayout::Hierarchical, LedgerLayout::LongHierarchical);
+        for (ledger, has_long_paths) in [
+            ("/l/000/0000/0000/0000/L0005", true),
+            ("/l/000/0000/0021/4748/L3646", true),
+            ("/l/L0000000007", false),
+        ] {
+            let store = of_pulsar(&["/l/cookies/b1", "/l/available/readonly", ledger]).await;
+            let gone = LayoutGone { root: "/l".into(), has_long_paths };
+            for wanted in [None, Some(hierarchical), Some(long)] {
+                let opened = Layout::open_or_complete(store.clone(), "/l", wanted).await.unwrap_err();
+                assert_eq!(opened, OpenError::LayoutGone(gone.clone()), "{ledger}");
+            }
+            let init = |layout| init_cluster(&*store, "/l", layout, [1; 16]);
+            let refused = init(hierarchical).await.unwrap_err();
+            assert_eq!(refused, InitError::LayoutGone(gone), "{ledger}");
+            assert!(!refused.to_string().contains("remove it"), "{refused}");
+            assert!(store.exists("/l/LAYOUT").await.unwrap().is_none());
+            if has_long_paths {
+                assert_eq!(init(long).await, Ok(InitOutcome::Completed));
+                assert_eq!(Layout::open(store, "/l", None).await.unwrap().ledger_layout(), long);
+            }
         }
     }
 

@@ -23,12 +23,15 @@ mod replication_locks;
 mod store_marks;
 mod tier_pause;
 mod under_replication;
+mod unlaid;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use self::cluster::IMPORT_MARKER;
-pub use self::cluster::{InitError, InitOutcome, LayoutError, OpenError, init_cluster, init_cluster_with};
+pub use self::cluster::{
+    InitError, InitOutcome, LayoutError, LayoutGone, OpenError, init_cluster, init_cluster_with,
+};
 pub use self::cookies::{Cookies, CookiesError, StoredCookie};
 pub use self::ids::{IdError, Ids};
 pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
@@ -48,6 +51,8 @@ pub struct Layout {
     store: Arc<dyn MetadataStore>,
     root: Arc<str>,
     ledger_layout: LedgerLayout,
+    /// False for a cluster of Pulsar's driver, which writes no LAYOUT.
+    has_layout_node: bool,
 }
 
 impl fmt::Debug for Layout {
@@ -60,7 +65,8 @@ impl fmt::Debug for Layout {
 }
 
 impl Layout {
-    /// Opens an initialised cluster. `wanted` is what a URI asks for; `None` takes what is stored.
+    /// Opens an initialised cluster. `wanted` is what a URI asks for; `None` takes what is stored. One of Pulsar's driver has no LAYOUT, and
+    /// is hierarchical.
     pub async fn open(
         store: Arc<dyn MetadataStore>,
         root: &str,
@@ -115,9 +121,14 @@ impl Layout {
         }
     }
 
-    /// True while the store holds a whole cluster of this layout: not without its LAYOUT, and not while it is imported.
+    /// The text of the cluster's LAYOUT node, whether it has that or not.
+    pub(crate) fn layout_text(&self) -> String {
+        self.ledger_layout.to_text()
+    }
+
+    /// True while the store holds a whole cluster of this layout: not without the LAYOUT that it had, and not while it is imported.
     pub async fn is_whole(&self) -> Result<bool, StoreError> {
-        cluster::is_whole(&*self.store, &self.root, self.ledger_layout).await
+        cluster::is_whole(&*self.store, &self.root, self.ledger_layout, self.has_layout_node).await
     }
 
     /// The marks that bookies leave.

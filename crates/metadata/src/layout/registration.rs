@@ -23,6 +23,9 @@ use crate::store::{CreateMode, MetadataStore, SessionId, Stat, StoreError, Watch
 /// and to the look that finds it there; and a second to say so.
 const EXPIRY_DELAY: Duration = Duration::from_secs(5);
 
+/// How often the nodes above a registration are made, while others may remove them.
+const PARENTS_ATTEMPTS_MAX: usize = 3;
+
 /// Which of its two nodes a bookie has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegistrationMode {
@@ -82,10 +85,10 @@ pub enum RegistrationError {
         /// The id.
         bookie_id: BookieId,
     },
-    /// The node below which bookies register is missing. A start looks at others of the cluster's nodes before.
+    /// The ledgers root is missing, or keeps losing the node below which bookies register.
     #[error(
-        "{root}/available is missing in the metadata store, where bookies register: somebody deleted it. bindery cluster init with this \
-         --metadata URI makes it again, and changes nothing else; then start this bookie again"
+        "{root}/available cannot be made in the metadata store, where bookies register, because {root} is missing: look at --metadata and \
+         at the store before this bookie is started again"
     )]
     NotInitialised {
         /// The ledgers root.
@@ -311,14 +314,23 @@ impl Registration {
     ) -> Result<(), RegistrationError> {
         let path = self.path(id, mode);
         let mut outcome = self.store.create(&path, data.clone(), CreateMode::Ephemeral).await;
-        if matches!(outcome, Err(StoreError::NoNode { .. })) && mode == RegistrationMode::ReadOnly {
-            // Clusters made by old versions lack it; a bookie creates it.
-            let parent = self.parent(mode);
-            match self.store.create(&parent, Bytes::new(), CreateMode::Persistent).await {
-                Ok(_) | Err(StoreError::NodeExists { .. } | StoreError::NoNode { .. }) => {}
-                Err(error) => return Err(RegistrationError::Store(error)),
+        for _ in 0..PARENTS_ATTEMPTS_MAX {
+            if !matches!(outcome, Err(StoreError::NoNode { .. })) {
+                break;
             }
-            outcome = self.store.create(&path, data, CreateMode::Ephemeral).await;
+            // Clusters made by old versions lack the one for readers; those of Pulsar's driver lose both with their last bookie; and
+            // somebody may have deleted them. Whether this is still the cluster was asked before.
+            let parents: &[RegistrationMode] = match mode {
+                RegistrationMode::Writable => &[RegistrationMode::Writable],
+                RegistrationMode::ReadOnly => &[RegistrationMode::Writable, RegistrationMode::ReadOnly],
+            };
+            for parent in parents {
+                match self.store.create(&self.parent(*parent), Bytes::new(), CreateMode::Persistent).await {
+                    Ok(_) | Err(StoreError::NodeExists { .. } | StoreError::NoNode { .. }) => {}
+                    Err(error) => return Err(RegistrationError::Store(error)),
+                }
+            }
+            outcome = self.store.create(&path, data.clone(), CreateMode::Ephemeral).await;
         }
         match outcome {
             Ok(_) => {}

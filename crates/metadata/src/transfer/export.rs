@@ -34,13 +34,21 @@ pub struct Export {
     writer: Writer,
     stage: Stage,
     nodes: u64,
+    has_layout_node: bool,
 }
 
 impl Export {
     /// An export of everything below the root of `layout`.
     pub fn new(layout: &Layout) -> Export {
         let walk = Walk::new(layout.store().clone(), layout.root());
-        Export { layout: layout.clone(), walk, writer: Writer::new(), stage: Stage::Begin, nodes: 0 }
+        Export {
+            layout: layout.clone(),
+            walk,
+            writer: Writer::new(),
+            stage: Stage::Begin,
+            nodes: 0,
+            has_layout_node: false,
+        }
     }
 
     /// The next part of the text, some lines; `None` when all was returned. After an error, or when it is cancelled, the
@@ -54,12 +62,21 @@ impl Export {
             Stage::Nodes => match self.walk.next().await? {
                 Some(nodes) => {
                     self.nodes += nodes.len() as u64;
+                    self.has_layout_node |= nodes.iter().any(|(path, _)| path == "/LAYOUT");
                     Ok(Some(nodes.iter().map(|(path, node)| self.writer.node(path, &node.data)).collect()))
                 }
                 None => {
                     self.stage = Stage::End;
-                    let next = self.next_number().await?;
-                    Ok(Some(next.map_or(String::new(), |next| self.writer.counter("/idgen", next))))
+                    let mut text = String::new();
+                    if !self.has_layout_node {
+                        // Pulsar's driver writes none. An import, and whoever opens the copy, look for one.
+                        self.nodes += 1;
+                        text += &self.writer.node("/LAYOUT", self.layout.layout_text().as_bytes());
+                    }
+                    if let Some(next) = self.next_number().await? {
+                        text += &self.writer.counter("/idgen", next);
+                    }
+                    Ok(Some(text))
                 }
             },
             Stage::End => {

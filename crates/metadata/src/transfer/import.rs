@@ -50,8 +50,7 @@ pub enum Difference {
 pub enum ImportError {
     /// The root is somebody's; nothing was changed.
     #[error(
-        "{root} exists in the target and is not empty: import into another root (--metadata), or remove it there first; \
-         nothing was changed"
+        "{root} exists in the target and is not empty: import into another root (--metadata); nothing was changed"
     )]
     NotEmpty {
         /// The ledgers root.

@@ -86,6 +86,35 @@ async fn a_bookie_moves_between_its_nodes_and_is_listed_and_resolved() {
     assert_eq!(registration.service_info(&bookie()).await.unwrap(), None);
 }
 
+/// Pulsar's driver makes parents that go with their last child.
+#[tokio::test]
+async fn nodes_below_which_bookies_register_are_made_again() {
+    for gone in [&["readonly"][..], &["readonly", ""]] {
+        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly] {
+            let cluster = cluster().await;
+            let store = Arc::new(cluster.open());
+            for node in gone {
+                let path = format!("/ledgers/available/{node}");
+                store.delete(path.trim_end_matches('/'), None).await.unwrap();
+            }
+            let registration = registration(&store).await;
+            assert_eq!(registration.list().await.unwrap(), []);
+            assert_eq!(registration.register(&bookie(), mode, &info()).await, Ok(session_of(&store)));
+            assert_eq!(registration.list().await.unwrap(), [RegisteredBookie { bookie_id: bookie(), mode }]);
+        }
+    }
+    // Nothing is made of a cluster that is gone.
+    let cluster = cluster().await;
+    let store = Arc::new(cluster.open());
+    let registration = registration(&store).await;
+    for node in ["/available/readonly", "/available", "/LAYOUT", "/INSTANCEID", ""] {
+        store.delete(&format!("/ledgers{node}"), None).await.unwrap();
+    }
+    let refused = registration.register(&bookie(), RegistrationMode::Writable, &info()).await;
+    assert_eq!(refused, Err(RegistrationError::NotInitialised { root: "/ledgers".to_owned() }));
+    assert!(store.exists("/ledgers").await.unwrap().is_none());
+}
+
 /// Registration invariant 1, for one who looks while the bookie moves.
 #[tokio::test]
 async fn a_bookie_that_moves_meanwhile_is_listed_and_resolved() {

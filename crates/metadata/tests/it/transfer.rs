@@ -123,6 +123,26 @@ async fn a_cluster_moves_with_everything_but_its_registrations() {
     moves(&memory(), "/ledgers", &memory(), "/other/place/ledgers").await;
 }
 
+/// Its driver writes no LAYOUT; BookKeeper's, and ours, look for one in the copy.
+#[tokio::test]
+async fn a_cluster_of_pulsars_driver_moves_with_a_layout() {
+    let (source, target) = (memory(), memory());
+    fill(&cluster(&source, "/l").await, 5).await;
+    source.delete("/l/LAYOUT", None).await.unwrap();
+    let layout = Layout::open(source.clone(), "/l", None).await.unwrap();
+    let (_, dump) = export(&layout).await;
+    import(&target, "/l", &dump).await.unwrap();
+    let imported = Layout::open(target.clone(), "/l", None).await.unwrap();
+    assert_eq!(imported.ledger_layout(), LedgerLayout::Hierarchical);
+    assert_eq!(ledgers(&imported).await, ledgers(&layout).await);
+    let has_layout = |node: &&(String, Bytes)| node.0 == "/LAYOUT";
+    assert_eq!(tree(&source, "/l").await.iter().filter(has_layout).count(), 0, "nothing is written there");
+    let copy: Vec<_> = tree(&target, "/l").await.into_iter().filter(|node| !has_layout(&node)).collect();
+    assert_eq!(copy, tree(&source, "/l").await);
+    // Repeated, it is all there.
+    assert!(import(&target, "/l", &dump).await.unwrap().already_there);
+}
+
 /// A bookie would take the copy for the store that it knows.
 #[tokio::test]
 async fn marks_of_bookies_stay_behind() {
