@@ -46,6 +46,10 @@ impl Opening<'_> {
             );
         }
         let layout = self.connect().await?;
+        // A session that was resumed keeps the registration of the process before, by which clients would find a bookie that serves
+        // nobody until the start is over.
+        let unregistered = layout.registration().unregister(&identity.bookie_id).await;
+        unregistered.map_err(|error| StartError::Registration(error.to_string()))?;
         let instance_id = layout.instance_id().await?;
         let mut cookies = self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
         let mut known = self.known().await?;

@@ -3,16 +3,71 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::frames::{KEY, OwnedV2, exchange, hello, read_request};
-use crate::common::whole::{Running, cluster, cluster_of, config, open, refused, start};
-use bindery_metadata::store::{CreateMode, MetadataStore, Op, SessionState};
-use bindery_metadata::{RegistrationMode, SessionId};
+use crate::common::whole::{Running, cluster, cluster_of, config, open, refused, start, start_over};
+use bindery_io::RealDisk;
+use bindery_metadata::memory::MemoryStore;
+use bindery_metadata::store::{CreateMode, MetadataStore, Node, Op, SessionState, StoreFuture};
+use bindery_metadata::{BookieServiceInfo, Layout, RegistrationMode, SessionId, StoreLayer};
 use bindery_server::bookie::Ended;
 use bindery_server::config::BookieConfig;
 use bindery_types::BookieId;
 use bindery_wire::{ErrorCode, v2};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+
+/// Notes how the bookie is listed whenever its start reads something.
+struct Noting {
+    inner: Arc<MemoryStore>,
+    observer: Layout,
+    listed: Mutex<Vec<Vec<BookieId>>>,
+}
+
+impl StoreLayer for Noting {
+    fn beneath(&self) -> &dyn MetadataStore {
+        &*self.inner
+    }
+    fn get(&self, path: &str) -> StoreFuture<'_, Node> {
+        let path = path.to_owned();
+        Box::pin(async move {
+            // As the first thing after it connected, it reads its cookie.
+            if path.contains("/cookies/") {
+                let listed = self.observer.registration().list().await?;
+                self.listed.lock().push(listed.into_iter().map(|bookie| bookie.bookie_id).collect());
+            }
+            self.inner.get(&path).await
+        })
+    }
+}
+
+/// It takes up the session of the process that was killed, whose registration is still there. Nobody finds it by that while it starts;
+/// the registration of another bookie is left alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_that_resumes_its_session_is_not_listed_before_it_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = cluster().await;
+    let [own, other] = ["bookie-0", "bookie-1"].map(|id| BookieId::new(id).unwrap());
+    let info = BookieServiceInfo::of_bookie(("127.0.0.1", 1), None);
+    let session = Arc::new(cluster.open());
+    let before = Layout::open(session.clone(), "/ledgers", None).await.unwrap().registration();
+    for id in [&own, &other] {
+        before.register(id, RegistrationMode::Writable, &info).await.unwrap();
+    }
+    let observer = open(&cluster).await;
+    let over =
+        Arc::new(Noting { inner: session.clone(), observer: observer.clone(), listed: Mutex::default() });
+    let disk = Arc::new(RealDisk::new());
+    let running = start_over(disk, config(dir.path()), &cluster, session, over.clone()).await.unwrap();
+    let listed = over.listed.lock().clone();
+    assert!(!listed.is_empty() && listed.iter().all(|ids| *ids == [other.clone()]), "{listed:?}");
+    let registered = observer.registration().list().await.unwrap();
+    assert_eq!(registered.len(), 2, "both are listed: {registered:?}");
+    let now = observer.registration().service_info(&own).await.unwrap().unwrap().unwrap();
+    assert_eq!(now.endpoints[0].port, running.address.port());
+    running.stop().await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bookie_registers_serves_stops_and_comes_back_with_its_entries() {
