@@ -312,16 +312,6 @@ impl Engine {
         ledgers
     }
 
-    /// The highest ledger that was ever here, also when it is gone.
-    pub fn highest_ledger(&self) -> Option<LedgerId> {
-        self.shared
-            .shards()
-            .iter()
-            .filter_map(|shard| shard.lock().highest_ledger())
-            .max()
-            .max(self.shared.highest_recovered())
-    }
-
     /// Fires after a sync that covers every add of the ledger received before.
     pub fn force(&self, ledger: LedgerId, waiter: Waiter) {
         let answered = self.shared.lock_of(ledger).force(waiter);

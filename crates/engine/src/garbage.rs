@@ -11,18 +11,21 @@
 //! 1. The ledgers here are taken first. A ledger is in metadata before its first entry is anywhere, so what is here and
 //!    not in a later, complete listing was deleted.
 //! 2. Nothing is dropped before the listing ended well, and each ledger only when it was read again and is not there.
-//! 3. Metadata is believed only when its INSTANCEID is the one of our cookie and it lists a ledger at least as high as the
-//!    highest that was ever here, or proves that it is current (4) and has given out that id.
+//! 3. Metadata is believed only when its INSTANCEID is the one of our cookie and it reaches as far as it is *expected* to: it
+//!    lists a ledger at least as high, or proves that it is current (4). Only ids that metadata was seen to know are
+//!    expected: peers may have anything here begin under any id.
 //! 4. An empty listing, and one by which a large share of the ledgers here would go, needs proof that the store is current
-//!    ([`Evidence`]): our INSTANCEID, our cookie, the mark that this bookie left there last, and ids given out as far as the
-//!    highest that was ever here. An older copy has an older mark, an import and an empty store have none; what was copied
-//!    after the last mark has not counted so far. No round adds to the evidence before it has ended without needing it
-//!    ([`GarbageRound::may_mark`]): the rounds of this bookie and of others must not make a store look current.
+//!    ([`Evidence`]): our INSTANCEID, our cookie, the mark that this bookie left there last, and that it reaches as far as
+//!    expected, by ids given out or because it did when it got the mark ([`GarbageRound::known_at_mark`]). An older copy has
+//!    an older mark, an import and an empty store have none. No round adds to the evidence before it has ended without
+//!    needing it ([`GarbageRound::may_mark`]): the rounds of this bookie and of others must not make a store look current.
 //!    A large share goes only when the next round finds all of it gone as well.
-//! 5. An operator may waive, for one round, that the listing is high enough and that the share is not too large, nothing
-//!    else; that ledgers above the listing are gone is then remembered ([`AcceptedGap`]), because the highest that was ever
-//!    here never falls.
-//! 6. The first doubt ends the round; there is no way to go on with it.
+//! 5. A ledger above everything that the store lists, has given out, or knew when it got its mark is *unproven*: made up by a
+//!    client, or created after the copy was taken that answers now. It stops no other ledger. It goes when the store shows
+//!    our mark, and the caller found the ledger unproven for long enough ([`GarbageRound::release`]).
+//! 6. An operator may waive, for one round, that the store reaches far enough (3, 5) and that the share is not too large,
+//!    nothing else. What the store knows is then all that is expected of it ([`GarbageRound::accepted`]).
+//! 7. The first doubt ends the round; there is no way to go on with it.
 
 use bindery_io::canary::{Canaries, Canary};
 use bindery_types::LedgerId;
@@ -59,8 +62,11 @@ pub enum Doubt {
     /// Half a cluster.
     #[error("metadata is not a whole cluster: its LAYOUT is missing or another one, or it is being imported")]
     NotWhole,
-    /// The store proved to be current, and then did not any more.
-    #[error("the mark of this bookie went from metadata during the round: another copy of it answers now")]
+    /// The store lacks a mark that it had.
+    #[error(
+        "the mark that this bookie left in metadata is not there any more: an older copy of it answers now, or another \
+         store. If that is how it shall stay, ask for one round without this check"
+    )]
     MarkGone,
     /// The store failed, or the listing did.
     #[error("metadata: {0}")]
@@ -71,29 +77,28 @@ pub enum Doubt {
     /// No ledger at all, and no proof that this is so.
     #[error(
         "metadata lists no ledger, and {here} are here: an empty metadata store is believed only when it has an \
-         INSTANCEID and the mark that this bookie left there last, and has given out ledger ids up to the highest that was \
-         ever here"
+         INSTANCEID, the cookie of this bookie and the mark that this bookie left there last"
     )]
     Empty {
         /// Ledgers here.
         here: usize,
     },
-    /// The listing knows less than this bookie.
+    /// The store knows less than it did.
     #[error(
-        "metadata knows of ledgers up to {listed} only, and ledger {seen} was here: it may be an old copy. If those \
-         ledgers really are deleted, ask for one round without this check"
+        "metadata knows of ledgers up to {listed} only, and it knew ledger {expected} before: it may be an old copy. If \
+         those ledgers really are deleted, ask for one round without this check"
     )]
     Behind {
         /// Highest ledger that metadata lists, or has given out if it is current.
         listed: LedgerId,
-        /// Highest ledger that was ever here.
-        seen: LedgerId,
+        /// Highest ledger that it was seen to know.
+        expected: LedgerId,
     },
     /// Too large a share at once, and no proof that this is so.
     #[error(
         "{dropped} of {here} ledgers here are not in metadata, which does not prove to be current (by the mark that this \
-         bookie left there last, and ledger ids given out up to the highest that was ever here): that is too large a share \
-         to be dropped. If they really are deleted, ask for one round without this check"
+         bookie left there last): that is too large a share to be dropped. If they really are deleted, ask for one round \
+         without this check"
     )]
     TooMany {
         /// Ledgers to be dropped.
@@ -115,10 +120,14 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// This bookie knows the store again.
+    fn is_known(self, canaries: Canaries) -> bool {
+        self.is_member && (self.has_mark || canaries.has(Canary::M42MarkIgnored))
+    }
+
     /// The highest id that was given out, by a store that this bookie knows again.
     fn counted(self, canaries: Canaries) -> Option<LedgerId> {
-        let is_known = self.is_member && (self.has_mark || canaries.has(Canary::M42MarkIgnored));
-        self.next_id.filter(|_| is_known).and_then(|id| LedgerId::new(id.get() - 1))
+        self.next_id.filter(|_| self.is_known(canaries)).and_then(|id| LedgerId::new(id.get() - 1))
     }
 }
 
@@ -141,67 +150,42 @@ pub enum SecondLook {
     Present,
 }
 
-/// An operator's word, kept for later rounds: of the ledgers above `listed`, those that are gone really are deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AcceptedGap {
-    /// What metadata listed, or had given out, when the operator said so.
-    pub listed: LedgerId,
-    /// The highest ledger that had ever been here.
-    pub seen: LedgerId,
-}
-
-impl AcceptedGap {
-    /// The highest ledger that a listing must reach: `seen`, the highest that was ever here, unless it is in the gap.
-    /// `here` are the ledgers here now, ascending.
-    pub fn highest_expected(
-        gap: Option<AcceptedGap>,
-        seen: Option<LedgerId>,
-        here: &[LedgerId],
-    ) -> Option<LedgerId> {
-        match gap {
-            Some(gap) if seen.is_some_and(|seen| seen <= gap.seen) => {
-                Some(here.last().map_or(gap.listed, |here| gap.listed.max(*here)))
-            }
-            Some(_) | None => seen,
-        }
-    }
-
-    /// A later word beside an earlier one.
-    pub fn joined(self, earlier: Option<AcceptedGap>) -> AcceptedGap {
-        let seen = earlier.map_or(self.seen, |earlier| earlier.seen.max(self.seen));
-        AcceptedGap { seen, ..self }
-    }
-}
-
 /// One round.
 #[derive(Debug, Clone)]
 pub struct GarbageRound {
     /// Ascending.
     here: Vec<LedgerId>,
-    seen: Option<LedgerId>,
+    expected: Option<LedgerId>,
+    marked: Option<LedgerId>,
+    needs_mark: bool,
     limits: GarbageLimits,
     is_waived: bool,
     canaries: Canaries,
     /// What the round before found gone, if that was a large share; ascending.
     found_before: Vec<LedgerId>,
+    /// Found unproven for long enough; ascending.
+    released: Vec<LedgerId>,
     /// How many of `here` the listing has passed.
     passed: usize,
     listed: Option<LedgerId>,
+    /// The highest of `here` that is listed.
+    listed_here: Option<LedgerId>,
     candidates: Vec<LedgerId>,
+    unproven: Vec<LedgerId>,
     is_listed: bool,
     may_mark: bool,
-    gap: Option<AcceptedGap>,
+    accepted: Option<LedgerId>,
 }
 
 impl GarbageRound {
-    /// Begins a round over the ledgers `here`, ascending; `seen` is the highest that was ever here. `is_waived` is the
-    /// word of an operator (invariant 3).
+    /// Begins a round over the ledgers `here`, ascending; `expected` is the highest ledger that metadata was seen to know, as
+    /// far as that is remembered. `is_waived` is the word of an operator (invariant 6).
     ///
     /// # Panics
     /// When `here` does not ascend.
     pub fn begin(
         here: Vec<LedgerId>,
-        seen: Option<LedgerId>,
+        expected: Option<LedgerId>,
         limits: GarbageLimits,
         is_waived: bool,
         canaries: Canaries,
@@ -209,17 +193,22 @@ impl GarbageRound {
         assert!(here.is_sorted_by(|a, b| a < b), "the ledgers here ascend");
         GarbageRound {
             here,
-            seen,
+            expected,
+            marked: None,
+            needs_mark: false,
             limits,
             is_waived,
             canaries,
             found_before: Vec::new(),
+            released: Vec::new(),
             passed: 0,
             listed: None,
+            listed_here: None,
             candidates: Vec::new(),
+            unproven: Vec::new(),
             is_listed: false,
             may_mark: false,
-            gap: None,
+            accepted: None,
         }
     }
 
@@ -227,6 +216,28 @@ impl GarbageRound {
     #[must_use]
     pub fn confirms(mut self, found_before: Vec<LedgerId>) -> GarbageRound {
         self.found_before = found_before;
+        self
+    }
+
+    /// The highest ledger that the store knew when it got the mark that this bookie left there last: with that mark it is
+    /// from after that, so that what it lacks up to there was deleted.
+    #[must_use]
+    pub fn known_at_mark(mut self, known: Option<LedgerId>) -> GarbageRound {
+        self.marked = known;
+        self
+    }
+
+    /// All that is remembered of the store is that it had a mark: without one it is behind.
+    #[must_use]
+    pub fn needs_mark(mut self, needs_mark: bool) -> GarbageRound {
+        self.needs_mark = needs_mark;
+        self
+    }
+
+    /// These, ascending, were found unproven for long enough (invariant 5).
+    #[must_use]
+    pub fn release(mut self, unproven: Vec<LedgerId>) -> GarbageRound {
+        self.released = unproven;
         self
     }
 
@@ -246,7 +257,9 @@ impl GarbageRound {
             }
             self.listed = Some(*id);
             while let Some(here) = self.here.get(self.passed).filter(|here| *here <= id) {
-                if here != id {
+                if here == id {
+                    self.listed_here = Some(*id);
+                } else {
                     self.candidates.push(*here);
                 }
                 self.passed += 1;
@@ -259,12 +272,15 @@ impl GarbageRound {
     /// what [`GarbageRound::on_listed`] is told then.
     pub fn needs_evidence(&mut self) -> bool {
         self.end_listing();
-        !self.candidates.is_empty() && (self.is_behind() || (self.is_large() && !self.is_waived))
+        let is_any_above = self.candidates.last().copied() > self.listed;
+        let is_doubtful = !self.candidates.is_empty()
+            && (self.is_behind() || is_any_above || (self.is_large() && !self.is_waived));
+        is_doubtful || self.needs_mark
     }
 
-    /// The listing alone does not reach as far as this bookie has.
+    /// The listing alone does not reach as far as is expected.
     fn is_behind(&self) -> bool {
-        self.listed.is_none() || self.listed < self.seen
+        self.needs_mark || self.listed.is_none() || self.listed < self.expected
     }
 
     fn end_listing(&mut self) {
@@ -283,29 +299,43 @@ impl GarbageRound {
     pub fn on_listed(&mut self, evidence: Evidence) -> Result<Listed, Doubt> {
         self.end_listing();
         if self.candidates.is_empty() || self.believes_all() {
-            self.may_mark = !self.here.is_empty() && !self.is_behind();
+            let is_known = self.needs_mark && self.listed.is_some() && evidence.is_known(self.canaries);
+            self.may_mark = !self.here.is_empty() && (is_known || !self.is_behind());
             return Ok(Listed::Believed);
         }
         let here = self.here.len();
         let counted = evidence.counted(self.canaries);
-        let is_current = counted.is_some_and(|counted| Some(counted) >= self.seen);
+        let is_known = evidence.is_known(self.canaries);
+        let marked = self.marked.filter(|_| is_known);
+        let is_current = is_known && counted.max(marked) >= self.expected;
         self.may_mark = is_current || !self.is_behind();
-        let Some(listed) = self.listed.or(counted.filter(|_| is_current)) else {
+        if self.listed.is_none() && !is_current {
             return Err(Doubt::Empty { here });
-        };
-        let listed = counted.map_or(listed, |counted| listed.max(counted));
-        if let Some(seen) = self.seen
-            && listed < seen
+        }
+        let proven = self.listed.max(counted).max(marked);
+        if self.needs_mark && !is_known {
+            if !self.is_waived {
+                return Err(Doubt::MarkGone);
+            }
+            self.accepted = proven;
+        }
+        if let (Some(listed), Some(expected)) = (proven, self.expected)
+            && listed < expected
         {
             if !self.is_waived {
-                return Err(Doubt::Behind { listed, seen });
+                return Err(Doubt::Behind { listed, expected });
             }
-            self.gap = Some(AcceptedGap { listed, seen });
+            self.accepted = Some(listed);
+        }
+        let last = self.set_unproven_aside(proven, is_known);
+        if self.candidates.is_empty() {
+            return Ok(Listed::Believed);
         }
         if self.is_waived || !self.is_large() {
             return Ok(Listed::Believed);
         }
-        if !is_current {
+        // That ids were listed in between says nothing of a large share.
+        if !is_current || counted.max(marked) < last {
             return Err(Doubt::TooMany { dropped: self.candidates.len(), here });
         }
         // What is not here any more says nothing.
@@ -320,6 +350,30 @@ impl GarbageRound {
         Ok(Listed::Believed)
     }
 
+    /// Invariant 5. Returns the last candidate that is not unproven.
+    fn set_unproven_aside(&mut self, proven: Option<LedgerId>, is_known: bool) -> Option<LedgerId> {
+        let first = self.candidates.partition_point(|ledger| Some(*ledger) <= proven);
+        self.unproven = self.candidates.split_off(first);
+        let last = self.candidates.last().copied();
+        if self.is_waived {
+            self.candidates.append(&mut self.unproven.clone());
+        } else if is_known {
+            let is_released = |ledger: &&LedgerId| self.released.binary_search(ledger).is_ok();
+            self.candidates.extend(self.unproven.iter().filter(is_released));
+        }
+        last
+    }
+
+    /// The ledgers that are unproven, ascending, those that go for it included.
+    pub fn unproven(&self) -> &[LedgerId] {
+        &self.unproven
+    }
+
+    /// The highest of the ledgers here that the store lists.
+    pub fn listed_here(&self) -> Option<LedgerId> {
+        self.listed_here
+    }
+
     /// True when the store that answered may get a new mark of this bookie once the round has gone through: it is not empty and
     /// not behind, and what it lacks is no large share unless an operator says so; or it proved to be current. A bookie
     /// without ledgers cannot tell.
@@ -327,10 +381,10 @@ impl GarbageRound {
         self.may_mark
     }
 
-    /// What a waiver accepted: to be kept, and given to later rounds ([`AcceptedGap::highest_expected`]), before anything
-    /// is dropped.
-    pub fn accepted_gap(&self) -> Option<AcceptedGap> {
-        self.gap
+    /// What a waiver accepted: no more than this is expected of the store from now on, which is to be kept before anything is
+    /// dropped.
+    pub fn accepted(&self) -> Option<LedgerId> {
+        self.accepted
     }
 
     /// The next ledger whose metadata is to be read again; `None` at the end.
@@ -400,7 +454,8 @@ mod tests {
             for range in listed.iter().copied().collect::<Vec<_>>().chunks(cut) {
                 round.on_range(&ids(range)).unwrap();
             }
-            round.on_listed(Evidence::default()).unwrap();
+            // It has given out all of these ids.
+            round.on_listed(ours(60)).unwrap();
             let here: BTreeSet<i64> = here.into_iter().collect();
             prop_assert_eq!(rest(round), here.difference(&listed).copied().collect::<Vec<_>>());
         }
@@ -417,7 +472,7 @@ mod tests {
                 outcome.map(|listed| (listed, round.may_mark(), rest(round)))
             };
             let far = ours(1 << 40);
-            // A wiped store, one from before ledger 7, which was here, and copies that somebody draws ids from.
+            // A wiped store, one from before ledger 7, which it knew, and copies that somebody draws ids from.
             let wrong = [
                 Evidence { next_id: None, ..far },
                 Evidence { is_member: false, ..far },
@@ -474,7 +529,7 @@ mod tests {
             outcome
         };
         let doubt = |listed| {
-            Err(Doubt::Behind { listed: LedgerId::new(listed).unwrap(), seen: LedgerId::new(9).unwrap() })
+            Err(Doubt::Behind { listed: LedgerId::new(listed).unwrap(), expected: LedgerId::new(9).unwrap() })
         };
         assert_eq!(behind(Evidence::default()), doubt(8));
         assert_eq!(behind(ours(3)), doubt(8));
@@ -505,27 +560,77 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_an_operator_accepted_is_no_doubt_later() {
-        let waived = |seen: i64, here: &[i64], listed: &[i64]| {
+    fn what_an_operator_accepted_is_all_that_is_expected_later() {
+        let waived = |expected: i64, here: &[i64], listed: &[i64]| {
             let limits = GarbageLimits::default();
             let mut round =
-                GarbageRound::begin(ids(here), LedgerId::new(seen), limits, true, Canaries::none());
+                GarbageRound::begin(ids(here), LedgerId::new(expected), limits, true, Canaries::none());
             round.on_range(&ids(listed)).unwrap();
             round.on_listed(Evidence::default()).unwrap();
-            round.accepted_gap()
+            (round.accepted().map(LedgerId::get), rest(round))
         };
-        assert_eq!(waived(9, &[1, 2], &[1, 9]), None, "there was nothing to accept");
+        assert_eq!(waived(9, &[1, 2], &[1, 9]), (None, vec![2]), "there was nothing to accept");
         let far = 1 << 50;
-        let gap = waived(far, &[1, 2, far], &[1, 3]);
-        assert_eq!(gap, Some(AcceptedGap { listed: ids(&[3])[0], seen: ids(&[far])[0] }));
-        let expected = |seen: i64, here: &[i64]| {
-            AcceptedGap::highest_expected(gap, LedgerId::new(seen), &ids(here)).map(LedgerId::get)
+        assert_eq!(waived(far, &[1, 2, far], &[1, 3]), (Some(3), vec![2, far]));
+    }
+
+    /// A made-up ledger, or one of another cluster, has any id: it stops nobody, and goes when it was unproven for long
+    /// enough under our mark.
+    #[test]
+    fn ids_that_metadata_never_knew_stop_no_other_ledger() {
+        let far = 1 << 62;
+        let outcome = |here: &[i64], listed: &[i64], evidence: Evidence, released: &[i64]| {
+            let limits = GarbageLimits::default();
+            let known = LedgerId::new(9);
+            let mut round = GarbageRound::begin(ids(here), known, limits, false, Canaries::none())
+                .known_at_mark(known)
+                .release(ids(released));
+            round.on_range(&ids(listed)).unwrap();
+            assert!(round.needs_evidence());
+            round.on_listed(evidence)?;
+            let unproven: Vec<i64> = round.unproven().iter().map(|ledger| ledger.get()).collect();
+            Ok((round.may_mark(), unproven, rest(round)))
         };
-        assert_eq!(expected(far, &[]), Some(3));
-        assert_eq!(expected(far, &[1, 7]), Some(7), "what is here counts again");
-        assert_eq!(expected(far + 1, &[1]), Some(far + 1), "a higher one than was spoken of");
-        let later = AcceptedGap { listed: ids(&[2])[0], seen: ids(&[7])[0] };
-        assert_eq!(later.joined(gap), AcceptedGap { listed: ids(&[2])[0], seen: ids(&[far])[0] });
+        let here = [1, 2, 12, far];
+        assert_eq!(outcome(&here, &[2, 9], ours(13), &[]), Ok((true, vec![far], vec![1, 12])));
+        assert_eq!(outcome(&here, &[2, 9], ours(13), &[far]), Ok((true, vec![far], vec![1, 12, far])));
+        // A copy from after the mark and before ledger 12: that may exist.
+        assert_eq!(outcome(&here, &[2, 9], ours(12), &[]), Ok((true, vec![12, far], vec![1])));
+        // It shows no mark of ours: nothing above its listing goes, however long it lacked that.
+        let unknown = Evidence { has_mark: false, ..ours(13) };
+        assert_eq!(outcome(&here, &[2, 9], unknown, &[12, far]), Ok((true, vec![12, far], vec![1])));
+        // The highest that it knew is deleted, and ids are not counted: by the mark it is no older copy.
+        let random_ids = Evidence { next_id: None, ..ours(0) };
+        assert_eq!(outcome(&here, &[2, 5], random_ids, &[]), Ok((true, vec![12, far], vec![1])));
+        assert_eq!(outcome(&[1, 9, far], &[], random_ids, &[]), Ok((true, vec![far], vec![1, 9])));
+        let needs_mark = |evidence, is_waived| {
+            let limits = GarbageLimits::default();
+            let round = GarbageRound::begin(ids(&[1, 2, far]), None, limits, is_waived, Canaries::none());
+            let mut round = round.needs_mark(true);
+            round.on_range(&ids(&[2])).unwrap();
+            assert!(round.needs_evidence());
+            let outcome = round.on_listed(evidence);
+            outcome.map(|_| (round.accepted().map(LedgerId::get), rest(round)))
+        };
+        assert_eq!(needs_mark(unknown, false), Err(Doubt::MarkGone));
+        assert_eq!(needs_mark(unknown, true), Ok((Some(2), vec![1, far])));
+        assert_eq!(needs_mark(random_ids, false), Ok((None, vec![1])));
+        // However many were made up.
+        let many: Vec<i64> = (0..50).map(|id| far + id).collect();
+        let round = GarbageRound::begin(
+            ids(&many),
+            LedgerId::new(9),
+            GarbageLimits::default(),
+            false,
+            Canaries::none(),
+        );
+        let mut round = round.known_at_mark(LedgerId::new(9)).release(ids(&many)).confirms(ids(&many));
+        assert_eq!(round.on_listed(random_ids), Ok(Listed::Believed));
+        assert_eq!(rest(round), many);
+        // An older copy still is one.
+        let behind = Doubt::Behind { listed: LedgerId::new(5).unwrap(), expected: LedgerId::new(9).unwrap() };
+        assert_eq!(outcome(&here, &[2, 5], unknown, &[far]), Err(behind));
+        assert_eq!(outcome(&here, &[], unknown, &[far]), Err(Doubt::Empty { here: 4 }));
     }
 
     #[test]

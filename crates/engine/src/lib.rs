@@ -82,7 +82,7 @@ pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolM
 pub use directories::FlushError;
 pub use engine::Engine;
 pub use flushing::Flushing;
-pub use garbage::{AcceptedGap, Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
+pub use garbage::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
 pub use journaling::{InFlight, Journaling};
 pub use journals::JournalStats;
 pub use ledger_budget::{EXPLICIT_LAC_BYTES_MAX, LedgerMemory};

@@ -228,7 +228,6 @@ impl Machine {
         let mut directories = Vec::new();
         let mut known = Vec::new();
         let mut metas = Vec::new();
-        let mut highest_ledger = None;
         let memory = StorageMemory {
             log_write_bytes: config.log_write_bytes,
             ..StorageMemory::new(config.index_pool_bytes, config.cache_pool_bytes)
@@ -240,7 +239,6 @@ impl Machine {
                 check_owner(path, found, &meta_of(&config, index))?;
             }
             metas.push(opened.recovered.meta.take());
-            highest_ledger = highest_ledger.max(opened.recovered.highest_ledger);
             known.append(&mut opened.recovered.ledgers);
             directories.push(opened.directory);
         }
@@ -269,7 +267,7 @@ impl Machine {
         // A removed ledger hides generations whose logs may be gone: new generations must be above these, too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
-        let shared = Arc::new(Shared::new(config, views, tiers, memory, highest_ledger));
+        let shared = Arc::new(Shared::new(config, views, tiers, memory));
         let engine = Arc::new(Engine::new(shared.clone()));
         *shared.covered().lock() = coverage.lowest.clone();
         for record in known {

@@ -161,8 +161,6 @@ pub(crate) struct Shard {
     charged: u64,
     /// The part of that for explicit LACs.
     explicit_lac_bytes: usize,
-    /// Of all that ever changed here.
-    highest_ledger: Option<LedgerId>,
     /// Every ledger up to it is in limbo.
     limbo_up_to: Option<LedgerId>,
     /// Metadata spoke for their writers since the start.
@@ -233,7 +231,6 @@ impl Shard {
             forgetting: BTreeMap::new(),
             charged: 0,
             explicit_lac_bytes: 0,
-            highest_ledger: None,
             epoch: Epoch::default(),
             freezing: None,
             frozen: Vec::new(),

@@ -86,8 +86,6 @@ pub(crate) struct Shared {
     /// The write counters of each journal.
     pulses: Vec<PulseCounters>,
     space: SpaceDesk,
-    /// The highest ledger that a state table remembers.
-    highest_recovered: Option<LedgerId>,
 }
 
 fn waits_of(waits: &BTreeMap<Wanting, (Shortage, String)>) -> Waits {
@@ -105,7 +103,6 @@ impl Shared {
         views: Vec<Arc<LogView>>,
         tiers: Vec<Arc<TierView>>,
         memory: StorageMemory,
-        highest_recovered: Option<LedgerId>,
     ) -> Shared {
         let pool = ChunkPool::new(config.chunk_size(), config.chunk_count(), config.chunk_reserve());
         let tier_budget = TierBudget::new(config.tier_extents_bytes);
@@ -156,7 +153,6 @@ impl Shared {
             counters: Counters::default(),
             pacing: PacingDesk::default(),
             space: SpaceDesk::default(),
-            highest_recovered,
             config,
             pool,
             shards,
@@ -244,11 +240,6 @@ impl Shared {
     /// Status of collection and scrub, and requests to them.
     pub(crate) fn space(&self) -> &SpaceDesk {
         &self.space
-    }
-
-    /// The highest ledger that a state table remembered at the start.
-    pub(crate) fn highest_recovered(&self) -> Option<LedgerId> {
-        self.highest_recovered
     }
 
     /// A ticket was made. It is out until it is flushed or refused for good.

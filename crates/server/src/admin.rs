@@ -247,6 +247,7 @@ async fn gc_details(State(state): State<Arc<AdminState>>, method: Method) -> Res
             "lastRoundLedgers": garbage.last_ledgers,
             "lastRoundRemoved": garbage.last_removed,
             "stoppedBecause": garbage.last_doubt,
+            "unprovenLedgers": garbage.unproven,
             "ledgersRemoved": desk.removed.get(),
             "surplusRounds": desk.surplus_rounds.get(),
             "surplusRemoved": desk.surplus_removed.get(),

@@ -332,6 +332,7 @@ impl Bookie {
                 before: BTreeMap::new(),
             },
             found_before: Vec::new(),
+            unproven: BTreeMap::new(),
             confirms_from: Instant::now(),
             carried: GarbageRequest::default(),
             logged: None,

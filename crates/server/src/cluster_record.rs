@@ -1,27 +1,27 @@
 //! The bookie's record of its cluster's metadata: the file `KNOWN` in `current` of each ledger directory.
 //!
 //! ```text
-//! bindery-known 2
+//! bindery-known 3
 //! checkedUpTo 4711         normal adds of ledgers up to it are checked with metadata first (IB28)
 //! limboUpTo 4711           ledgers up to it are in limbo until metadata was gone through (IB27)
-//! acceptedGap 17 4711      an operator accepted that ledgers between these ids are gone (IB16)
+//! knownUpTo 4711           the highest ledger here that the store listed when it got its mark (IB16)
 //! storeMark 000011112222333a    the store that this bookie knows has this mark of it (IB16)
 //! storeMark 000011112222333b    or this one, when a new one was on its way there
 //! crc32c 1a2b3c4d          of all lines before
 //! ```
 //!
-//! Lines that say nothing are left out; version 1 had no marks. The text is the same in every directory; where copies differ, after a crash
-//! between two of them or with an exchanged disk, the one that forbids more counts.
+//! Lines that say nothing are left out; version 1 had no marks, and version 2 a line `acceptedGap`, which is not needed any more. The text
+//! is the same in every directory; where copies differ, after a crash between two of them or with an exchanged disk, the one that
+//! forbids more counts.
 
-use bindery_engine::AcceptedGap;
 use bindery_journal::record::crc32c;
 use bindery_types::LedgerId;
 use std::fmt::Write;
 
 /// Name of the file.
 pub const CLUSTER_RECORD_NAME: &str = "KNOWN";
-const FIRST_LINE: &str = "bindery-known 2";
-const FIRST_LINE_BEFORE: &str = "bindery-known 1";
+const FIRST_LINE: &str = "bindery-known 3";
+const FIRST_LINES_BEFORE: [&str; 2] = ["bindery-known 1", "bindery-known 2"];
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct ClusterRecord {
     pub checked_up_to: Option<LedgerId>,
     /// Ledgers up to it may have lost entries here.
     pub limbo_up_to: Option<LedgerId>,
-    /// Ledgers that an operator gave up.
-    pub accepted_gap: Option<AcceptedGap>,
+    /// The highest ledger here that the metadata store was seen to know, and is expected to know still.
+    pub known_up_to: Option<LedgerId>,
     /// The mark in the metadata store, as it was written last; two while it is not known whether the newer one got there.
     pub store_marks: [Option<u64>; 2],
 }
@@ -40,7 +40,7 @@ pub struct ClusterRecord {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KnownError {
     /// Another first line: a later version.
-    #[error("it begins with {0:?}, and this version reads {FIRST_LINE:?}")]
+    #[error("it begins with {0:?}, and this version reads up to {FIRST_LINE:?}")]
     Version(String),
     /// A line or the checksum is wrong.
     #[error("it is damaged")]
@@ -51,13 +51,15 @@ impl ClusterRecord {
     /// The text of the file.
     pub fn to_text(&self) -> String {
         let mut text = format!("{FIRST_LINE}\n");
-        for (name, id) in [("checkedUpTo", self.checked_up_to), ("limboUpTo", self.limbo_up_to)] {
+        let ids = [
+            ("checkedUpTo", self.checked_up_to),
+            ("limboUpTo", self.limbo_up_to),
+            ("knownUpTo", self.known_up_to),
+        ];
+        for (name, id) in ids {
             if let Some(id) = id {
                 let _ = writeln!(text, "{name} {id}");
             }
-        }
-        if let Some(gap) = self.accepted_gap {
-            let _ = writeln!(text, "acceptedGap {} {}", gap.listed, gap.seen);
         }
         for mark in self.store_marks.into_iter().flatten() {
             let _ = writeln!(text, "storeMark {mark:016x}");
@@ -71,18 +73,16 @@ impl ClusterRecord {
     pub fn parse(bytes: &[u8]) -> Result<ClusterRecord, KnownError> {
         let text = std::str::from_utf8(bytes).map_err(|_| KnownError::Damaged)?;
         let first = text.lines().next().unwrap_or_default();
-        if first != FIRST_LINE && first != FIRST_LINE_BEFORE {
-            return Err(match first.starts_with("bindery-known ") {
+        if first != FIRST_LINE && !FIRST_LINES_BEFORE.contains(&first) {
+            // One bit makes a version of another.
+            let is_sealed = Self::sealed(bytes, text).is_some();
+            return Err(match first.starts_with("bindery-known ") && is_sealed {
                 true => KnownError::Version(first.chars().take(80).collect()),
                 false => KnownError::Damaged,
             });
         }
-        let at = text.rfind("crc32c ").ok_or(KnownError::Damaged)?;
-        if text[at..] != format!("crc32c {:08x}\n", crc32c(&bytes[..at])) {
-            return Err(KnownError::Damaged);
-        }
         let mut known = ClusterRecord::default();
-        for line in text[..at].lines().skip(1) {
+        for line in Self::sealed(bytes, text).ok_or(KnownError::Damaged)?.lines().skip(1) {
             let mut words = line.split(' ');
             let name = words.next();
             if name == Some("storeMark") {
@@ -95,14 +95,19 @@ impl ClusterRecord {
             match name {
                 Some("checkedUpTo") => known.checked_up_to = Some(id().ok_or(KnownError::Damaged)?),
                 Some("limboUpTo") => known.limbo_up_to = Some(id().ok_or(KnownError::Damaged)?),
-                Some("acceptedGap") => {
-                    let (listed, seen) = (id().ok_or(KnownError::Damaged)?, id().ok_or(KnownError::Damaged)?);
-                    known.accepted_gap = Some(AcceptedGap { listed, seen });
-                }
+                Some("knownUpTo") => known.known_up_to = Some(id().ok_or(KnownError::Damaged)?),
+                Some("acceptedGap") if first != FIRST_LINE => {}
                 _ => return Err(KnownError::Damaged),
             }
         }
         Ok(known)
+    }
+
+    /// The lines that the checksum at the end covers, when it matches.
+    fn sealed<'a>(bytes: &[u8], text: &'a str) -> Option<&'a str> {
+        let at = text.rfind("crc32c ")?;
+        let is_sealed = text[at..] == format!("crc32c {:08x}\n", crc32c(&bytes[..at]));
+        is_sealed.then_some(&text[..at])
     }
 
     /// True when the store that shows this mark is the one that this bookie knows.
@@ -115,12 +120,7 @@ impl ClusterRecord {
         ClusterRecord {
             checked_up_to: self.checked_up_to.max(other.checked_up_to),
             limbo_up_to: self.limbo_up_to.max(other.limbo_up_to),
-            accepted_gap: match (self.accepted_gap, other.accepted_gap) {
-                (Some(one), Some(two)) => {
-                    Some(AcceptedGap { listed: one.listed.max(two.listed), seen: one.seen.min(two.seen) })
-                }
-                (Some(_), None) | (None, Some(_)) | (None, None) => None,
-            },
+            known_up_to: self.known_up_to.max(other.known_up_to),
             store_marks: self.store_marks.map(|mark| mark.filter(|mark| other.knows(*mark))),
         }
     }
@@ -138,7 +138,7 @@ mod tests {
         ClusterRecord {
             checked_up_to: Some(id(i64::MAX)),
             limbo_up_to: Some(id(0)),
-            accepted_gap: Some(AcceptedGap { listed: id(5), seen: id(99) }),
+            known_up_to: Some(id(5)),
             store_marks: [Some(0x1111_2222_333a), Some(u64::MAX)],
         }
     }
@@ -161,15 +161,20 @@ mod tests {
                 assert!(ClusterRecord::parse(&text.as_bytes()[..at]).is_err(), "cut at {at}: {text}");
             }
         }
-        let later = "bindery-known 3\n";
+        let sealed = |text: &str| format!("{text}crc32c {:08x}\n", crc32c(text.as_bytes()));
+        let later = sealed("bindery-known 4\nwhatever\n");
         assert_eq!(
             ClusterRecord::parse(later.as_bytes()),
-            Err(KnownError::Version("bindery-known 3".into()))
+            Err(KnownError::Version("bindery-known 4".into()))
         );
-        let before = "bindery-known 1\ncheckedUpTo 5\n";
-        let before = format!("{before}crc32c {:08x}\n", crc32c(before.as_bytes()));
-        let known = ClusterRecord { checked_up_to: Some(id(5)), ..ClusterRecord::default() };
-        assert_eq!(ClusterRecord::parse(before.as_bytes()), Ok(known));
+        for before in
+            ["bindery-known 1\ncheckedUpTo 5\n", "bindery-known 2\ncheckedUpTo 5\nacceptedGap 1 9\n"]
+        {
+            let known = ClusterRecord { checked_up_to: Some(id(5)), ..ClusterRecord::default() };
+            assert_eq!(ClusterRecord::parse(sealed(before).as_bytes()), Ok(known));
+        }
+        let now = sealed("bindery-known 3\nacceptedGap 1 9\n");
+        assert_eq!(ClusterRecord::parse(now.as_bytes()), Err(KnownError::Damaged));
     }
 
     #[test]
@@ -177,9 +182,7 @@ mod tests {
         let none = ClusterRecord::default();
         let joined = none.joined(full());
         assert_eq!((joined.checked_up_to, joined.limbo_up_to), (Some(id(i64::MAX)), Some(id(0))));
-        assert_eq!(joined.accepted_gap, None, "one copy does not know of it");
-        let other = ClusterRecord { accepted_gap: Some(AcceptedGap { listed: id(6), seen: id(50) }), ..none };
-        assert_eq!(full().joined(other).accepted_gap, Some(AcceptedGap { listed: id(6), seen: id(50) }));
+        assert_eq!(joined.known_up_to, Some(id(5)));
         let marked = |store_marks| ClusterRecord { store_marks, ..none };
         // A crash before the new mark was written to the store, and one after.
         for (one, two, both) in

@@ -125,16 +125,17 @@ pub enum DataDirError {
         /// Something found in it.
         found: String,
     },
-    /// What is remembered of metadata cannot be read.
+    /// What is remembered of metadata was written by a later version.
     #[error(
-        "{}: {source}. Copy the file of this name from another ledger directory of this bookie; if there is none, \
-         treat this bookie's data as lost",
+        "{} was written by a newer bindery: {source}. Start this bookie with that version. To stay with this one, remove the file from \
+         each ledger directory: the bookie's data stay, and until metadata and entries were compared what might be missing is \
+         answered as unknown",
         path.display()
     )]
-    BadKnown {
+    NewerKnown {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Its version.
         source: KnownError,
     },
     /// The cookie cannot be read.
@@ -290,19 +291,36 @@ impl DataDirs {
         Arc::new(SessionFile { disk: self.disk.clone(), dir })
     }
 
-    /// What is remembered of metadata, from all ledger directories that have it. Blocks.
-    pub fn known(&self) -> Result<ClusterRecord, DataDirError> {
+    /// What is remembered of metadata, from all ledger directories that have it, whole; `None`: no directory has. Blocks.
+    ///
+    /// # Errors
+    /// A copy is of a later version, or its directory cannot be read.
+    pub fn known(&self) -> Result<Option<ClusterRecord>, DataDirError> {
         let mut joined: Option<ClusterRecord> = None;
         for dir in &self.ledgers {
             let path = dir.join(CURRENT_NAME).join(CLUSTER_RECORD_NAME);
-            let bytes = read_small(&*self.disk, &path).map_err(|source| io_error("read", &path, source))?;
-            // A directory that joined later has none, and nothing to forbid.
-            let Some(bytes) = bytes else { continue };
-            let known =
-                ClusterRecord::parse(&bytes).map_err(|source| DataDirError::BadKnown { path, source })?;
-            joined = Some(joined.map_or(known, |before| before.joined(known)));
+            let damaged = |why: &dyn std::fmt::Display| {
+                tracing::error!(path = %path.display(), %why, "a record of the cluster's metadata is damaged: it is written anew");
+            };
+            let bytes = match read_small(&*self.disk, &path) {
+                // A directory that joined later has none, and nothing to forbid.
+                Ok(None) => continue,
+                Ok(Some(bytes)) => bytes,
+                Err(error) if is_damage(&error) => {
+                    damaged(&error);
+                    continue;
+                }
+                Err(source) => return Err(io_error("read", &path, source)),
+            };
+            match ClusterRecord::parse(&bytes) {
+                Ok(known) => joined = Some(joined.map_or(known, |before| before.joined(known))),
+                Err(source @ KnownError::Version(_)) => {
+                    return Err(DataDirError::NewerKnown { path, source });
+                }
+                Err(why @ KnownError::Damaged) => damaged(&why),
+            }
         }
-        Ok(joined.unwrap_or_default())
+        Ok(joined)
     }
 
     /// Replaces what is remembered of metadata, durably. After an error some directories have the former text. Blocks.
@@ -513,6 +531,12 @@ fn read_small(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
+/// The medium lost the file, or it is not what was written.
+fn is_damage(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    error.kind() == ErrorKind::InvalidData || error.raw_os_error() == Some(EIO)
+}
+
 /// Replaces a small file: a new one is complete and durable before it takes the name.
 fn publish(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8], is_secret: bool) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.new"));
@@ -660,6 +684,27 @@ mod tests {
         assert!(matches!(error, DataDirError::NewerFormat { found: 2, .. }), "{error}");
         place.put("ledgers/current/BINDERY", "hello");
         assert!(matches!(place.open().map(|_| ()).unwrap_err(), DataDirError::BadMark { .. }));
+    }
+
+    #[test]
+    fn a_damaged_record_of_metadata_is_none_and_a_newer_one_is_refused_as_that() {
+        let place = Place::new();
+        let (one, two) = (place.path("one"), place.path("two"));
+        let dirs = DataDirs::open(place.disk.clone(), &[place.path("journal")], &[one, two], None).unwrap();
+        assert_eq!(dirs.known().unwrap(), None);
+        let known =
+            ClusterRecord { checked_up_to: bindery_types::LedgerId::new(7), ..ClusterRecord::default() };
+        dirs.save_known(&known).unwrap();
+        place.put("one/current/KNOWN", &known.to_text().replace('7', "8"));
+        assert_eq!(dirs.known().unwrap(), Some(known), "the other copy is sound");
+        place.put("two/current/KNOWN", &"x".repeat(1 << 20));
+        assert_eq!(dirs.known().unwrap(), None);
+        let text = "bindery-known 9\nwhatever\n";
+        let crc = bindery_journal::record::crc32c(text.as_bytes());
+        place.put("two/current/KNOWN", &format!("{text}crc32c {crc:08x}\n"));
+        let error = dirs.known().unwrap_err();
+        assert!(matches!(error, DataDirError::NewerKnown { .. }), "{error}");
+        assert!(!error.to_string().contains("lost"), "{error}");
     }
 
     #[test]

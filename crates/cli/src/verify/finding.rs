@@ -134,10 +134,11 @@ impl Finding {
                  cluster cookie show {id}\" prints what the cluster knows. If they are of different bookies, name those \
                  of one"
             ),
-            Kind::Known if self.severity == Severity::Damage => format!(
-                "the bookie does not start like this. If it has several ledger directories, copy KNOWN from a sound one; \
-                 else {give_up}"
-            ),
+            Kind::Known if self.severity == Severity::Damage => {
+                "start the bookie: it takes the copy of another ledger directory, or makes the file anew and compares all of its \
+                 ledgers with metadata"
+                    .to_owned()
+            }
             Kind::Known => "nothing: a crash came between the two, and the next change makes them equal".to_owned(),
             Kind::Session => format!("chmod 600 {}", self.path.display()),
             Kind::Directory if self.severity == Severity::Damage => {

@@ -160,7 +160,7 @@ fn known(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding)) {
                 report(Finding::new(Severity::Unchecked, kind, &path, error.to_string()));
             }
             (Err(KnownError::Damaged), _) => {
-                let what = "what the bookie remembers of metadata cannot be read: it refuses to start";
+                let what = "what the bookie remembers of metadata cannot be read";
                 let shown: String = String::from_utf8_lossy(&bytes).trim().chars().take(80).collect();
                 report(
                     Finding::new(Severity::Damage, Kind::Known, &path, what)

@@ -355,7 +355,9 @@ fn what_is_known_of_metadata_is_the_bookies_and_damage_to_it_is_found() {
         assert_eq!(found[0]["file"].as_str(), path.to_str());
     }
     // A file of a later version is not damaged, and is not checked.
-    std::fs::write(&path, "bindery-known 3\n").unwrap();
+    let later = "bindery-known 4\n";
+    let crc = bindery_journal::record::crc32c(later.as_bytes());
+    std::fs::write(&path, format!("{later}crc32c {crc:08x}\n")).unwrap();
     let (_, lines) = verify(&[place.0.path()]);
     assert!(findings(&lines, "damage").is_empty(), "{lines:#?}");
     assert_eq!(findings(&lines, "unchecked")[0]["kind"], "newer-format");

@@ -46,7 +46,6 @@ impl Shard {
 
     /// The state table says fenced. Returns the polls that this wakes.
     pub(crate) fn on_fenced_directly(&mut self, ledger: LedgerId, key: MasterKey) -> Vec<Waiter> {
-        self.highest_ledger = self.highest_ledger.max(Some(ledger));
         self.settle(ledger);
         let state = self.known_or_begun(ledger);
         if state.needs_key(&key) {

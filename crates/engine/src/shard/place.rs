@@ -110,7 +110,6 @@ impl Shard {
         }
         self.cached_records += 1;
         // As `mark_dirty`, without looking the ledger up again: this is for each entry.
-        self.highest_ledger = self.highest_ledger.max(Some(ledger));
         if state.mark_dirty(sequence, self.epoch) {
             self.dirty.push(ledger);
         }
@@ -146,7 +145,6 @@ impl Shard {
 
     /// A ledger changed. It was settled before.
     pub(super) fn mark_dirty(&mut self, ledger: LedgerId) {
-        self.highest_ledger = self.highest_ledger.max(Some(ledger));
         let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
         if state.mark_dirty(self.sequence, self.epoch) {
             self.dirty.push(ledger);

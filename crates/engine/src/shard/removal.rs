@@ -118,11 +118,6 @@ impl Shard {
         into.extend(self.ledgers.keys().filter(|ledger| !self.removed.contains(ledger)));
     }
 
-    /// The highest ledger that ever changed here.
-    pub(crate) fn highest_ledger(&self) -> Option<LedgerId> {
-        self.highest_ledger
-    }
-
     /// The generation below which copies of the ledger are removed for good: the removal is in the state table, which covers generations
     /// up to `flushed`. With `in_journal` it is enough that the journal has the removal durably, because a start replays it before it
     /// serves anything.

@@ -23,7 +23,6 @@ impl Shard {
     /// lives the later one counts, and a fence of either.
     pub(crate) fn restore(&mut self, record: &LedgerRecord) {
         let restored = LedgerState::restore(record);
-        self.highest_ledger = self.highest_ledger.max(Some(record.ledger));
         let known = self.ledgers.get(&record.ledger);
         let was_tiered = known.is_some_and(|known| known.tier.is_some());
         let lac_charge = known.map_or(0, |known| known.explicit_lac_charge());

@@ -52,7 +52,17 @@ impl Opening<'_> {
         unregistered.map_err(|error| StartError::Registration(error.to_string()))?;
         let instance_id = layout.instance_id().await?;
         let mut cookies = self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
-        let mut known = self.known().await?;
+        let mut known = match self.known().await? {
+            Some(known) => known,
+            None => {
+                tracing::error!(
+                    "no ledger directory has a sound record of the cluster's metadata: it is made anew on the safe side. Every \
+                     ledger that metadata has goes into limbo until it was compared, and adds of all of them are checked with \
+                     metadata first"
+                );
+                self.enter_limbo(&layout).await?
+            }
+        };
         let config = EngineConfig {
             limbo_up_to: known.limbo_up_to,
             checked_up_to: known.checked_up_to,
@@ -141,7 +151,7 @@ impl Opening<'_> {
         Ok(of_dirs.into_iter().map(|(_, volume)| volume).collect())
     }
 
-    async fn known(&self) -> Result<ClusterRecord, DataDirError> {
+    async fn known(&self) -> Result<Option<ClusterRecord>, DataDirError> {
         let dirs = self.dirs.clone();
         blocking(move || dirs.known()).await
     }
@@ -156,13 +166,15 @@ impl Opening<'_> {
         while let Some(range) = listing.next().await? {
             highest = highest.max(range.last().copied());
         }
-        let before = self.known().await?;
+        let found = self.known().await?;
+        let before = found.unwrap_or_default();
         let known = ClusterRecord {
             checked_up_to: before.checked_up_to.max(highest),
             limbo_up_to: before.limbo_up_to.max(highest),
             ..before
         };
-        if known != before {
+        // A record that says nothing is written as well: one that is missing later was lost.
+        if found != Some(known) {
             let dirs = self.dirs.clone();
             blocking(move || dirs.save_known(&known)).await?;
         }

@@ -21,10 +21,14 @@
 //!    it ([`GarbageRound::may_mark`]) and what is here is not what was here at the last mark. The new mark is durable here
 //!    before it is written to the store, and the former one counts until that is known to have worked: a crash in between
 //!    costs no proof. A bookie without ledgers leaves a mark only while it knows none, the first one at its start.
+//! 7. The highest ledger that the store was seen to know is remembered when its new mark is known to be there, not before:
+//!    so a store that shows a mark we know knew it.
+//! 8. An unproven ledger ([`GarbageRound`], invariant 5) goes in the first round that finds it so [`GarbageConfig::unproven_kept`]
+//!    after another one did, when no round in between was in doubt; and not before the restart after that.
 //!
 //! # Limits
 //! One round at a time; metadata operations of a second: [`GarbageConfig::ops_per_second`]; removals under way:
-//! [`BATCH_MAX`]. A round holds the ids of the ledgers here.
+//! [`BATCH_MAX`]. A round holds the ids of the ledgers here; between rounds those of them that are unproven are held.
 
 use crate::cluster_record::ClusterRecord;
 use crate::data_dirs::DataDirs;
@@ -33,8 +37,8 @@ use crate::maintenance::integrity::{self, InLimbo};
 use crate::maintenance::surplus::Surplus;
 use crate::metrics::Counter;
 use bindery_engine::{
-    AcceptedGap, Changes, Doubt, Engine, Evidence, GarbageLimits, GarbageRound, LedgerPresence, Listed,
-    Refusal, SecondLook, WantedCollection,
+    Changes, Doubt, Engine, Evidence, GarbageLimits, GarbageRound, LedgerPresence, Listed, Refusal,
+    SecondLook, WantedCollection,
 };
 use bindery_io::canary::Canaries;
 use bindery_io::{Clock, Random};
@@ -42,6 +46,7 @@ use bindery_metadata::layout::{CookiesError, LedgerError};
 use bindery_metadata::{Layout, StoreError};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,6 +73,9 @@ pub struct GarbageConfig {
     pub ops_per_second: u32,
     /// When a round goes too far.
     pub limits: GarbageLimits,
+    /// How long a ledger stays of which nothing shows that metadata ever knew it, though metadata is the store that we know: so
+    /// long an operator has who put back a copy that is a little too old.
+    pub unproven_kept: Duration,
 }
 
 impl Default for GarbageConfig {
@@ -76,6 +84,7 @@ impl Default for GarbageConfig {
             interval: Duration::from_secs(900),
             ops_per_second: 1000,
             limits: GarbageLimits::default(),
+            unproven_kept: Duration::from_secs(3600),
         }
     }
 }
@@ -117,6 +126,8 @@ pub struct GarbageStatus {
     pub last_removed: u64,
     /// Why it ended early.
     pub last_doubt: Option<String>,
+    /// Ledgers that it left here because nothing shows that metadata ever knew them.
+    pub unproven: u64,
     /// Why the last round over surplus ledgers ended early.
     pub surplus_doubt: Option<String>,
     /// Why the last look at ledgers in limbo ended early.
@@ -213,6 +224,8 @@ pub struct GarbageCollector {
     pub found_before: Vec<LedgerId>,
     /// From when on a round that finds the same confirms it. Those that somebody asks for before do not.
     pub confirms_from: Instant,
+    /// Ledgers of which nothing shows that metadata ever knew them, and since when they were found so.
+    pub unproven: BTreeMap<LedgerId, Instant>,
     /// Compactions that were requested with that round, for the one that confirms it.
     pub carried: GarbageRequest,
     /// The kind of doubt that was logged, until a round goes through.
@@ -336,6 +349,7 @@ impl GarbageCollector {
                 last_ledgers: here,
                 last_removed: removed,
                 last_doubt: outcome.err().map(|doubt| doubt.to_string()),
+                unproven: self.unproven.len() as u64,
             };
         }
         // Ledgers removed in earlier rounds may give space back now, whatever the outcome of this round.
@@ -389,16 +403,23 @@ impl GarbageCollector {
         is_waived: bool,
         removed: &mut Removed,
     ) -> Result<(), Doubt> {
-        let limits = self.config.limits;
-        let seen =
-            AcceptedGap::highest_expected(self.known.accepted_gap, self.engine.highest_ledger(), &here);
+        let (limits, expected) = (self.config.limits, self.known.known_up_to);
+        // As a build left it that did not remember what the store knew.
+        let needs_mark = expected.is_none() && self.known.store_marks != [None; 2];
         let (of_here, is_empty) = (in_one_number(&here), here.is_empty());
         let mut found_before = std::mem::take(&mut self.found_before);
         let is_too_early = Instant::now() < self.confirms_from;
         let kept = if is_too_early { std::mem::take(&mut found_before) } else { Vec::new() };
         let is_confirming = !found_before.is_empty();
-        let mut round = GarbageRound::begin(here, seen, limits, is_waived, Canaries::none());
-        round = round.confirms(found_before);
+        let unproven = std::mem::take(&mut self.unproven);
+        let is_old = |since: &Instant| since.elapsed() >= self.config.unproven_kept;
+        let released =
+            unproven.iter().filter(|(_, since)| is_old(since)).map(|(ledger, _)| *ledger).collect();
+        let mut round = GarbageRound::begin(here, expected, limits, is_waived, Canaries::none())
+            .known_at_mark(expected)
+            .needs_mark(needs_mark)
+            .release(released)
+            .confirms(found_before);
         let store = |error: StoreError| Doubt::Metadata(error.to_string());
         self.layout.store().sync(self.layout.root()).await.map_err(store)?;
         self.check_cluster().await?;
@@ -410,7 +431,9 @@ impl GarbageCollector {
         }
         let is_proven = round.needs_evidence();
         let evidence = if is_proven { self.evidence().await? } else { Evidence::default() };
-        if let Listed::Unconfirmed(found) = round.on_listed(evidence)? {
+        let listed = round.on_listed(evidence)?;
+        self.note_unproven(round.unproven(), unproven);
+        if let Listed::Unconfirmed(found) = listed {
             tracing::debug!(ledgers = found.len(), "a large share is not in metadata: looking again");
             if kept.is_empty() {
                 (self.found_before, self.confirms_from) = (found, Instant::now() + CONFIRM_PAUSE);
@@ -420,9 +443,9 @@ impl GarbageCollector {
             return Ok(());
         }
         removed.is_large = is_confirming || is_waived;
-        if let Some(gap) = round.accepted_gap() {
-            let accepted_gap = Some(gap.joined(self.known.accepted_gap));
-            self.remember(ClusterRecord { accepted_gap, ..self.known }).await.map_err(Doubt::Metadata)?;
+        if let Some(accepted) = round.accepted() {
+            let known_up_to = Some(accepted);
+            self.remember(ClusterRecord { known_up_to, ..self.known }).await.map_err(Doubt::Metadata)?;
         }
         loop {
             let mut batch = Vec::with_capacity(BATCH_MAX);
@@ -453,9 +476,25 @@ impl GarbageCollector {
         }
         // A bookie without ledgers has none to lose to another store, but a mark that tells which one it was.
         if round.may_mark() || (is_empty && self.known.store_marks == [None; 2]) {
-            self.mark(of_here).await;
+            self.mark(of_here, round.listed_here()).await;
         }
         Ok(())
+    }
+
+    /// Invariant 8; `before` is what earlier rounds found.
+    fn note_unproven(&mut self, found: &[LedgerId], before: BTreeMap<LedgerId, Instant>) {
+        let now = Instant::now();
+        self.unproven =
+            found.iter().map(|ledger| (*ledger, before.get(ledger).copied().unwrap_or(now))).collect();
+        if let Some(highest) = found.iter().rfind(|ledger| !before.contains_key(ledger)) {
+            tracing::warn!(
+                ledgers = found.len(),
+                %highest,
+                "ledgers are here that metadata does not have, above every id that it has given out or listed: clients made \
+                 them up, or metadata was put back from a copy of before they were created. They are removed if metadata \
+                 still lacks them in an hour"
+            );
+        }
     }
 
     /// Invariant 6. Without a mark, because the store fails, there is one after the first round that allows it.
@@ -467,7 +506,7 @@ impl GarbageCollector {
         let synced = self.layout.store().sync(self.layout.root()).await;
         match synced.map_err(|error| Doubt::Metadata(error.to_string())) {
             Ok(()) => match self.check_cluster().await {
-                Ok(()) => self.mark(in_one_number(&here)).await,
+                Ok(()) => self.mark(in_one_number(&here), None).await,
                 Err(doubt) => tracing::debug!(%doubt, "no mark is left in the metadata store"),
             },
             Err(doubt) => tracing::debug!(%doubt, "no mark is left in the metadata store"),
@@ -475,11 +514,11 @@ impl GarbageCollector {
     }
 
     /// Leaves a new mark in the store, unless what is here is what was here at the last one.
-    async fn mark(&mut self, of_here: u64) {
+    async fn mark(&mut self, of_here: u64, listed_here: Option<LedgerId>) {
         if self.marked == Some(of_here) {
             return;
         }
-        match self.replace_mark().await {
+        match self.replace_mark(listed_here).await {
             Ok(()) => self.marked = Some(of_here),
             Err(why) => {
                 tracing::warn!(
@@ -490,14 +529,15 @@ impl GarbageCollector {
         }
     }
 
-    async fn replace_mark(&mut self) -> Result<(), String> {
+    async fn replace_mark(&mut self, listed_here: Option<LedgerId>) -> Result<(), String> {
         let marks = self.layout.store_marks();
         let found = marks.get(&self.surplus.bookie_id).await.map_err(|error| error.to_string())?;
         let former = found.filter(|mark| self.known.knows(*mark));
         let new = self.random.next_u64();
         self.remember(ClusterRecord { store_marks: [former, Some(new)], ..self.known }).await?;
         marks.put(&self.surplus.bookie_id, new).await.map_err(|error| error.to_string())?;
-        self.remember(ClusterRecord { store_marks: [Some(new), None], ..self.known }).await
+        let known_up_to = listed_here.or(self.known.known_up_to);
+        self.remember(ClusterRecord { store_marks: [Some(new), None], known_up_to, ..self.known }).await
     }
 
     async fn has_mark(&self) -> Result<bool, Doubt> {

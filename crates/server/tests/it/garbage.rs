@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::PATIENCE;
-use crate::common::whole::{Running, cluster, config_that_flushes as config, id, metadata, start};
+use crate::common::whole::{Running, cluster, config_that_flushes as config, id, metadata, refused, start};
 use bindery_io::{Disk, RealDisk};
 use bindery_metadata::store::CreateMode;
 use bindery_types::{BookieId, LedgerState};
-use bindery_wire::ErrorCode;
+use bindery_wire::{ErrorCode, v2};
 use std::time::Duration;
 
 impl Running {
@@ -118,19 +118,22 @@ async fn doubt_about_metadata_drops_nothing() {
     for ledger in all.into_iter().filter(|ledger| !(5..18).contains(ledger)) {
         bookie.delete(ledger).await;
     }
+    // Without the mark, it may be a copy from before.
+    let (marks, own) = (bookie.layout.store_marks(), BookieId::new("bookie-0").unwrap());
+    let mark = marks.get(&own).await.unwrap().unwrap();
+    marks.put(&own, mark ^ 1).await.unwrap();
     let why = bookie.why(r#"{"waiveChecks":true}"#).await;
     assert!(why.as_str().is_some_and(|why| why.contains("empty")), "{why}");
-    // A store that has counted as far as ledger 20 only may be from before it, however often it is asked.
     bookie.layout.ids().next().await.unwrap();
-    cluster.set_sequence("/ledgers/idgen", 20);
+    cluster.set_sequence("/ledgers/idgen", 21);
     for _ in 0..5 {
         let why = bookie.why("").await;
         assert!(why.as_str().is_some_and(|why| why.contains("empty")), "{why}");
     }
     assert_eq!(bookie.read(20, 0).await, ErrorCode::Ok);
+    marks.put(&own, mark).await.unwrap();
     // Half a cluster.
     let layout = store.get("/ledgers/LAYOUT").await.unwrap().data;
-    cluster.set_sequence("/ledgers/idgen", 21);
     store.create("/ledgers/IMPORTING", "".into(), CreateMode::Persistent).await.unwrap();
     let why = bookie.why("").await;
     assert!(why.as_str().is_some_and(|why| why.contains("whole")), "{why}");
@@ -214,7 +217,7 @@ async fn a_store_put_back_from_a_copy_never_proves_to_be_current() {
     bookie.stop().await;
 }
 
-/// A bookie that knows no mark, as one that was upgraded: doubt first, proof after the first round that needed none.
+/// A bookie that knows no mark: nothing above the listing goes before it has one, from a round that needed no proof.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bookie_without_a_mark_gets_one_in_a_round_that_needs_no_proof() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
@@ -227,8 +230,9 @@ async fn a_bookie_without_a_mark_gets_one_in_a_round_that_needs_no_proof() {
     RealDisk::new().remove(&dir.path().join("ledgers/current/KNOWN")).unwrap();
     let bookie = start(config(dir.path()), &cluster).await;
     bookie.delete(1).await;
-    let why = bookie.why("").await;
-    assert!(why.as_str().is_some_and(|why| why.contains("up to 0 only")), "{why}");
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    assert_eq!(bookie.read(1, 0).await, ErrorCode::Ok);
+    assert_eq!(bookie.details().await["bindery"]["unprovenLedgers"], 1);
     assert_eq!(bookie.layout.ids().next().await.unwrap(), id(2));
     bookie.create(2).await;
     assert_eq!(bookie.why("").await, serde_json::Value::Null);
@@ -239,6 +243,93 @@ async fn a_bookie_without_a_mark_gets_one_in_a_round_that_needs_no_proof() {
     assert_eq!(bookie.why("").await, serde_json::Value::Null);
     assert_eq!(bookie.read(2, 0).await, ErrorCode::NoLedger);
     bookie.stop().await;
+}
+
+/// A fencing read or an add of a ledger that nobody created, whatever its id, stops no collection, also not after a restart; and it
+/// goes itself when metadata that we know lacked it for long enough. An older copy of metadata still is in doubt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_made_up_ledger_with_a_high_id_stops_nothing() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    for ledger in 0..20 {
+        bookie.create(ledger).await;
+    }
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    let (fenced, added) = (1 << 62, 1 << 50);
+    assert_eq!(bookie.read_as(v2::Flags::DO_FENCING, fenced, 0).await, ErrorCode::NoEntry);
+    assert_eq!(bookie.add(added, 0).await, ErrorCode::Ok);
+    for ledger in 15..18 {
+        bookie.delete(ledger).await;
+    }
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    assert_eq!(
+        (bookie.read(15, 0).await, bookie.read(17, 0).await),
+        (ErrorCode::NoLedger, ErrorCode::NoLedger)
+    );
+    assert_eq!(bookie.details().await["bindery"]["unprovenLedgers"], 2);
+    assert_eq!(
+        bookie.read(added, 0).await,
+        ErrorCode::Ok,
+        "a copy of before may answer: an hour to see that"
+    );
+    bookie.stop().await;
+    let mut config = config(dir.path());
+    config.garbage.unproven_kept = Duration::ZERO;
+    let bookie = start(config, &cluster).await;
+    // The highest that it knew goes, whatever ids were given out: the mark tells.
+    for ledger in [18, 19] {
+        bookie.delete(ledger).await;
+    }
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    assert_eq!((bookie.read(19, 0).await, bookie.read(added, 0).await), (ErrorCode::NoLedger, ErrorCode::Ok));
+    // By now there is another mark. An older copy has a former one, and lists no more than it did then.
+    let (marks, own) = (bookie.layout.store_marks(), BookieId::new("bookie-0").unwrap());
+    let mark = marks.get(&own).await.unwrap().unwrap();
+    marks.put(&own, mark ^ 1).await.unwrap();
+    bookie.delete(14).await;
+    let why = bookie.why("").await;
+    assert!(why.as_str().is_some_and(|why| why.contains("up to 13 only")), "{why}");
+    assert_eq!(bookie.read(14, 0).await, ErrorCode::Ok);
+    marks.put(&own, mark).await.unwrap();
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    assert_eq!((bookie.read(14, 0).await, bookie.read(added, 0).await), (ErrorCode::NoLedger, ErrorCode::Ok));
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    assert_eq!(bookie.read(added, 0).await, ErrorCode::NoLedger);
+    assert_eq!(bookie.metric("bookie_ledgers_count").await, 14);
+    bookie.stop().await;
+}
+
+/// A record of metadata that is lost or damaged costs no data: all of it is compared, and writers go on when metadata says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_or_damaged_record_of_metadata_is_made_anew_on_the_safe_side() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    for ledger in 0..3 {
+        bookie.create(ledger).await;
+    }
+    bookie.stop().await;
+    let known = dir.path().join("ledgers/current/KNOWN");
+    for damage in [None, Some("bindery-known 3\ncheckedUpTo 1\ncrc32c 00000000\n")] {
+        match damage {
+            Some(text) => std::fs::write(&known, text).unwrap(),
+            None => std::fs::remove_file(&known).unwrap(),
+        }
+        let bookie = start(config(dir.path()), &cluster).await;
+        assert!(
+            std::fs::read_to_string(&known).unwrap().contains("checkedUpTo 2"),
+            "all of them are checked"
+        );
+        assert_eq!((bookie.read(1, 0).await, bookie.read(1, 7).await), (ErrorCode::Ok, ErrorCode::Io));
+        assert_eq!(bookie.add(1, 1).await, ErrorCode::Ok, "metadata says that it is open and here");
+        assert_eq!(bookie.metric("bindery_limbo_ledgers").await, 3);
+        bookie.stop().await;
+    }
+    let newer = "bindery-known 9\n";
+    let crc = bindery_journal::record::crc32c(newer.as_bytes());
+    std::fs::write(&known, format!("{newer}crc32c {crc:08x}\n")).unwrap();
+    let why = refused(config(dir.path()), &cluster).await;
+    assert!(why.contains("written by a newer bindery") && !why.contains("lost"), "{why}");
 }
 
 /// Deleting the only ledger, or nearly all, or all: a store that has our INSTANCEID and our mark, and has counted as far as all

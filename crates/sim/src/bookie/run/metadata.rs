@@ -37,16 +37,21 @@ pub(super) struct Stores {
     mark_of_empty: Option<u64>,
     /// How far the empty one has counted: clients and other bookies may have ids of it, or somebody imported an export.
     next_of_empty: i64,
+    /// The highest ledger of the bookie that ours knew when it got its mark.
+    known_up_to: Option<LedgerId>,
+    /// Found unproven, and kept until the next round at least.
+    unproven: Vec<LedgerId>,
 }
 
 impl Stores {
     /// Replaces the mark in the store that answered.
-    fn put_mark(&mut self, trouble: Trouble) {
+    fn put_mark(&mut self, trouble: Trouble, listed_here: Option<LedgerId>) {
         self.known += 1;
         match trouble {
             Trouble::StoreEmpty => self.mark_of_empty = Some(self.known),
             _ => self.mark = self.known,
         }
+        self.known_up_to = listed_here.or(self.known_up_to);
     }
 }
 
@@ -92,12 +97,16 @@ impl Sim {
         let is_waived = self.random.chance(0.2);
         let canaries = self.profile.canaries;
         let mut round =
-            GarbageRound::begin(engine.ledgers(), engine.highest_ledger(), limits, is_waived, canaries)
+            GarbageRound::begin(engine.ledgers(), self.stores.known_up_to, limits, is_waived, canaries)
+                .known_at_mark(self.stores.known_up_to)
+                .release(std::mem::take(&mut self.stores.unproven))
                 .confirms(std::mem::take(&mut self.found_gone));
         let found = if trouble == Trouble::OtherCluster { "other" } else { "sim" };
         let listing: Vec<LedgerId> = self.in_metadata().into_iter().collect();
         let outcome = GarbageRound::check_cluster(found, &self.profile.engine.instance_id)
             .and_then(|()| self.list(&mut round, &listing, trouble));
+        self.stores.unproven = round.unproven().to_vec();
+        self.stores.known_up_to = round.accepted().or(self.stores.known_up_to);
         match outcome {
             Err(_) => return Ok(()),
             Ok(Listed::Unconfirmed(found)) => {
@@ -107,7 +116,7 @@ impl Sim {
             Ok(Listed::Believed) => {}
         }
         if round.may_mark() {
-            self.stores.put_mark(trouble);
+            self.stores.put_mark(trouble, round.listed_here());
         }
         let listing = if trouble == Trouble::StoreEmpty { Vec::new() } else { listing };
         while let Some(ledger) = round.next_candidate() {
@@ -175,7 +184,7 @@ impl Sim {
             return Err(Doubt::Metadata("the listing failed".to_owned()));
         }
         let next_id = if self.random.chance(0.5) { LedgerId::new(1 << 40) } else { None };
-        let Stores { mark, known, mark_of_empty, next_of_empty } = &mut self.stores;
+        let Stores { mark, known, mark_of_empty, next_of_empty, .. } = &mut self.stores;
         let (has_mark, next_id) = match trouble {
             Trouble::StoreEmpty => {
                 let jump = if self.checks.chance(0.2) { 1 << 40 } else { self.checks.below(5000) as i64 };
