@@ -127,7 +127,8 @@ pub struct ObjectRef {
     pub footer_offset: u64,
     /// CRC32C of the footer, which holds the checksums of everything before it.
     pub footer_crc: u32,
-    /// CRC32C of the entity tag that the store gave when the object was written; 0 when it gave none.
+    /// CRC32C of the entity tag that the store gave when the object was written; 0 when it gave none. It is kept for people, and
+    /// decides nothing: every copy of a bucket may change it.
     pub etag_crc: u32,
 }
 

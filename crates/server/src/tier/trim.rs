@@ -6,8 +6,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Nothing goes without a check, in this round, of every extent that has it: length and tag of the object as the store
-//!    says, its footer, lengths and checksums of all entries that are here, some blocks read back.
+//! 1. Nothing goes without a check, in this round, of every extent that has it: length of the object as the store says, its
+//!    footer, lengths and checksums of all entries that are here, some blocks read back.
 //! 2. Any difference leaves the ledger as it is, and shows: in the log, a metric, the admin port.
 //! 3. An error of the metadata store, or a bucket that cannot be reached, ends the round.
 //! 4. It holds a page of checksums; requests for checks wait for those of readers, ledgers come at the pace that is set.
@@ -235,7 +235,9 @@ impl TrimTask {
                 return Ok(Err(Left::Differs(why)));
             }
         }
-        let Some(seen) = self.engine.tiered(ledger).filter(|seen| seen.life == candidate.life) else {
+        let seen = self.engine.tiered(ledger).filter(|seen| seen.life == candidate.life);
+        // Extents that are placed and not durable yet do not show: others would be compared than those that count.
+        let Some(seen) = seen.filter(|seen| seen.is_update_durable) else {
             return Ok(Err(Left::Later(Duration::ZERO)));
         };
         // Copies in memory have no checksums yet: the next flush takes them.

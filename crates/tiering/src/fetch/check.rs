@@ -3,7 +3,7 @@
 //!
 //! # Data flow
 //! ```text
-//! HEAD ─► length and entity tag ─► footer (its checksum is in the reference) ─► table ─► compared with the local records
+//! HEAD ─► length ─► footer (its checksum is in the reference) ─► table ─► compared with the local records
 //!                                                                              some blocks, read back ─► compared with the table
 //!                                                        blocks of entries that differ, read back ─► compared with the local copies
 //! ```
@@ -11,9 +11,9 @@
 //! under another digest (docs/reference/protocol.md). The local side says whether two copies are the same entry.
 //!
 //! # Invariants
-//! 1. [`Fetcher::check`] succeeds only when all of it agrees: length, tag if the store has tags, checksum of the footer,
-//!    length and checksum of every entry that the caller compared, or the entry itself, and those of every entry in the blocks that
-//!    were read.
+//! 1. [`Fetcher::check`] succeeds only when all of it agrees: length of the object, its id and the checksum of its footer,
+//!    length and checksum of every entry that the caller compared, or the entry itself, and those of every entry in the blocks
+//!    that were read. The content decides, not the entity tag: a copy of the bucket has other tags.
 //! 2. It takes one slot at a time, and only when no reader wants it, and keeps a piece of the table or one block in memory.
 //! 3. A store that does not answer is not a difference: the check is repeated another time.
 
@@ -105,7 +105,7 @@ pub enum LocalDifference {
 }
 
 impl Fetcher {
-    /// Length and tag of an object, as the store reports them.
+    /// Length of an object, as the store reports it.
     pub async fn head(&self, object: &ObjectRef) -> Result<Head, FetchError> {
         let slot = Slot::wait(self.inner(), object, 0).await?;
         slot.run(async |_| self.inner().bucket.head(object).await).await

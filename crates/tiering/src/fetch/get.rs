@@ -3,7 +3,6 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use bindery_types::codec::crc32c;
 use bindery_types::tier::{ClusterId, ObjectRef};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -29,31 +28,21 @@ pub struct Bucket {
 pub struct Head {
     /// Its length.
     pub length_bytes: u64,
-    /// CRC32C of its entity tag, if it has one.
-    pub etag_crc: Option<u32>,
 }
 
 impl Head {
     fn of(meta: &ObjectMeta) -> Head {
-        let etag_crc = meta.e_tag.as_ref().map(|tag| crc32c(&[tag.as_bytes()]));
-        Head { length_bytes: meta.size, etag_crc }
+        Head { length_bytes: meta.size }
     }
 
-    /// The object that was committed has this length and, if both are known, this tag.
+    /// The object that was committed has this length. Its entity tag says nothing: every copy of a bucket may change it. The
+    /// checksum of the footer, which the reference has, tells whether the content is the one that was committed.
     pub fn compare(&self, object: &ObjectRef) -> Result<(), FetchError> {
-        let different = |difference: String| {
-            Err(FetchError::Different { object: object.id, difference: difference.into() })
-        };
-        if self.length_bytes != object.length_bytes {
-            let expected = object.length_bytes;
-            return different(format!("it has {} bytes instead of {expected}", self.length_bytes));
+        if self.length_bytes == object.length_bytes {
+            return Ok(());
         }
-        match self.etag_crc {
-            Some(found) if object.etag_crc != 0 && found != object.etag_crc => {
-                different("the store gives another entity tag than when it was written".into())
-            }
-            _ => Ok(()),
-        }
+        let difference = format!("it has {} bytes instead of {}", self.length_bytes, object.length_bytes);
+        Err(FetchError::Different { object: object.id, difference: difference.into() })
     }
 }
 
@@ -73,7 +62,7 @@ impl Bucket {
         }
     }
 
-    /// Length and tag of an object, as the store says.
+    /// Length of an object, as the store says.
     pub async fn head(&self, object: &ObjectRef) -> Result<Head, FetchError> {
         let key = self.key(object);
         let options = GetOptions { head: true, ..GetOptions::default() };
@@ -95,8 +84,7 @@ impl Bucket {
                 return Err(self.explain(object, error).await);
             }
         };
-        // A tag of another kind is no reason to refuse: everything read is checked, and a bucket may have been copied.
-        Head { etag_crc: None, ..Head::of(&result.meta) }.compare(object)?;
+        Head::of(&result.meta).compare(object)?;
         Ok(Body::new(object, key, result))
     }
 
@@ -107,7 +95,7 @@ impl Bucket {
             return error;
         }
         let head = self.head(object).await;
-        let compared = head.and_then(|head| Head { etag_crc: None, ..head }.compare(object));
+        let compared = head.and_then(|head| head.compare(object));
         match compared {
             Err(found) if found.is_alarm() => found,
             _ => error,
