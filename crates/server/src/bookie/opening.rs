@@ -45,6 +45,13 @@ impl Opening<'_> {
              reach it"
             );
         }
+        if self.address.is_ipv4() && identity.host.parse::<std::net::Ipv6Addr>().is_ok() {
+            tracing::warn!(
+                host = identity.host,
+                listen = %self.address,
+                "clients are told an IPv6 address, and only IPv4 is listened on"
+            );
+        }
         let layout = self.connect().await?;
         // A session that was resumed keeps the registration of the process before, by which clients would find a bookie that serves
         // nobody until the start is over.
