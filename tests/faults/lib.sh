@@ -47,13 +47,14 @@ start_coordinator() { # sets $zk and BINDERY_METADATA; the coordinator itself is
   "$BINDERY" cluster init --metadata "$BINDERY_METADATA" >"$scratch/c/init" 2>&1 || die "cluster init: $(cat "$scratch/c/init")"
 }
 
-declare -A port_of admin_of pid_of data_of
+declare -A port_of admin_of pid_of data_of dirs_of
 is_ready() { ask "${admin_of[$1]}" 'GET /api/v1/bookie/is_ready HTTP/1.0\r\n\r\n' | head -n 1 | grep -q ' 200 '; }
 state_of() { ask "${admin_of[$1]}" 'GET /api/v1/bookie/state HTTP/1.0\r\n\r\n' | tail -n 1; }
 is_read_only() { grep -q '"readOnly":true' <<<"$(state_of "$1")"; }
 bookie_id() { echo "127.0.0.1:${port_of[$1]}"; }
 
-# launch NAME: starts the bookie (data in $scratch/NAME/data, or ${data_of[NAME]}) and waits until it serves or ends.
+# launch NAME: starts the bookie (data in $scratch/NAME/data, or ${data_of[NAME]}, or where the flags ${dirs_of[NAME]} say) and waits
+# until it serves or ends.
 # True when it serves; sets $took (ms). Otherwise $rc is its exit code. Its log since the start is $scratch/NAME/log.
 launch() {
   local name=$1 dir=$scratch/$1 t0 limit=${START_MAX:-120}
@@ -64,8 +65,10 @@ launch() {
   fi
   [ -f "$dir/log" ] && cat "$dir/log" >>"$dir/log.before"
   printf '%s\n' "$CONF" >"$dir/bookie.conf"
+  local dirs=(--data "${data_of[$name]:-$dir/data}")
+  [ -z "${dirs_of[$name]:-}" ] || read -ra dirs <<<"${dirs_of[$name]}"
   t0=$(now_ms)
-  "${TRACER[@]}" "$BINDERY" bookie --metadata "$BINDERY_METADATA" --data "${data_of[$name]:-$dir/data}" --config "$dir/bookie.conf" \
+  "${TRACER[@]}" "$BINDERY" bookie --metadata "$BINDERY_METADATA" "${dirs[@]}" --config "$dir/bookie.conf" \
     --listen "${LISTEN_IP:-127.0.0.1}:${port_of[$name]}" --admin "127.0.0.1:${admin_of[$name]}" --allow-loopback --memory lazy \
     --memory-limit "${MEMORY_LIMIT:-192MiB}" "${MORE[@]}" >"$dir/log" 2>&1 </dev/null &
   pid_of[$name]=$!

@@ -30,7 +30,7 @@ pub struct BookieArgs {
     /// Ledger directory; may be repeated, one for each disk
     #[arg(long, value_name = "DIR", requires = "journal_dir")]
     pub ledger_dir: Vec<PathBuf>,
-    /// Address to listen on for clients [default: 0.0.0.0:3181]
+    /// Address to listen on for clients [default: [::]:3181, IPv4 and IPv6]
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<SocketAddr>,
     /// Address for health, state and metrics over HTTP; none without it

@@ -7,6 +7,7 @@ use crate::ledger::form;
 use crate::output;
 use crate::printable::within_line;
 use bindery_client::{BookieInfo, Client, RegistrationMode};
+use bindery_types::host_and_port;
 use serde_json::{Value, json};
 
 /// Lists the bookies.
@@ -44,7 +45,7 @@ fn state(bookie: &BookieInfo) -> &'static str {
 /// Where clients connect to; an id of the old form says it itself.
 fn address(bookie: &BookieInfo) -> String {
     let named = bookie.endpoints.iter().find(|endpoint| endpoint.id == "bookie");
-    named.map_or_else(|| bookie.id.to_string(), |endpoint| format!("{}:{}", endpoint.host, endpoint.port))
+    named.map_or_else(|| bookie.id.to_string(), |endpoint| host_and_port(&endpoint.host, endpoint.port))
 }
 
 fn object(bookie: &BookieInfo) -> Value {

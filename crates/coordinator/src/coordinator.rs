@@ -6,7 +6,7 @@ use crate::core::{Core, CoreConfig};
 use crate::error::StartError;
 use crate::shared::{Shared, now_of};
 use crate::store::{Store, damaged};
-use bindery_io::{Clock, Disk, DiskLock, Random, RealDisk, create_durable_dir};
+use bindery_io::{Clock, Disk, DiskLock, Random, RealDisk, create_durable_dir, why_full_stays_full};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -172,6 +172,9 @@ fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn DiskLock>, StartError> {
         move |source| StartError::Disk { action, path, source }
     };
     create_durable_dir(disk, dir).map_err(failed("create directory", dir))?;
+    if let Some(why) = why_full_stays_full(disk, dir) {
+        tracing::warn!("{why}");
+    }
     let path = dir.join(LOCK_FILE_NAME);
     disk.lock(&path).map_err(|source| match source.kind() {
         ErrorKind::WouldBlock => StartError::Locked { dir: dir.to_owned() },

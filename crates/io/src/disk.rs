@@ -83,6 +83,29 @@ pub trait Disk: Send + Sync {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>>;
     /// Size and free bytes of the file system below `dir`.
     fn space(&self, dir: &Path) -> io::Result<Space>;
+    /// What becomes of bytes of files in `dir` that are written over. By default they are written in place.
+    fn overwrites(&self, dir: &Path) -> io::Result<Overwrites> {
+        let _ = dir;
+        Ok(Overwrites::InPlace)
+    }
+    /// Asks for files that are made in `dir` from now on, and in directories made in it, to be written over in place. Nothing changes
+    /// where they are anyhow, or where the file system knows no such thing: [`Disk::overwrites`] tells afterwards.
+    fn prefer_in_place(&self, dir: &Path) -> io::Result<()> {
+        let _ = dir;
+        Ok(())
+    }
+}
+
+/// What a file system does with bytes that are written over, when it is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrites {
+    /// They take no room: blocks that a file has are enough.
+    InPlace,
+    /// New blocks are taken before the old ones are free, unless the directory is marked so that files made in it are written in place
+    /// (btrfs).
+    CopiedUnlessMarked,
+    /// New blocks are taken before the old ones are free, always.
+    Copied,
 }
 
 impl<D: Disk + ?Sized> Disk for Arc<D> {
@@ -106,6 +129,12 @@ impl<D: Disk + ?Sized> Disk for Arc<D> {
     }
     fn exists(&self, path: &Path) -> io::Result<bool> {
         (**self).exists(path)
+    }
+    fn overwrites(&self, dir: &Path) -> io::Result<Overwrites> {
+        (**self).overwrites(dir)
+    }
+    fn prefer_in_place(&self, dir: &Path) -> io::Result<()> {
+        (**self).prefer_in_place(dir)
     }
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
         (**self).lock(path)

@@ -1,12 +1,13 @@
 //! Directories whose names survive a power cut.
 
-use crate::Disk;
+use crate::{Disk, Overwrites};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// Makes a directory and those above it that are missing, so that no power cut takes them with what is put there. What
 /// was made by a start that was killed on the way is found empty, and is made durable then; a directory with something in
-/// it was made durable before that came. Blocks.
+/// it was made durable before that came. What is made, or found empty, gets its files written over in place where the file system can be
+/// told: a full one that copies on write takes no change any more, not even one that would make room. Blocks.
 ///
 /// # Errors
 /// Of the disk. A directory that was there may be closed to this user or on a medium that is not written to: only of
@@ -18,6 +19,8 @@ pub fn create_durable_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     disk.create_dir_all(dir)?;
+    // A wish: who depends on it asks afterwards, also of directories that were there before.
+    let _ = disk.prefer_in_place(dir);
     for (at, name) in names().enumerate() {
         let parent = match name.parent() {
             None => break,
@@ -30,6 +33,25 @@ pub fn create_durable_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What is wrong with the file system of `dir` when files there are not written over in place, and what to do; `None` when they are, or when
+/// it cannot be told. Blocks.
+pub fn why_full_stays_full(disk: &dyn Disk, dir: &Path) -> Option<String> {
+    let name = dir.display();
+    match disk.overwrites(dir).ok()? {
+        Overwrites::InPlace => None,
+        Overwrites::CopiedUnlessMarked => Some(format!(
+            "{name} is on a file system that copies on write (btrfs), and its files are not written in place: once the volume is full, \
+             deleting does not make room, because noting that takes room. Stop, and copy the directory into one that is marked: \
+             mkdir NEW && chattr +C NEW && cp -a --reflink=never {name}/. NEW, then put it in place of the old one"
+        )),
+        Overwrites::Copied => Some(format!(
+            "{name} is on a file system that always copies on write: once the volume is full, deleting does not make room, because \
+             noting that takes room. Use ext4, XFS or btrfs, or see to it that something else keeps space free there (a quota, a \
+             reservation)"
+        )),
+    }
 }
 
 /// A directory that this user cannot have made anything in, or whose file system has no sync of directories.
@@ -70,6 +92,40 @@ mod tests {
         fn make(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
             create_durable_dir(self, dir).map(|()| std::mem::take(&mut *self.synced.lock()))
         }
+    }
+
+    /// Notes what is to be written in place.
+    #[derive(Default)]
+    struct Marked(RealDisk, Mutex<Vec<PathBuf>>);
+
+    impl DiskLayer for Marked {
+        fn beneath(&self) -> &dyn Disk {
+            &self.0
+        }
+        fn overwrites(&self, _: &Path) -> io::Result<Overwrites> {
+            Ok(Overwrites::CopiedUnlessMarked)
+        }
+        fn prefer_in_place(&self, dir: &Path) -> io::Result<()> {
+            self.1.lock().push(dir.to_owned());
+            Err(ErrorKind::InvalidInput.into())
+        }
+    }
+
+    #[test]
+    fn what_is_made_or_empty_is_to_be_written_in_place_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let (disk, dir) = (Marked::default(), root.path().join("a/b"));
+        create_durable_dir(&disk, &dir).unwrap();
+        create_durable_dir(&disk, &dir).unwrap();
+        std::fs::write(dir.join("file"), "x").unwrap();
+        create_durable_dir(&disk, &dir).unwrap();
+        assert_eq!(*disk.1.lock(), [dir.clone(), dir.clone()]);
+        let why = why_full_stays_full(&disk, &dir).unwrap();
+        assert!(why.contains("chattr +C") && why.contains(&dir.display().to_string()), "{why}");
+        assert_eq!(
+            why_full_stays_full(&disk.0, &dir).is_none(),
+            Disk::overwrites(&disk.0, &dir).unwrap() == Overwrites::InPlace
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! For wrappers that look at a few calls, slow them down or make them fail. One that must judge every call (as
 //! [`crate::CheckedDisk`] does) implements [`Disk`] itself, so that a call added later does not slip through.
 
-use crate::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+use crate::{Disk, DiskFile, DiskLock, Entry, OpenMode, Overwrites, Space};
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
@@ -41,6 +41,12 @@ pub trait DiskLayer: Send + Sync {
     fn space(&self, dir: &Path) -> io::Result<Space> {
         self.beneath().space(dir)
     }
+    fn overwrites(&self, dir: &Path) -> io::Result<Overwrites> {
+        self.beneath().overwrites(dir)
+    }
+    fn prefer_in_place(&self, dir: &Path) -> io::Result<()> {
+        self.beneath().prefer_in_place(dir)
+    }
 }
 
 impl<L: DiskLayer> Disk for L {
@@ -70,6 +76,12 @@ impl<L: DiskLayer> Disk for L {
     }
     fn space(&self, dir: &Path) -> io::Result<Space> {
         DiskLayer::space(self, dir)
+    }
+    fn overwrites(&self, dir: &Path) -> io::Result<Overwrites> {
+        DiskLayer::overwrites(self, dir)
+    }
+    fn prefer_in_place(&self, dir: &Path) -> io::Result<()> {
+        DiskLayer::prefer_in_place(self, dir)
     }
 }
 

@@ -27,10 +27,10 @@ mod uncached;
 pub use ahead::open_ahead;
 pub use checked::{CheckedDisk, Violation};
 pub use disk::{
-    Disk, DiskFile, DiskLock, Entry, OpenMode, Shortage, Space, ZERO_FILL_STEP_BYTES, ZeroFill,
+    Disk, DiskFile, DiskLock, Entry, OpenMode, Overwrites, Shortage, Space, ZERO_FILL_STEP_BYTES, ZeroFill,
     has_no_descriptor, is_shortage, is_unreadable, zero_fill,
 };
-pub use durable_dir::create_durable_dir;
+pub use durable_dir::{create_durable_dir, why_full_stays_full};
 pub use layer::{DiskLayer, FileLayer};
 pub use real::{RealDisk, restrict};
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};

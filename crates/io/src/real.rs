@@ -25,10 +25,12 @@
 use crate::BLOCK_SIZE_BYTES;
 use crate::chunk::AlignedBuf;
 use crate::direct::{read_is_aligned, whole_blocks, write_is_aligned};
-use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, SLICES_MAX, Space};
+use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Overwrites, SLICES_MAX, Space};
 use crate::resident::Residency;
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{
+    Advice, AtFlags, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, StatxFlags,
+};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
@@ -161,8 +163,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = retry_on_intr(|| rustix::fs::open(dir, flags, Mode::empty()))?;
+        let fd = open_dir(dir)?;
         Ok(retry_on_intr(|| rustix::fs::fsync(&fd))?)
     }
 
@@ -186,6 +187,35 @@ impl Disk for RealDisk {
         let kept_for_root = stat.f_bfree.saturating_sub(stat.f_bavail);
         Ok(Space { total: bytes(stat.f_blocks.saturating_sub(kept_for_root)), free: bytes(stat.f_bavail) })
     }
+
+    fn overwrites(&self, dir: &Path) -> io::Result<Overwrites> {
+        let fd = open_dir(dir)?;
+        Ok(match rustix::fs::fstatfs(&fd)?.f_type as u32 {
+            BTRFS if rustix::fs::ioctl_getflags(&fd)?.contains(IFlags::NOCOW) => Overwrites::InPlace,
+            BTRFS => Overwrites::CopiedUnlessMarked,
+            ZFS | BCACHEFS => Overwrites::Copied,
+            _ => Overwrites::InPlace,
+        })
+    }
+
+    fn prefer_in_place(&self, dir: &Path) -> io::Result<()> {
+        if self.overwrites(dir)? == Overwrites::CopiedUnlessMarked {
+            let fd = open_dir(dir)?;
+            let flags = rustix::fs::ioctl_getflags(&fd)?;
+            rustix::fs::ioctl_setflags(&fd, flags | IFlags::NOCOW)?;
+        }
+        Ok(())
+    }
+}
+
+/// Numbers of file systems that copy on write (`f_type` of statfs(2)).
+const BTRFS: u32 = 0x9123_683E;
+const ZFS: u32 = 0x2FC1_2FC1;
+const BCACHEFS: u32 = 0xCA45_1A4E;
+
+fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(retry_on_intr(|| rustix::fs::open(dir, flags, Mode::empty()))?)
 }
 
 /// The lock belongs to the open file: it ends when this is dropped, or with the process.

@@ -148,7 +148,8 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
     let alarms: Vec<String> = state.shared.get().map_or_else(Vec::new, |shared| {
         let now_ms = u64::try_from(shared.clock.wall_ms()).unwrap_or(0);
         let of_tls = shared.tls.iter().chain(state.tls.get()).flat_map(|tls| tls.alarms(now_ms));
-        of_tls.chain(shared.auth.iter().flat_map(|auth| auth.alarms())).collect()
+        let of_logins = shared.auth.iter().flat_map(|auth| auth.alarms());
+        of_tls.chain(of_logins).chain(alarm_of_places(shared)).collect()
     });
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
@@ -166,6 +167,16 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         "failed": status.and_then(|status| status.failed),
     });
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+/// Newcomers cannot connect, because clients have all places.
+fn alarm_of_places(shared: &Shared) -> Option<String> {
+    let since_ns = shared.connections.door().crowded_since_ns()?;
+    let waits_ms = shared.clock.monotonic_ns().saturating_sub(since_ns) / 1_000_000;
+    Some(format!(
+        "all {} places for connections (maxConnections) are taken by clients that are in use, and a new connection has waited for {waits_ms} ms",
+        shared.limits.connections_max
+    ))
 }
 
 /// What `PUT /api/v1/bookie/gc` may say.
@@ -713,6 +724,9 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     for (name, waits) in shared.pools.waits() {
         out.counter("bindery_pool_waited_ms", &[("pool", name)], waits.waited_ns / 1_000_000);
     }
+    out.gauge("bindery_connections_max", &[], gauge(shared.limits.connections_max as u64));
+    let is_crowded = shared.connections.door().crowded_since_ns().is_some();
+    out.gauge("bindery_connections_crowded", &[], i64::from(is_crowded));
     out.gauge("bindery_connections_silent", &[], gauge(shared.connections.door().silent() as u64));
     out.gauge("bindery_disk_reads_queued", &[], gauge(shared.io.queued() as u64));
     let status = shared.engine.status();

@@ -9,8 +9,8 @@ use crate::tier::TierConfig;
 use crate::tls::TlsConfig;
 use bindery_engine::{PoolMemory, SpaceConfig};
 use bindery_metadata::Security;
-use bindery_types::{BookieId, InvalidBookieId};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use bindery_types::{BookieId, InvalidBookieId, bare_host};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ impl Default for BookieConfig {
             may_move: false,
             journal_dirs: Vec::new(),
             ledger_dirs: Vec::new(),
-            listen: SocketAddr::from(([0, 0, 0, 0], 3181)),
+            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 3181)),
             advertise: None,
             bookie_id: None,
             admin: None,
@@ -204,16 +204,17 @@ impl BookieConfig {
     /// Works the identity out. `bound` is the address listened on. `host_name` is asked only when the address says
     /// nothing; it is resolved, which may block.
     pub fn identity(&self, bound: SocketAddr, host_name: &str) -> Result<Identity, IdentityError> {
-        let (host, port) = match &self.advertise {
+        let (named, port) = match &self.advertise {
             Some((host, port)) => (host.clone(), *port),
             None if !bound.ip().is_unspecified() => (bound.ip().to_string(), bound.port()),
             None => (self.own_address(host_name)?.to_string(), bound.port()),
         };
         let bookie_id = match &self.bookie_id {
             Some(id) => BookieId::new(id.clone())?,
-            None => BookieId::new(format!("{host}:{port}"))?,
+            // As BookKeeper makes it, an IPv6 address as it is named: the id of a bookie that is there must not change.
+            None => BookieId::new(format!("{named}:{port}"))?,
         };
-        Ok(Identity { bookie_id, host, port })
+        Ok(Identity { bookie_id, host: bare_host(&named).to_owned(), port })
     }
 
     fn own_address(&self, host: &str) -> Result<IpAddr, IdentityError> {
@@ -246,6 +247,12 @@ mod tests {
         config.bookie_id = Some("b0".to_owned());
         let identity = config.identity(bound, "").unwrap();
         assert_eq!((identity.bookie_id.as_str(), identity.port), ("b0", 3999));
+        config.bookie_id = None;
+        for (advertised, id) in [("::1", "::1:3181"), ("[::1]", "[::1]:3181")] {
+            config.advertise = Some((advertised.to_owned(), 3181));
+            let identity = config.identity(bound, "").unwrap();
+            assert_eq!((identity.bookie_id.as_str(), identity.host.as_str()), (id, "::1"));
+        }
         config.bookie_id = Some("b 0".to_owned());
         assert!(matches!(config.identity(bound, ""), Err(IdentityError::Id(_))));
     }

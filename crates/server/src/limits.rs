@@ -59,11 +59,13 @@ pub struct Limits {
     pub long_polls_max: usize,
     /// The longest a long poll waits, whatever the client asks for.
     pub long_poll_wait_max: Duration,
-    /// Connections (`maxConnections`); at this number one that never sent a request makes room for a newcomer, and
-    /// without such no more are accepted until one closes.
+    /// Connections (`maxConnections`); at this number one that never sent a request makes room for a newcomer, or else the client that
+    /// has been idle for longest. Without such, newcomers wait until one closes.
     pub connections_max: usize,
     /// Connections of one address (`maxConnectionsPerAddress`); see [`Limits::connections_of`].
     pub connections_per_address_max: Option<usize>,
+    /// A client that asked for nothing, and waits for nothing, for so long makes room for a newcomer.
+    pub idle_client_min: Duration,
     /// How long a peer may take from the first byte of its first request to its last (`firstRequestTimeoutSec`).
     pub first_request_max: Duration,
     /// How long a peer may send nothing at all after it connected (`silentConnectionTimeoutSec`); `None`: for ever.
@@ -124,6 +126,7 @@ impl Default for Limits {
             long_poll_wait_max: Duration::from_secs(300),
             connections_max: 10_000,
             connections_per_address_max: None,
+            idle_client_min: Duration::from_secs(60),
             first_request_max: Duration::from_secs(10),
             silent_max: Some(Duration::from_secs(600)),
             first_buffer_bytes: 16 * 1024,

@@ -4,8 +4,9 @@
 //! 1. Before the bookie is ready a connection is closed at once (protocol reference, section 1.1): a client tries
 //!    another bookie instead of waiting.
 //! 2. At most `connections_max` are served. With all places taken a newcomer gets that of the connection that has been
-//!    silent for longest ([`crate::connection`]'s door); when none is silent nothing is accepted until one closes, and
-//!    the kernel's backlog bounds what waits.
+//!    silent for longest ([`crate::connection`]'s door), or else that of the client that has been idle for longest and at least
+//!    `idle_client_min`: one that is owed nothing and has no long poll parked. Without such it waits until one closes or becomes idle;
+//!    those behind it are not accepted, and the kernel's backlog bounds them. Whoever watches is told of it.
 //! 3. An address has no more places than the limits allow; one more is closed at once.
 //! 4. At a stop no connection is accepted any more; requests that had reached this machine by then are handled and
 //!    answered, as far as `drain_max` allows.
@@ -17,8 +18,10 @@ use crate::connection::Connection;
 use crate::latch::Latch;
 use crate::log_limit::LogLimit;
 use crate::shared::Shared;
+use crate::sockets::peer_of;
 use crate::yielding::after_all_others;
 use bindery_io::has_no_descriptor;
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -39,6 +42,10 @@ const ACCEPTS_IN_A_ROW: u32 = 8;
 const DRAIN_STEP: Duration = Duration::from_millis(10);
 /// One log line in this time about newcomers that were turned away, or took the place of another.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// How often idle clients are looked for while a newcomer waits.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// Idle clients that one look finds. Each look asks all connections.
+const IDLE_FOUND_MAX: usize = 64;
 
 /// A bound socket.
 pub struct Listener {
@@ -79,6 +86,9 @@ impl Listener {
             connections: JoinSet::new(),
             refusals: LogLimit::new(LOG_INTERVAL),
             evictions: LogLimit::new(LOG_INTERVAL),
+            idle_evictions: LogLimit::new(LOG_INTERVAL),
+            crowds: LogLimit::new(LOG_INTERVAL),
+            idle: VecDeque::new(),
             shortage: Shortage { tell: lacks_descriptors, until: None },
         };
         tokio::select! {
@@ -110,6 +120,10 @@ struct Entrance<'a> {
     connections: JoinSet<()>,
     refusals: LogLimit,
     evictions: LogLimit,
+    idle_evictions: LogLimit,
+    crowds: LogLimit,
+    /// Clients that were idle at the last look, the longest idle first.
+    idle: VecDeque<u64>,
     shortage: Shortage<'a>,
 }
 
@@ -120,23 +134,14 @@ impl Entrance<'_> {
         loop {
             // Ended tasks are taken out as they end.
             while self.connections.try_join_next().is_some() {}
-            let place = match self.places.clone().try_acquire_owned() {
-                Ok(place) => Some(place),
-                // Somebody can make room, for a newcomer and not before.
-                Err(_) if self.shared.connections.door().oldest_silent().is_some() => None,
-                // The connection that took the last place may be silent, and come into the list only now.
-                Err(_) => match self.place_or_silent().await {
-                    Some(place) => Some(place),
-                    None => continue,
-                },
-            };
+            let place = self.places.clone().try_acquire_owned().ok();
             let accepted = tokio::select! {
                 biased;
                 () = self.shortage.ends() => continue,
                 accepted = socket.accept() => accepted,
             };
             match accepted {
-                Ok((socket, peer)) => self.admit(socket, peer, place).await,
+                Ok((socket, peer)) => self.admit(socket, peer_of(peer), place).await,
                 Err(error) => {
                     if !self.shortage.is_cause_of(&error) {
                         tracing::warn!(%error, "cannot accept a connection");
@@ -168,15 +173,7 @@ impl Entrance<'_> {
         };
         let place = match place {
             Some(place) => place,
-            None => loop {
-                if self.evict() {
-                    break wait_for_place(&self.places, &mut self.shortage).await;
-                }
-                // The silent one has spoken meanwhile.
-                if let Some(place) = self.place_or_silent().await {
-                    break place;
-                }
-            },
+            None => self.make_room(peer).await,
         };
         if let Err(error) = shared.limits.socket.apply(&socket) {
             tracing::debug!(%peer, %error, "set options of a socket");
@@ -187,12 +184,64 @@ impl Entrance<'_> {
         });
     }
 
-    /// Waits for a place; `None` when a connection came among the silent ones instead.
-    async fn place_or_silent(&mut self) -> Option<OwnedSemaphorePermit> {
-        tokio::select! {
-            place = wait_for_place(&self.places, &mut self.shortage) => Some(place),
-            () = self.shared.connections.door().silent_came() => None,
+    /// A place for a newcomer while all are taken (invariant 2).
+    async fn make_room(&mut self, newcomer: SocketAddr) -> OwnedSemaphorePermit {
+        let since_ns = self.shared.clock.monotonic_ns();
+        let crowd = Crowd(self.shared.clone());
+        loop {
+            if self.evict() || self.evict_idle() {
+                return wait_for_place(&self.places, &mut self.shortage).await;
+            }
+            crowd.0.connections.door().set_crowded(Some(since_ns));
+            if let Some(others) = self.crowds.admit(self.shared.clock.monotonic_ns()) {
+                let max = self.shared.limits.connections_max;
+                tracing::warn!(
+                    peer = %newcomer, max, others,
+                    "a new connection waits: all places are taken by clients that are in use (maxConnections)"
+                );
+            }
+            tokio::select! {
+                place = wait_for_place(&self.places, &mut self.shortage) => return place,
+                // The connection that took the last place may be silent, and comes into the list only now.
+                () = self.shared.connections.door().silent_came() => {}
+                () = tokio::time::sleep(IDLE_LOOK) => {}
+            }
         }
+    }
+
+    /// Closes the client that has been idle for longest; false when none is.
+    fn evict_idle(&mut self) -> bool {
+        let shared = self.shared.clone();
+        let now_ns = shared.clock.monotonic_ns();
+        let idle_min = u64::try_from(shared.limits.idle_client_min.as_nanos()).unwrap_or(u64::MAX);
+        let is_idle = |since_ns: u64| now_ns.saturating_sub(since_ns) >= idle_min;
+        if self.idle.is_empty() {
+            let all = shared.connections.all();
+            let since =
+                |c: &Arc<Connection>| Some((c.idle_client_since_ns().filter(|ns| is_idle(*ns))?, c.id()));
+            let mut idle: Vec<(u64, u64)> = all.iter().filter_map(since).collect();
+            idle.sort_unstable();
+            self.idle.extend(idle.into_iter().take(IDLE_FOUND_MAX).map(|(_, id)| id));
+        }
+        while let Some(id) = self.idle.pop_front() {
+            // It may be gone, or in use again.
+            let Some(connection) = shared.connection(id) else { continue };
+            let Some(since_ns) = connection.idle_client_since_ns().filter(|ns| is_idle(*ns)) else {
+                continue;
+            };
+            connection.close();
+            shared.metrics.closed_idle.add(1);
+            if let Some(others) = self.idle_evictions.admit(now_ns) {
+                let (peer, max) = (connection.peer(), shared.limits.connections_max);
+                let idle_ms = now_ns.saturating_sub(since_ns) / 1_000_000;
+                tracing::warn!(
+                    %peer, idle_ms, max, others,
+                    "closed the connection of an idle client, to make room for a new one (maxConnections)"
+                );
+            }
+            return true;
+        }
+        false
     }
 
     /// Closes the connection that has been silent for longest; false when none is.
@@ -210,6 +259,15 @@ impl Entrance<'_> {
             );
         }
         true
+    }
+}
+
+/// Newcomers wait for a place until this is dropped.
+struct Crowd(Arc<Shared>);
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.0.connections.door().set_crowded(None);
     }
 }
 

@@ -7,9 +7,10 @@
 //! 2. The kernel's buffers of a connection are bounded. They are not in the memory limit, which bounds this process;
 //!    the start-up table shows them beside it.
 
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
@@ -126,7 +127,36 @@ impl SocketOptions {
 /// # Errors
 /// What the kernel says, e.g. [`io::ErrorKind::AddrInUse`].
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match listen_on(address) {
+        // Here is no IPv6: all addresses are those of IPv4.
+        Err(error) if is_all_kinds(address) && has_no_ipv6(&error) => {
+            listen_on((Ipv4Addr::UNSPECIFIED, address.port()).into())
+        }
+        listening => listening,
+    }
+}
+
+/// Where a connection comes from: one of IPv4 that a socket of both kinds took has its IPv4 address.
+pub fn peer_of(accepted: SocketAddr) -> SocketAddr {
+    SocketAddr::new(accepted.ip().to_canonical(), accepted.port())
+}
+
+fn is_all_kinds(address: SocketAddr) -> bool {
+    address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+}
+
+fn has_no_ipv6(error: &io::Error) -> bool {
+    [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if is_all_kinds(address) {
+        // The default of the machine may be another.
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
     // Otherwise connections of the process before, closed and not yet forgotten, keep the port.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
@@ -143,6 +173,28 @@ pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::net::TcpListener;
+
+    /// A machine may lack IPv6; then it is all addresses of IPv4.
+    #[tokio::test]
+    async fn all_addresses_are_those_of_both_kinds_and_an_ipv4_peer_has_its_ipv4_address() {
+        let listener = listen("[::]:0".parse().unwrap()).unwrap();
+        let bound = listener.local_addr().unwrap();
+        let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
+        let hosts: &[&str] = if has_ipv6 { &["127.0.0.1", "::1"] } else { &["127.0.0.1"] };
+        for host in hosts {
+            let client = tokio::net::TcpStream::connect((*host, bound.port())).await.unwrap();
+            let (_, peer) = listener.accept().await.unwrap();
+            assert_eq!(peer_of(peer), client.local_addr().unwrap());
+        }
+        assert_eq!(
+            listen("0.0.0.0:0".parse().unwrap()).unwrap().local_addr().unwrap().ip(),
+            Ipv4Addr::UNSPECIFIED
+        );
+        for errno in [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL] {
+            assert!(has_no_ipv6(&errno.into()));
+        }
+        assert!(!has_no_ipv6(&Errno::ADDRINUSE.into()));
+    }
 
     #[test]
     fn everything_is_set_and_the_buffers_are_kernel_memory() {

@@ -10,7 +10,9 @@
 //! # Limits
 //! [`WRITTEN_BLOCKS_MAX`] blocks written through one handle: opening a table takes a few.
 
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, DiskLock, Entry, OpenMode, Space, open_uncached};
+use bindery_io::{
+    BLOCK_SIZE_BYTES, Disk, DiskFile, DiskLock, Entry, OpenMode, Overwrites, Space, open_uncached,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice};
@@ -70,6 +72,12 @@ impl Disk for ReadOnlyDisk {
     }
     fn space(&self, dir: &Path) -> io::Result<Space> {
         self.0.space(dir)
+    }
+    fn overwrites(&self, dir: &Path) -> io::Result<Overwrites> {
+        self.0.overwrites(dir)
+    }
+    fn prefer_in_place(&self, _: &Path) -> io::Result<()> {
+        Err(refused())
     }
 }
 

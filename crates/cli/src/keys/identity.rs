@@ -2,6 +2,7 @@
 
 use super::{Key, applied, millis, nothing, ours};
 use bindery_server::config::AdminScope;
+use std::net::Ipv6Addr;
 
 fn admin_port(view: &super::View<'_>, is_all: bool) -> String {
     let has_scope = (view.config.admin_scope == AdminScope::All) == is_all;
@@ -23,7 +24,7 @@ pub(super) const KEYS: &[Key] = &[
         "Network interface to listen on, by name or by address; all without it",
     )
     .shown(|view| match view.config.listen.ip() {
-        ip if ip.is_unspecified() => String::new(),
+        ip if ip == Ipv6Addr::UNSPECIFIED => String::new(),
         ip => ip.to_string(),
     })
     .flag("--listen", |args| args.listen.is_some()),

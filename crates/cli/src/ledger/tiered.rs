@@ -18,7 +18,7 @@ use bindery_metadata::codec::service_info::PROTOCOL_HTTP;
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{ExtentRow, LedgerRow};
 use bindery_types::tier::Reconciliation;
-use bindery_types::{BookieId, EntryId};
+use bindery_types::{BookieId, EntryId, host_and_port};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -81,7 +81,7 @@ pub async fn of_bookies(client: &Client, info: &LedgerInfo) -> Result<Vec<OfBook
     for bookie in bookies {
         let endpoints = registered.iter().find(|known| known.id == bookie).map(|known| &known.endpoints);
         let admin = endpoints.and_then(|all| all.iter().find(|endpoint| endpoint.protocol == PROTOCOL_HTTP));
-        let admin = admin.map(|endpoint| format!("{}:{}", endpoint.host, endpoint.port));
+        let admin = admin.map(|endpoint| host_and_port(&endpoint.host, endpoint.port));
         let state = match (client.tier_support(&bookie).await, cluster) {
             (Err(error), _) => State::Unknown(error.to_string()),
             (Ok(TierSupport::KeepsEverything), _) | (Ok(TierSupport::Supported), None) => {

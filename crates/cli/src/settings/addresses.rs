@@ -5,7 +5,8 @@ use crate::sources::host::{self, Host};
 use crate::sources::values::Values;
 use bindery_server::admin::access::read_tokens;
 use bindery_server::config::{AdminScope, BookieConfig};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use bindery_types::bare_host;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 pub(super) fn apply(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, host: &dyn Host) {
@@ -16,12 +17,14 @@ pub(super) fn apply(args: &BookieArgs, file: &mut Values, config: &mut BookieCon
 
 fn listen(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, host: &dyn Host) {
     let port = file.parsed::<u16>("bookiePort").unwrap_or(3181);
-    config.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    // As BookKeeper does: addresses of both kinds.
+    config.listen = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let interface = file.take("listeningInterface");
     if let Some(listen) = args.listen {
         config.listen = listen;
     } else if let Some(name) = interface
-        && let Some(ip) = name.parse::<IpAddr>().ok().or_else(|| by_name(&name, file, config, host))
+        && let Some(ip) =
+            bare_host(&name).parse::<IpAddr>().ok().or_else(|| by_name(&name, file, config, host))
     {
         config.listen = SocketAddr::from((ip, port));
     }
@@ -83,14 +86,12 @@ fn admin(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
     config.admin = args.admin.or_else(|| {
         let port = if is_enabled { Some(port) } else { metrics_port }?;
         let (key, host) = match is_for_metrics {
-            true => {
-                ("prometheusStatsHttpAddress", Some(metrics_host.unwrap_or_else(|| "0.0.0.0".to_owned())))
-            }
+            true => ("prometheusStatsHttpAddress", Some(metrics_host.unwrap_or_else(|| "::".to_owned()))),
             false => ("httpServerHost", host),
         };
         let ip = match host {
             None => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            Some(host) => match host.parse() {
+            Some(host) => match bare_host(&host).parse() {
                 Ok(ip) => ip,
                 Err(_) => {
                     file.fault(key, format!("{key}={host}: give an IP address"));
@@ -136,6 +137,7 @@ fn of_flag(text: &str, file: &mut Values) -> Option<(String, u16)> {
 
 fn of_file(name: String, file: &mut Values, config: &BookieConfig) -> Option<(String, u16)> {
     let key = "advertisedAddress";
+    let name = bare_host(&name).to_owned();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if is_unspecified(&name) {
         file.fault(key, format!("{key}={name}: {UNSPECIFIED}"));
@@ -201,5 +203,5 @@ const UNSPECIFIED: &str =
 
 /// `0.0.0.0`, `::` or `[::]`.
 fn is_unspecified(host: &str) -> bool {
-    host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+    bare_host(host).parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
 }

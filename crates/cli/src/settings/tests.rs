@@ -381,7 +381,7 @@ fn settings_mean_what_they_mean_in_bookkeeper_or_say_so() {
         let config = with(file).config;
         (config.admin.map(|address| address.to_string()), config.admin_scope)
     };
-    let open = Some("0.0.0.0:8000".to_owned());
+    let open = Some("[::]:8000".to_owned());
     assert_eq!(port("prometheusStatsHttpPort=8000\n"), (open, AdminScope::Metrics));
     let near = Some("127.0.0.1:8000".to_owned());
     let file = "prometheusStatsHttpPort=8000\nprometheusStatsHttpAddress=127.0.0.1\n";
@@ -401,6 +401,29 @@ fn the_cluster_of_the_shell_counts_last() {
     assert_eq!(of(&["--data", "/d"], None), "shell:1");
     assert_eq!(of(&["--data", "/d"], Some("metadataServiceUri=zk+null://file:1/l\n")), "file:1");
     assert_eq!(of(&["--data", "/d", "--metadata", "zk+null://flag:1/l"], None), "flag:1");
+}
+
+/// As BookKeeper: an IPv6 address that clients are told is one that is listened on.
+#[test]
+fn without_an_address_both_kinds_are_listened_on_and_a_named_one_alone() {
+    let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+    let config = |file: &str| resolve(&args(&line), Some(file)).unwrap().config;
+    let told = config("advertisedAddress=::1\nallowLoopback=true\n");
+    assert_eq!(
+        (told.listen.to_string().as_str(), told.advertise),
+        ("[::]:3181", Some(("::1".to_owned(), 3181)))
+    );
+    for (file, listen) in [
+        ("bookiePort=5\n", "[::]:5"),
+        ("listeningInterface=0.0.0.0\n", "0.0.0.0:3181"),
+        ("listeningInterface=::\n", "[::]:3181"),
+        ("listeningInterface=[2001:db8::1]\n", "[2001:db8::1]:3181"),
+    ] {
+        assert_eq!(config(file).listen.to_string(), listen, "{file}");
+    }
+    let admin = config("httpServerEnabled=true\nhttpServerHost=[::1]\n").admin;
+    assert_eq!(admin.unwrap().to_string(), "[::1]:8080");
+    assert_eq!(config("advertisedAddress=[2001:db8::1]\n").advertise.unwrap().0, "2001:db8::1");
 }
 
 #[test]

@@ -11,9 +11,9 @@ use bindery_metadata::MetadataUri;
 use bindery_server::admin::access::{Access, read_tokens};
 use bindery_server::admin::extension::{open_tls, serve_extension};
 use bindery_server::latch::Latch;
+use bindery_server::sockets::listen;
 use bindery_server::tls::TlsConfig;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 
 /// Runs a tierer until it is told to stop.
 pub fn run(args: TierRunArgs) -> Result<(), Failure> {
@@ -52,7 +52,7 @@ async fn serve(args: TierRunArgs, admin_tls: Option<TlsConfig>, role: TierRole) 
                 Some(config) => Some(open_tls(config).await.map_err(Failure::usage)?),
                 None => None,
             };
-            let listener = TcpListener::bind(address).await.map_err(|error| {
+            let listener = listen(address).map_err(|error| {
                 Failure::new(format!(
                     "cannot listen on {address}: {error}; choose another address with --admin"
                 ))

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bindery_types::host_and_port;
 use bindery_wire::FrameLimit;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
@@ -187,7 +188,9 @@ impl Task {
             let bookie = self.lane.bookie.clone();
             let to = BookieAddress { bookie, host: address.host, port: address.port };
             let connected = handshake::connect(&self.hooks, &to, self.speaks, &progress).await;
-            connected.map_err(|error| BookieError::Unreachable(format!("{}:{}: {error}", to.host, to.port)))
+            connected.map_err(|error| {
+                BookieError::Unreachable(format!("{}: {error}", host_and_port(&to.host, to.port)))
+            })
         };
         let limit = self.timing.connect_timeout;
         let attempt = async {

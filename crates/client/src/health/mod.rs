@@ -317,9 +317,7 @@ impl NodeHealth {
     /// The bookies that new ensembles use only when there are not enough others.
     pub(crate) fn avoided(&self) -> BTreeSet<BookieId> {
         let now = self.now();
-        let is_avoided =
-            |node: &Arc<Node>| node.is_quarantined(now, self.quarantine) || node.refuses_adds(now);
-        let avoided = self.settled(now).into_iter().filter(is_avoided);
+        let avoided = self.settled(now).into_iter().filter(|node| node.is_avoided(now, self.quarantine));
         avoided.map(|node| node.bookie().clone()).collect()
     }
 

@@ -275,8 +275,9 @@ impl Node {
         self.guarded.lock().condition.last_failure()
     }
 
-    pub(super) fn is_quarantined(&self, now: Duration, quarantine: Duration) -> bool {
-        self.guarded.lock().condition.is_quarantined(now, quarantine)
+    /// Whether new ensembles avoid it: it is ill, was found unhealthy within `quarantine`, or refuses adds again and again.
+    pub(super) fn is_avoided(&self, now: Duration, quarantine: Duration) -> bool {
+        self.add_refusals.is_avoided(now) || self.guarded.lock().condition.is_quarantined(now, quarantine)
     }
 
     pub(super) fn transitions(&self) -> u64 {
@@ -318,11 +319,6 @@ impl Node {
     /// It refused an add for want of room.
     pub(super) fn refused_add(&self, now: Duration) {
         self.add_refusals.refused(now);
-    }
-
-    /// Whether it refuses adds for want of room again and again.
-    pub(super) fn refuses_adds(&self, now: Duration) -> bool {
-        self.add_refusals.is_avoided(now)
     }
 
     /// The share of requests (0 to 1) that had better go elsewhere, because it refuses too many.

@@ -167,7 +167,7 @@ impl NodeHealth {
                     bookie: node.bookie().clone(),
                     state: node.state(),
                     transitions: node.transitions(),
-                    is_avoided: node.is_quarantined(now, self.quarantine),
+                    is_avoided: node.is_avoided(now, self.quarantine),
                     pending,
                     is_blocked: pending >= PENDING_MAX,
                     reads_sent: counts.reads_sent.load(Ordering::Relaxed),

@@ -23,7 +23,7 @@
 mod file;
 mod ranges;
 
-use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Overwrites, Space};
 use file::{CheckedFile, FileState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -223,6 +223,12 @@ impl<D: Disk> Disk for CheckedDisk<D> {
 
     fn space(&self, dir: &Path) -> io::Result<Space> {
         self.inner.space(dir)
+    }
+    fn overwrites(&self, dir: &Path) -> io::Result<Overwrites> {
+        self.inner.overwrites(dir)
+    }
+    fn prefer_in_place(&self, dir: &Path) -> io::Result<()> {
+        self.inner.prefer_in_place(dir)
     }
 }
 

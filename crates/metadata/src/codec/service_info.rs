@@ -103,7 +103,8 @@ impl BookieServiceInfo {
             Ok(Endpoint {
                 id: endpoint.id,
                 port,
-                host: endpoint.host,
+                // Some registered an IPv6 address as it stands beside a port.
+                host: bindery_types::bare_host(&endpoint.host).to_owned(),
                 protocol: endpoint.protocol,
                 auth: endpoint.auth,
                 extensions: endpoint.extensions,
@@ -126,6 +127,8 @@ mod tests {
         assert_eq!(info.endpoints[0].extensions, ["tls"]);
         assert!(info.endpoints[1..].iter().all(|endpoint| endpoint.extensions.is_empty()));
         assert_eq!(BookieServiceInfo::decode(&info.encode()), Ok(info));
+        let bracketed = BookieServiceInfo::of_bookie(("[::1]", 3181), None);
+        assert_eq!(BookieServiceInfo::decode(&bracketed.encode()).unwrap().endpoints[0].host, "::1");
         assert_eq!(BookieServiceInfo::decode(b""), Ok(BookieServiceInfo::default()));
         assert!(BookieServiceInfo::decode(b"\x32\x7f").is_err());
     }

@@ -47,7 +47,7 @@ impl Tls {
         socket: TcpStream,
     ) -> Result<TlsStream<TcpStream>, Refused> {
         let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = bindery_types::bare_host(host);
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| Refused::untrusted(format!("{host:?} is no name that a certificate can have")))?;
         let loading = self.clone();

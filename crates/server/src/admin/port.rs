@@ -24,6 +24,7 @@ use crate::latch::Latch;
 use crate::log_limit::LogLimit;
 use crate::memory::ADMIN_PLACES as PLACES;
 use crate::reload::Watch;
+use crate::sockets::peer_of;
 use crate::tls::Tls;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -150,6 +151,7 @@ pub(super) async fn serve(
             }
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((socket, peer)) => {
+                    let peer = peer_of(peer);
                     if places.len() == PLACES {
                         // Otherwise all have become busy since, and the newcomer is closed.
                         let Some(oldest) = replaceable(&places) else { continue };

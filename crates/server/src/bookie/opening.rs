@@ -9,7 +9,7 @@ use crate::maintenance::integrity;
 use crate::memory::MemoryPlan;
 use crate::tier::TierConfig;
 use bindery_engine::{EngineConfig, Machine};
-use bindery_io::Disk;
+use bindery_io::{Disk, why_full_stays_full};
 use bindery_metadata::{ConnectOptions, Cookie, Layout, Membership, StartKind, Version};
 use bindery_types::BookieId;
 use std::net::SocketAddr;
@@ -43,6 +43,13 @@ impl Opening<'_> {
                 host = identity.host,
                 "advertising a loopback address: only clients on this machine can \
              reach it"
+            );
+        }
+        if self.address.is_ipv4() && identity.host.parse::<std::net::Ipv6Addr>().is_ok() {
+            tracing::warn!(
+                host = identity.host,
+                listen = %self.address,
+                "clients are told an IPv6 address, and only IPv4 is listened on"
             );
         }
         let layout = self.connect().await?;
@@ -381,7 +388,13 @@ pub(super) async fn open_dirs(
         // Cookies stay as they were first written: a bookie of standalone may go on in a cluster.
         let has_relative_names = |dir: &PathBuf| DataDirs::has_relative_names(&*disk, dir);
         let names_below = home.filter(|_| may_move || journals.first().is_some_and(has_relative_names));
-        DataDirs::open(disk, &journals, &ledgers, names_below.as_deref())
+        let dirs = DataDirs::open(disk.clone(), &journals, &ledgers, names_below.as_deref())?;
+        for dir in dirs.ledger_files().iter().chain(&dirs.journal_files()) {
+            if let Some(why) = why_full_stays_full(&*disk, dir) {
+                tracing::warn!("{why}");
+            }
+        }
+        Ok::<_, DataDirError>(dirs)
     });
     Ok(Arc::new(dirs.await?))
 }

@@ -127,6 +127,8 @@ pub struct Activity {
     /// A peer that takes its answers later than this is logged; zero: none is.
     slow: Duration,
     opened_ns: u64,
+    /// When a whole request came last; at first when it was opened.
+    last_request_ns: AtomicU64,
     protocols: AtomicU64,
     bytes_in: AtomicU64,
     adds: AtomicU64,
@@ -155,6 +157,7 @@ impl Activity {
     ) -> Activity {
         Activity {
             opened_ns: clock.monotonic_ns(),
+            last_request_ns: AtomicU64::new(clock.monotonic_ns()),
             clock,
             stages,
             pressure,
@@ -180,6 +183,9 @@ impl Activity {
     /// What a socket read at `received_ns` brought.
     pub fn on_received(&self, received_ns: u64, received: Received) {
         let Received { bytes, adds, reads, recovery, protocols } = received;
+        if bytes > 0 {
+            self.last_request_ns.store(received_ns, Relaxed);
+        }
         self.bytes_in.fetch_add(bytes, Relaxed);
         self.protocols.fetch_or(protocols, Relaxed);
         let counted = [
@@ -211,6 +217,13 @@ impl Activity {
     /// Adds without an answer in the outbox.
     pub fn adds_owed(&self) -> u64 {
         u64::try_from(self.adds_owed.load(Acquire)).unwrap_or(0)
+    }
+
+    /// When a whole request came last; `None` while part of one is here, or adds of it are owed an answer.
+    pub fn at_rest_since_ns(&self) -> Option<u64> {
+        let holds = [&self.inbound, &self.inbound_large, &self.ahead];
+        let is_at_rest = self.adds_owed() == 0 && holds.iter().all(|held| held.load(Relaxed) == 0);
+        is_at_rest.then(|| self.last_request_ns.load(Relaxed))
     }
 
     /// Bytes held of the pools for reading: buffers, and large frames.

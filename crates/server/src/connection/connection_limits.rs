@@ -9,11 +9,13 @@
 //! 2. A connection is in the list of silent ones from when it is served until its first request is handled, or it has
 //!    said who it is where it has to, or it ends.
 //! 3. A listener that waits for a place is told of each connection that enters the list.
+//! 4. While a newcomer waits for a place, whoever asks is told since when.
 
 use crate::limits::Limits;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 #[derive(Default)]
@@ -30,6 +32,8 @@ pub struct ConnectionLimits {
     state: Mutex<State>,
     /// Told of each newcomer among the silent ones.
     silent_came: Notify,
+    /// Since when a newcomer has waited for a place, and one more; 0 while none does.
+    crowded_ns: AtomicU64,
 }
 
 impl ConnectionLimits {
@@ -60,6 +64,16 @@ impl ConnectionLimits {
     /// Number of the connection that has been silent for longest.
     pub fn oldest_silent(&self) -> Option<u64> {
         self.state.lock().silent.first().map(|(_, id)| *id)
+    }
+
+    /// A newcomer waits for a place from now on, as there is nobody who could make room for it; or no more (`None`).
+    pub fn set_crowded(&self, since_ns: Option<u64>) {
+        self.crowded_ns.store(since_ns.map_or(0, |ns| ns.saturating_add(1)), Ordering::Relaxed);
+    }
+
+    /// Since when a newcomer has waited for a place, while one does.
+    pub fn crowded_since_ns(&self) -> Option<u64> {
+        self.crowded_ns.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// How many are silent.

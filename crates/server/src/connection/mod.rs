@@ -251,6 +251,11 @@ impl Connection {
         shared.metrics.connections.add(-1);
     }
 
+    /// Its number, which no other connection ever has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Where it comes from; for the log.
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -320,6 +325,13 @@ impl Connection {
 
     fn is_idle(&self) -> bool {
         self.outbox.owes_nothing() && self.reads.lock().len() == 0 && !self.transport.has_pending()
+    }
+
+    /// When its peer sent its last request, if that is a client whom nothing is owed and who waits for nothing.
+    pub fn idle_client_since_ns(&self) -> Option<u64> {
+        let is_idle =
+            self.has_spoken() && !self.closed.is_set() && self.is_idle() && self.polls.lock().len() == 0;
+        is_idle.then(|| self.activity.at_rest_since_ns()).flatten()
     }
 
     /// Gives back what outlives the tasks: descriptors and parked polls (invariant 4).

@@ -67,6 +67,8 @@ pub struct Metrics {
     /// `bindery_connections_closed_silent`: by us, because the peer sent no whole request in time, or none while a
     /// newcomer needed its place.
     pub closed_silent: Counter,
+    /// `bindery_connections_closed_idle`: by us, because a newcomer needed the place of a client that had been idle for longest.
+    pub closed_idle: Counter,
     /// `bindery_connections_refused`: from an address that had as many as it may.
     pub refused: Counter,
     /// `bindery_connections_closed_copy_gone`: by us, because the rest of a frame could not be loaded again.
@@ -131,6 +133,7 @@ impl Metrics {
             closed_bad_frame: Counter::default(),
             closed_stalled: Counter::default(),
             closed_silent: Counter::default(),
+            closed_idle: Counter::default(),
             refused: Counter::default(),
             closed_copy_gone: Counter::default(),
             tls_connections: Gauge::default(),
@@ -179,6 +182,7 @@ impl Metrics {
             ("bindery_connections_closed_bad_frame", &self.closed_bad_frame),
             ("bindery_connections_closed_stalled", &self.closed_stalled),
             ("bindery_connections_closed_silent", &self.closed_silent),
+            ("bindery_connections_closed_idle", &self.closed_idle),
             ("bindery_connections_refused", &self.refused),
             ("bindery_connections_closed_copy_gone", &self.closed_copy_gone),
             ("bindery_tls_handshakes", &self.tls_handshakes),

@@ -234,6 +234,56 @@ async fn with_all_places_taken_the_oldest_silent_connection_makes_room_and_clien
     bookie.stop().await;
 }
 
+/// Listener invariant 2: clients that ask for nothing cannot keep everybody else out, and one that waits for something is not taken
+/// for idle. While nobody can make room, gauge and alarm say so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_all_places_taken_the_longest_idle_client_makes_room_and_one_that_waits_does_not() {
+    use crate::common::frames::framed_v3;
+    use bindery_wire::v3::{Operation, proto};
+    let limits = Limits { connections_max: 3, idle_client_min: Duration::ZERO, ..Limits::default() };
+    let bookie = start(limits).await;
+    let parks = async |parked| {
+        let mut socket = bookie.connect().await;
+        add(&mut socket, 4, 0, 10).await;
+        let time_out = Some(600_000);
+        let poll = proto::ReadRequest {
+            ledger_id: 4,
+            entry_id: -1,
+            previous_lac: Some(-1),
+            time_out,
+            ..Default::default()
+        };
+        send(&mut socket, &framed_v3(1, Operation::Read(poll))).await;
+        bookie.until_metric("bindery_long_polls_parked", parked).await;
+        socket
+    };
+    let first = parks(1).await;
+    let (mut idle, mut used) = (bookie.client().await, bookie.client().await);
+    ask(&mut idle).await;
+    ask(&mut used).await;
+    assert_eq!(bookie.metric("bindery_connections_max").await, 3);
+
+    let second = parks(2).await;
+    is_closed(&mut idle).await;
+    ask(&mut used).await;
+    let third = parks(3).await;
+    is_closed(&mut used).await;
+    assert_eq!(bookie.metric("bindery_connections_closed_idle").await, 2);
+    assert_eq!(bookie.metric("bindery_connections_crowded").await, 0);
+
+    let mut waiting = bookie.connect().await;
+    send(&mut waiting, &read_of(999, 0)).await;
+    bookie.until_metric("bindery_connections_crowded", 1).await;
+    let state = bookie.get("/api/v1/bookie/state").await;
+    assert!(state.contains("all 3 places for connections (maxConnections) are taken"), "{state}");
+    drop(second);
+    assert!(answer(&mut waiting).await.is_some(), "served as soon as there is a place");
+    bookie.until_metric("bindery_connections_crowded", 0).await;
+    assert!(!bookie.get("/api/v1/bookie/state").await.contains("places for connections"));
+    drop((first, third));
+    bookie.stop().await;
+}
+
 /// Listener invariant 2: the connection that takes the last place is the only silent one, and is found as well, though it was
 /// accepted a moment before anybody looks for one. On one thread the listener always looks before it is served.
 #[tokio::test]
