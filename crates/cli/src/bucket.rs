@@ -31,7 +31,7 @@ pub async fn cluster_of(layout: &Layout) -> Result<ClusterId, Failure> {
     let found = found.map_err(|error| store_failure(&error, error.to_string()))?;
     let text =
         found.ok_or_else(|| Failure::new("the cluster has no INSTANCEID: run bindery cluster init"))?;
-    text.parse().map_err(|error| Failure::new(format!("the cluster's INSTANCEID: {error}")))
+    text.trim().parse().map_err(|error| Failure::new(format!("the cluster's INSTANCEID: {error}")))
 }
 
 /// The cluster that was named, or the only one of which the store holds something.
@@ -66,12 +66,16 @@ pub async fn read_catalogue(store: &Store, cluster: ClusterId) -> Result<Catalog
 
 /// The failure that an error of a store means.
 pub fn failure(store: &Store, error: &StoreError) -> Failure {
+    failure_in(store.url(), &error.to_string(), error)
+}
+
+/// The same in words that lead there.
+pub fn failure_in(url: &StoreUrl, text: &str, error: &StoreError) -> Failure {
     match error {
-        StoreError::Unavailable { .. } => Failure::with_code(exit::UNREACHABLE, error),
-        StoreError::Denied { .. } | StoreError::NotFound { .. } => {
-            Failure::new(format!("{error}; credentials come from {}", store.url().kind().credentials()))
-        }
-        StoreError::Exists { .. } | StoreError::Unsupported { .. } => Failure::new(error),
+        StoreError::Unavailable { .. } => Failure::with_code(exit::UNREACHABLE, text),
+        // What waiting does not mend is said with the places where the settings come from.
+        other if other.names_setting() => Failure::new(text),
+        _ => Failure::new(format!("{text}; looked at {}", url.kind().credentials())),
     }
 }
 

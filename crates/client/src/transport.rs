@@ -80,10 +80,13 @@ pub enum BookieError {
 /// One code stands for all of these.
 pub(crate) const UNAUTHORIZED: &str = "the ledger's password is another, or the bookie wants what this client has not: TLS \
     (ClientBuilder::tls, --tls), a certificate (TlsOptions::identity, --tls-cert), a user (ClientBuilder::credentials, --user) or a role";
+/// All that the protocol says of a disk or an object that fails.
+const IO: &str = "its disk or object storage failed, and its log says how";
 
 fn refusal_advice(code: ErrorCode) -> String {
     match code {
         ErrorCode::Unauthorized => format!(": {UNAUTHORIZED}"),
+        ErrorCode::Io => format!(": {IO}"),
         _ => String::new(),
     }
 }

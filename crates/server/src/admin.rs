@@ -149,7 +149,8 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         let now_ms = u64::try_from(shared.clock.wall_ms()).unwrap_or(0);
         let of_tls = shared.tls.iter().chain(state.tls.get()).flat_map(|tls| tls.alarms(now_ms));
         let of_logins = shared.auth.iter().flat_map(|auth| auth.alarms());
-        of_tls.chain(of_logins).chain(alarm_of_places(shared)).collect()
+        let of_extension = state.extension.get().and_then(|extension| extension.fault()).map(|fault| fault.alarm);
+        of_tls.chain(of_logins).chain(alarm_of_places(shared)).chain(of_extension).collect()
     });
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
@@ -539,7 +540,9 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     if let Some(shared) = state.shared.get() {
         expose(shared, &mut out);
         if let Some(tier) = &shared.tier {
-            crate::tier::expose(tier, shared.clock.monotonic_ns(), &mut out);
+            let fault = state.extension.get().and_then(|extension| extension.fault());
+            let is_usable = !fault.is_some_and(|fault| fault.is_of_store);
+            crate::tier::expose(tier, is_usable, shared.clock.monotonic_ns(), &mut out);
         }
     }
     if let Some(tls) = state.shared.get().and_then(|shared| shared.tls.as_ref()) {

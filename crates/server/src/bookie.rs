@@ -305,6 +305,7 @@ impl Bookie {
                 layout: layout.clone(),
                 random: components.random.clone(),
                 trimmer: Trimmer::new(settings.trim.clone(), config.limits.canaries),
+                log: LogLimit::new(crate::tier::LOG_INTERVAL),
             };
             task.start(stop_serving.clone())
         });

@@ -41,7 +41,9 @@ impl FromStr for ClusterId {
         let invalid = || InvalidId { text: text.into(), expected: "an INSTANCEID (a UUID)" };
         let is_uuid = text.len() == 36
             && text.bytes().enumerate().all(|(at, byte)| (byte == b'-') == HYPHENS.contains(&at));
-        let digits: String = text.chars().filter(|char| *char != '-').collect();
+        // Some tools write UUIDs in upper case; keys have one spelling, that of `Display`.
+        let digits: String =
+            text.chars().filter(|char| *char != '-').map(|char| char.to_ascii_lowercase()).collect();
         if is_uuid { from_hex(&digits).map(ClusterId).ok_or_else(invalid) } else { Err(invalid()) }
     }
 }
@@ -240,6 +242,14 @@ fn from_hex(text: &str) -> Option<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_is_the_same_in_upper_case() {
+        let id: ClusterId = "00112233-4455-6677-8899-aabbccddeeff".parse().unwrap();
+        assert_eq!("00112233-4455-6677-8899-AABBCCDDEEFF".parse(), Ok(id));
+        assert_eq!(id.to_string(), "00112233-4455-6677-8899-aabbccddeeff");
+        assert!("00112233-4455-6677-8899-AABBCCDDEEFG".parse::<ClusterId>().is_err());
+    }
 
     #[test]
     fn ids_ascend_with_time_and_come_back_from_text() {

@@ -31,15 +31,27 @@ pub enum TierCommand {
     Pause(TierPauseArgs),
     /// End a pause
     Resume(MetadataArgs),
-    /// Try out whether an object store does what a tier needs: conditional creates above all. Leaves nothing there
-    Check {
-        /// file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
-        url: String,
-    },
+    /// Try out whether an object store does what a tier needs: conditional creates above all. Leaves nothing there, but a note
+    /// about a promise that it broke: tierers refuse it from then on
+    Check(TierCheckArgs),
     /// Read back everything that the tier holds, and compare it with the catalogue; changes nothing
     Verify(TierVerifyArgs),
     /// Make the ledgers of a bucket readable again in a cluster that has nothing of them. Changes no ledger that exists
     Restore(TierRestoreArgs),
+}
+
+/// Flags of `bindery tier check`.
+#[derive(Debug, Args)]
+pub struct TierCheckArgs {
+    /// file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    pub url: String,
+    /// Write below the keys of this cluster, by its INSTANCEID, as its tierers do: for credentials that allow nothing else
+    #[arg(long, value_name = "INSTANCEID")]
+    pub cluster: Option<String>,
+    /// Remove notes about promises that the store broke before, of all clusters or of the one that is named: it was mended, or is
+    /// another one. It is tried out then
+    #[arg(long)]
+    pub clear: bool,
 }
 
 /// Flags of `bindery tier restore`.

@@ -26,7 +26,7 @@ pub fn run(args: TierArgs) -> Result<(), Failure> {
         Some(TierCommand::Now(now)) => now::run(&now),
         Some(TierCommand::Pause(pause)) => pause::pause(&pause),
         Some(TierCommand::Resume(metadata)) => pause::resume(&metadata),
-        Some(TierCommand::Check { url }) => check::run(&url),
+        Some(TierCommand::Check(check)) => check::run(&check),
         Some(TierCommand::Verify(verify)) => verify::run(&verify),
         Some(TierCommand::Restore(restore)) => restore::run(&restore),
     }

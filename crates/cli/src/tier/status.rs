@@ -201,6 +201,10 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
             now.scan_sweeps, now.scan_objects, now.orphans_deleted, now.orphans_waiting, now.objects_missing
         ),
     );
+    if now.crowded {
+        let why = "as many ledgers are watched as may be, and each has something to do: the others wait";
+        line("ALARM", why.to_owned());
+    }
     if let Some(doubt) = &now.upkeep_doubt {
         line("doubt", doubt.clone());
     }

@@ -6,6 +6,7 @@ pub mod tuning;
 
 use self::tuning::{Compress, TierTuning, Updates};
 use crate::bookie_security::BookieSecurity;
+use crate::bucket;
 use crate::exit::{self, Failure};
 use crate::parse::parse_size;
 use bindery_client::{Client, ConnectError};
@@ -15,12 +16,14 @@ use bindery_reconciler::core::updates::UpdateMode;
 use bindery_reconciler::{
     Components, MEMORY_MIN, MetricSink, StartError, Tierer, TiererConfig, TiererHandle,
 };
-use bindery_server::admin::extension::{AdminExtension, Extending, ExtensionAnswer, ExtensionRequest};
+use bindery_server::admin::extension::{
+    AdminExtension, Extending, ExtensionAnswer, ExtensionFault, ExtensionRequest,
+};
 use bindery_server::latch::Latch;
 use bindery_server::metrics::Exposition;
-use bindery_tiering::catalogue::CatalogueError;
+use bindery_tiering::ClusterId;
 use bindery_tiering::object::Compression;
-use bindery_tiering::store::{self, CheckError, Store, StoreError, StoreOptions, StoreUrl};
+use bindery_tiering::store::{self, CheckError, Gate, Store, StoreOptions, StoreUrl};
 use bindery_types::LedgerId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,6 +110,7 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
 
 /// A tierer that runs, with the client it works with.
 struct Started {
+    cluster: ClusterId,
     tierer: Tierer,
     client: Client,
     layout: Layout,
@@ -126,17 +130,20 @@ pub struct NotStarted {
     pub failure: Failure,
     /// Whether it passes without action by an operator.
     pub is_transient: bool,
+    /// The object store, or the settings for it, are the cause.
+    pub is_of_store: bool,
 }
 
 async fn start(
     settings: &TierSettings,
+    gate: &Arc<Gate>,
     (metadata, security): &(MetadataUri, Security),
 ) -> Result<Started, NotStarted> {
     let options = ConnectOptions { security: security.clone(), ..ConnectOptions::default() };
     let layout = bindery_metadata::connect(metadata, options).await.map_err(|error| {
         let is_transient = matches!(&error, OpenError::Store(cause) if cause.is_transient());
         let code = if is_transient { exit::UNREACHABLE } else { exit::FAILURE };
-        NotStarted { failure: Failure::with_code(code, &error), is_transient }
+        NotStarted { failure: Failure::with_code(code, &error), is_transient, is_of_store: false }
     })?;
     let client = match connect(settings, &layout).await {
         Ok(client) => client,
@@ -150,11 +157,12 @@ async fn start(
         layout: layout.clone(),
         client: client.clone(),
         store: settings.store.clone(),
+        gate: gate.clone(),
         clock,
         random: Arc::new(SystemRandom),
     };
     match Tierer::start(settings.config.clone(), components).await {
-        Ok(tierer) => Ok(Started { tierer, client, layout }),
+        Ok(tierer) => Ok(Started { cluster: tierer.cluster(), tierer, client, layout }),
         Err(error) => {
             client.close().await;
             let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
@@ -169,27 +177,32 @@ async fn connect(settings: &TierSettings, layout: &Layout) -> Result<Client, Not
     let builder = Client::builder().layout(layout.clone());
     // Faults of files, which somebody has to mend.
     let secured = settings.security.apply(builder).await;
-    let secured = secured.map_err(|why| NotStarted { failure: Failure::usage(why), is_transient: false })?;
+    let secured = secured.map_err(|why| NotStarted {
+        failure: Failure::usage(why),
+        is_transient: false,
+        is_of_store: false,
+    })?;
     secured.connect().await.map_err(|error| NotStarted {
         is_transient: !matches!(error, ConnectError::Tls(_) | ConnectError::NeedsTls),
         failure: Failure::new(error),
+        is_of_store: false,
     })
 }
 
 fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {
+    let of_store = |failure: Failure| NotStarted {
+        is_transient: failure.code == exit::UNREACHABLE,
+        is_of_store: true,
+        failure,
+    };
     match error {
-        StartError::Store { error, .. } => {
-            let failure = check_failure(settings.store.url(), &error);
-            NotStarted { is_transient: failure.code == exit::UNREACHABLE, failure }
-        }
+        StartError::Store { error, .. } => of_store(check_failure(settings.store.url(), &error)),
         StartError::Metadata(cause) if cause.is_transient() => {
             let failure = Failure::with_code(exit::UNREACHABLE, format!("the metadata store: {cause}"));
-            NotStarted { failure, is_transient: true }
+            NotStarted { failure, is_transient: true, is_of_store: false }
         }
-        StartError::Catalogue(CatalogueError::Store(error @ StoreError::Unavailable { .. })) => {
-            NotStarted { failure: Failure::with_code(exit::UNREACHABLE, error), is_transient: true }
-        }
-        other => NotStarted { failure: Failure::new(other), is_transient: false },
+        StartError::Catalogue(error) => of_store(bucket::catalogue_failure(&settings.store, &error)),
+        other => NotStarted { failure: Failure::new(other), is_transient: false, is_of_store: false },
     }
 }
 
@@ -202,17 +215,27 @@ const START_WAIT_MAX: Duration = Duration::from_secs(3);
 /// The first and the longest pause between two attempts to start, in a process that also has other work.
 const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
+/// Between two looks whether another process found that the store breaks a promise.
+const NOTE_INTERVAL: Duration = Duration::from_secs(300);
+
 /// A tierer in this process.
 pub struct TierRole {
     admin: Arc<TierAdmin>,
     settings: TierSettings,
+    /// What is known of the store, through all starts.
+    gate: Arc<Gate>,
     metadata: (MetadataUri, Security),
 }
 
 impl TierRole {
     /// A tierer for the cluster of that metadata, yet to be run.
     pub fn new(settings: TierSettings, metadata: MetadataUri, security: Security) -> TierRole {
-        TierRole { admin: Arc::new(TierAdmin::default()), settings, metadata: (metadata, security) }
+        TierRole {
+            admin: Arc::new(TierAdmin::default()),
+            settings,
+            gate: Arc::default(),
+            metadata: (metadata, security),
+        }
     }
 
     /// The part that an admin port shows.
@@ -224,24 +247,28 @@ impl TierRole {
     pub async fn run_or_fail(self, stop: &Latch) -> Result<(), Failure> {
         let started = tokio::select! {
             () = stop.wait() => return Ok(()),
-            started = start(&self.settings, &self.metadata) => started.map_err(|not_started| not_started.failure)?,
+            started = start(&self.settings, &self.gate, &self.metadata) => started.map_err(|not_started| not_started.failure)?,
         };
-        self.serve(started, stop).await;
-        Ok(())
+        self.serve(started, stop).await.map_err(|not_started| not_started.failure)
     }
 
-    /// Runs until `stop`. A start that fails is tried again: the rest of the process does not depend on the store.
+    /// Runs until `stop`. A start that fails is tried again: the rest of the process does not depend on the store. A store that was shown
+    /// to break a promise is not tried out again ([`Gate`]).
     async fn run_patiently(self, stop: &Latch) {
         let mut pause = RETRY.0;
         loop {
             let started = tokio::select! {
                 () = stop.wait() => return,
-                started = start(&self.settings, &self.metadata) => started,
+                started = start(&self.settings, &self.gate, &self.metadata) => started,
             };
-            let not_started = match started {
-                Ok(started) => return self.serve(started, stop).await,
-                Err(not_started) => not_started,
+            let outcome = match started {
+                Ok(started) => {
+                    pause = RETRY.0;
+                    self.serve(started, stop).await
+                }
+                Err(not_started) => Err(not_started),
             };
+            let Err(not_started) = outcome else { return };
             let why = not_started.failure.to_string();
             match not_started.is_transient {
                 true => {
@@ -253,7 +280,7 @@ impl TierRole {
                  operator; retrying meanwhile: {why}"
                 ),
             }
-            self.admin.set(Standing::Failed(why));
+            self.admin.set(Standing::Failed { why, is_of_store: not_started.is_of_store });
             tokio::select! {
                 () = stop.wait() => return,
                 () = tokio::time::sleep(pause) => {}
@@ -268,12 +295,36 @@ impl TierRole {
         RunningRole(tokio::spawn(async move { self.run_patiently(&stop).await }))
     }
 
-    async fn serve(&self, started: Started, stop: &Latch) {
+    /// Until `stop`, or until somebody found that the store breaks a promise.
+    async fn serve(&self, started: Started, stop: &Latch) -> Result<(), NotStarted> {
         tracing::info!(store = %self.settings.store.url(), "the tierer is running");
         self.admin.set(Standing::Runs(started.tierer.handle()));
-        stop.wait().await;
+        let broken = tokio::select! {
+            () = stop.wait() => None,
+            broken = self.broken_promise(started.cluster) => Some(broken),
+        };
         started.end().await;
-        self.admin.set(Standing::Failed("the process ends".to_owned()));
+        match broken {
+            None => {
+                self.admin.set(Standing::Ended);
+                Ok(())
+            }
+            Some(error) => {
+                let failure = check_failure(self.settings.store.url(), &error);
+                Err(NotStarted { failure, is_transient: false, is_of_store: true })
+            }
+        }
+    }
+
+    /// Returns when the store has a note about a promise that it broke.
+    async fn broken_promise(&self, cluster: ClusterId) -> CheckError {
+        loop {
+            tokio::time::sleep(NOTE_INTERVAL).await;
+            // While the store cannot be asked, the tierer can do nothing there either.
+            if let Ok(Some(broken)) = store::known(&self.settings.store, Some(cluster), &self.gate).await {
+                return CheckError::Known(broken);
+            }
+        }
     }
 }
 
@@ -298,8 +349,14 @@ impl RunningRole {
 enum Standing {
     #[default]
     Starts,
-    Failed(String),
+    /// The last attempt to start failed; the next one follows.
+    Failed {
+        why: String,
+        is_of_store: bool,
+    },
     Runs(TiererHandle),
+    /// The process ends.
+    Ended,
 }
 
 /// The state that an admin port shows.
@@ -327,7 +384,8 @@ impl TierAdmin {
     fn handle(&self) -> Result<TiererHandle, String> {
         match &*self.standing.borrow() {
             Standing::Starts => Err("it is starting".to_owned()),
-            Standing::Failed(why) => Err(why.clone()),
+            Standing::Failed { why, .. } => Err(why.clone()),
+            Standing::Ended => Err("the process ends".to_owned()),
             Standing::Runs(handle) => Ok(handle.clone()),
         }
     }
@@ -365,6 +423,16 @@ impl TierAdmin {
 }
 
 impl AdminExtension for TierAdmin {
+    fn fault(&self) -> Option<ExtensionFault> {
+        match &*self.standing.borrow() {
+            Standing::Failed { why, is_of_store } => Some(ExtensionFault {
+                alarm: format!("the tierer cannot start: {why}"),
+                is_of_store: *is_of_store,
+            }),
+            Standing::Starts | Standing::Runs(_) | Standing::Ended => None,
+        }
+    }
+
     fn answer<'a>(&'a self, request: ExtensionRequest<'a>) -> Extending<'a, ExtensionAnswer> {
         Box::pin(self.respond(request))
     }
@@ -376,8 +444,10 @@ impl AdminExtension for TierAdmin {
                 Err(_) => None,
             };
             out.gauge("bindery_tier_up", &[], i64::from(report.is_some()));
-            if let Some(report) = report {
-                report.metrics(&mut Sink(out));
+            match report {
+                Some(report) => report.metrics(&mut Sink(out)),
+                // As of a tierer that runs: it is one alarm that none does.
+                None => out.gauge("bindery_tier_alarms", &[], i64::from(self.fault().is_some())),
             }
         })
     }
@@ -394,17 +464,16 @@ impl MetricSink for Sink<'_> {
     }
 }
 
-/// The fault of a store, and where credentials come from if that may help.
+/// The fault of a store, and where its settings come from if that may help.
 pub fn check_failure(url: &StoreUrl, error: &CheckError) -> Failure {
-    let text = format!("{url} cannot hold a tier: {error}");
     match error {
-        CheckError::Failed { error: StoreError::Unavailable { .. }, .. } => {
-            Failure::with_code(exit::UNREACHABLE, text)
+        CheckError::Failed { check, error } => {
+            let text = format!("{url} cannot hold a tier: {check}: {}", error.without_key());
+            bucket::failure_in(url, &text, error)
         }
-        CheckError::Failed { error: StoreError::Denied { .. } | StoreError::NotFound { .. }, .. } => {
-            Failure::new(format!("{text}; credentials come from {}", url.kind().credentials()))
+        CheckError::Dishonoured { .. } | CheckError::Known(_) => {
+            Failure::new(format!("{url} cannot hold a tier: {error}"))
         }
-        CheckError::Failed { .. } | CheckError::Dishonoured { .. } => Failure::new(text),
     }
 }
 
@@ -424,9 +493,61 @@ mod tests {
         };
         let (answer, ()) = tokio::join!(status(admin.clone()), async {
             tokio::task::yield_now().await;
-            admin.set(Standing::Failed("no bucket".to_owned()));
+            admin.set(Standing::Failed { why: "no bucket".to_owned(), is_of_store: true });
         });
         assert_eq!(answer, (503, "no bucket".to_owned()), "not that it is starting");
+    }
+
+    /// From the first attempt that failed until one succeeds: an alarm, here and in metrics.
+    #[tokio::test]
+    async fn a_tierer_that_cannot_start_is_an_alarm() {
+        let admin = TierAdmin::default();
+        let exposed = async || {
+            let mut out = Exposition::new();
+            admin.expose(&mut out).await;
+            out.into_text()
+        };
+        assert_eq!(admin.fault(), None, "it starts");
+        assert!(exposed().await.contains("\nbindery_tier_alarms 0\n"));
+        admin.set(Standing::Failed { why: "no bucket".to_owned(), is_of_store: true });
+        let fault = admin.fault().unwrap();
+        assert!(fault.is_of_store && fault.alarm == "the tierer cannot start: no bucket", "{fault:?}");
+        assert!(exposed().await.contains("\nbindery_tier_alarms 1\n"));
+        admin.set(Standing::Starts);
+        assert_eq!(admin.fault(), None);
+        assert!(exposed().await.contains("\nbindery_tier_alarms 0\n"));
+    }
+
+    /// One line that fits a terminal, whatever the store says.
+    #[test]
+    fn failures_of_a_store_are_short_and_have_codes() {
+        use bindery_tiering::store::{Check, StoreError};
+        let url: StoreUrl = "s3://a-bucket-with-a-name/and/a/prefix".parse().unwrap();
+        let key = "and/a/prefix/00112233-4455-6677-8899-aabbccddeeff/check/00112233445566770011223344556677/control";
+        let (key, reason) = (key.to_owned(), "x".repeat(90));
+        for (error, code, words) in [
+            (StoreError::NotFound { key: key.clone() }, 1, "AWS_ACCESS_KEY_ID"),
+            (
+                StoreError::Denied { key: key.clone(), reason: reason.clone() },
+                1,
+                "AWS_WEB_IDENTITY_TOKEN_FILE",
+            ),
+            (
+                StoreError::Refused { key: key.clone(), reason: "ExpiredToken (look at AWS_REGION)".into() },
+                1,
+                "AWS_REGION",
+            ),
+            (StoreError::Unsupported { key: key.clone(), reason: reason.clone() }, 1, "does not support"),
+            (StoreError::Unavailable { key, reason }, 7, "cannot be reached"),
+        ] {
+            let failure = check_failure(
+                &url,
+                &CheckError::Failed { check: Check::ConditionalCreate, error: error.clone() },
+            );
+            let text = failure.to_string();
+            assert_eq!(failure.code, code, "{text}");
+            assert!(text.contains(words) && text.len() <= 320, "{}: {text}", text.len());
+        }
     }
 
     #[test]

@@ -287,7 +287,7 @@ async fn what_is_missing_damaged_or_different_is_found_where_it_is() {
                 "b: entry 77 different",
                 "a: 10 entries from 100 to 109 missing",
                 "b: entry 300 damaged",
-                "a: entry 400 damaged (refused: Io)",
+                "a: entry 400 damaged (refused: Io: its disk or object storage failed, and its log says how)",
                 "c: 2 entries from 498 to 499 missing"
             ]
         );

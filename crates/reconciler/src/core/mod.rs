@@ -19,7 +19,7 @@
 //! 6. The slowest delays no other: a round ends with the entries that were delivered, updates are on their own, a ledger that
 //!    fails is tried later.
 //!
-//! # Limits     ledgers watched: [`Settings::ledgers_max`], the listing waits for room; objects: [`Settings::objects_max`]; looks
+//! # Limits     ledgers watched: [`Settings::ledgers_max`], idle ones make room for the listing; objects: [`Settings::objects_max`]; looks
 //! under way: [`Settings::looks_max`]; commits under way: one; updates: [`updates`]
 //!
 //! # Not here   bytes of entries (`assembly`), requests (`shell`), clocks. `now` is the time since an origin that lies far
@@ -151,6 +151,8 @@ enum Ending {
 
 /// Ledgers in one question to the catalogue.
 const LOCATE_MAX: usize = 1024;
+/// This part of the ledgers that are watched is left at a time to make room for others.
+const ROOM_SHARE: usize = 16;
 /// Between two attempts to begin a round, unless something has become free.
 const PLAN_PAUSE: Duration = Duration::from_millis(20);
 /// Between two looks at what is finished.
@@ -191,6 +193,10 @@ pub struct Core {
     locating: BTreeSet<LedgerId>,
     locate_not_before: Duration,
     listing: Listing,
+    /// The ledger that was left last to make room, behind which the next ones are looked for.
+    left_last: LedgerId,
+    /// There is no room for more ledgers, and none can be left.
+    is_crowded: bool,
     revisit_at: Duration,
     is_paused: bool,
     ending: Ending,
@@ -234,6 +240,8 @@ impl Core {
             locating: BTreeSet::new(),
             locate_not_before: now,
             listing: Listing::Waits(now),
+            left_last: LedgerId::MAX,
+            is_crowded: false,
             revisit_at: now + settings.revisit_interval,
             is_paused: false,
             ending: Ending::No,
@@ -346,9 +354,43 @@ impl Core {
             Listing::Held => true,
             Listing::Asked => false,
         };
+        if is_due && self.ledgers.len() >= self.settings.ledgers_max {
+            self.make_room(now);
+        }
         if is_due && self.ledgers.len() < self.settings.ledgers_max {
             self.listing = Listing::Asked;
             actions.push(Action::List);
+        }
+    }
+
+    /// Leaves ledgers with which nothing is to be done at the moment: open ones that do not grow, mostly. The listing comes to them again
+    /// after all others, so that any number of ledgers have their turn. When none can be left, the listing waits, which shows
+    /// ([`Status::is_crowded`]).
+    fn make_room(&mut self, now: Duration) {
+        let is_idle = |(id, ledger): &(&LedgerId, &Ledger)| {
+            ledger.stage == Stage::Idle
+                && !ledger.is_looking
+                && !ledger.is_locating
+                && !ledger.is_asking
+                && !ledger.is_urgent
+                && !ledger.is_stale
+                && (ledger.is_asked || ledger.available.is_none())
+                && ledger.doubt.is_none()
+                && ledger.stopped.is_none()
+                && ledger.tiered.is_some()
+                && ledger.untiered().is_none()
+                // It did not grow between the last two looks.
+                && ledger.look_pause > self.settings.look_interval.0
+                && self.updates.is_settled(**id)
+        };
+        let wanted = (self.settings.ledgers_max / ROOM_SHARE).max(1);
+        let behind = self.ledgers.range(self.left_last..).filter(is_idle);
+        let before = self.ledgers.range(..self.left_last).filter(is_idle);
+        let left: Vec<LedgerId> = behind.chain(before).take(wanted).map(|(id, _)| *id).collect();
+        self.is_crowded = left.is_empty();
+        for ledger in left {
+            self.left_last = ledger;
+            self.leave(now, ledger);
         }
     }
 
@@ -596,13 +638,18 @@ impl Core {
             return;
         }
         let is_done = !watched.is_gone;
-        self.looks.remove(&(watched.look_at, ledger));
-        self.to_locate.remove(&ledger);
-        self.updates.forget(ledger);
-        self.ledgers.remove(&ledger);
+        self.leave(now, ledger);
         if is_done {
             self.done.insert(ledger);
         }
+    }
+
+    /// Watches it no longer.
+    fn leave(&mut self, now: Duration, ledger: LedgerId) {
+        let Some(watched) = self.ledgers.remove(&ledger) else { return };
+        self.looks.remove(&(watched.look_at, ledger));
+        self.to_locate.remove(&ledger);
+        self.updates.forget(ledger);
         // A round does not go on for a ledger that was deleted while its bookies were told.
         self.settle(now, ledger);
     }
@@ -623,3 +670,70 @@ impl Core {
 
 /// Looks or reads of one ledger that fail in a row before a person should know.
 const UNREADABLE_ALARM: u32 = 8;
+
+#[cfg(test)]
+mod crowd_tests {
+    use std::sync::Arc;
+
+    use bindery_types::{DigestType, LedgerMetadata, LedgerSecret, Quorum};
+
+    use super::*;
+
+    fn open_ledger(available: Option<EntryId>) -> Look {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
+        let age = Duration::from_secs(1000);
+        Look::Found(Sighting { metadata: Arc::new(metadata), available, length_bytes: None, age })
+    }
+
+    /// A cluster of 100 ledgers before a tierer that watches 10: which of them it looked at in 200 s.
+    fn looked_at(available: Option<EntryId>) -> (BTreeSet<LedgerId>, Status) {
+        let settings = Settings { ledgers_max: 10, ..Settings::default() };
+        let mut core = Core::new(Duration::ZERO, settings);
+        let (mut seen, mut next, mut now) = (BTreeSet::new(), 0, Duration::ZERO);
+        let mut events = std::collections::VecDeque::from([Event::Time]);
+        while now < Duration::from_secs(200) {
+            let Some(event) = events.pop_front() else {
+                now = core.wake_at(now);
+                events.push_back(Event::Time);
+                continue;
+            };
+            let mut actions = Vec::new();
+            core.on_event(now, event, &mut actions);
+            for action in actions {
+                match action {
+                    Action::List => {
+                        let page: Vec<LedgerId> = (next..next + 5).filter_map(LedgerId::new).collect();
+                        next = (next + 5) % 100;
+                        events.push_back(Event::Listed { ledgers: page, is_last: next == 0 });
+                    }
+                    Action::Look(ledger) => {
+                        seen.insert(ledger);
+                        events.push_back(Event::Looked { ledger, look: open_ledger(available) });
+                    }
+                    Action::Locate(ledgers) => {
+                        let found = ledgers.into_iter().map(|ledger| (ledger, None)).collect();
+                        events.push_back(Event::Located(Ok(found)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        (seen, core.status(now))
+    }
+
+    /// Ledgers with which nothing is to be done make room for others.
+    #[test]
+    fn idle_ledgers_hold_up_nobody() {
+        let (seen, status) = looked_at(None);
+        assert_eq!((seen.len(), status.is_crowded), (100, false));
+        assert!(status.watched <= 14, "a page above the limit at most: {}", status.watched);
+    }
+
+    /// Where each has something to do that is not done, that shows.
+    #[test]
+    fn a_crowd_that_cannot_be_left_shows() {
+        let (seen, status) = looked_at(EntryId::new(5));
+        assert_eq!((seen.len(), status.is_crowded), (10, true));
+    }
+}

@@ -96,6 +96,8 @@ pub struct Status {
     pub is_stopping: bool,
     /// Ledgers that are watched.
     pub watched: u64,
+    /// There is no room for more ledgers: those behind are not looked at.
+    pub is_crowded: bool,
     /// Ledgers with which it is done.
     pub done: u64,
     /// Ledgers that are stopped (T2).
@@ -163,6 +165,7 @@ impl Core {
             is_paused: self.is_paused,
             is_stopping: self.ending != Ending::No,
             watched: self.ledgers.len() as u64,
+            is_crowded: self.is_crowded && self.ledgers.len() >= self.settings.ledgers_max,
             done: self.done.count(),
             stopped,
             failing,

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. The store is tried out before anything is committed to it, and one that does not honour conditional creates is refused.
+//! 1. The store is tried out before anything is committed to it, and one that does not honour conditional creates is refused, until an
+//!    operator clears it.
 //! 2. Every action of the core is answered once, whatever happens to what it does.
 //! 3. Memory: objects under construction, those that take over extents of others among them, times ([`Limits::part_bytes`] twice, and a
 //!    block), and the bulk reader's budget. See [`TiererConfig::memory_limit`].
@@ -34,7 +35,7 @@ use bindery_io::{Clock, Random};
 use bindery_metadata::{Layout, StoreError as MetadataError};
 use bindery_tiering::catalogue::{Catalogue, CatalogueError, CatalogueOptions, OpenMode};
 use bindery_tiering::object::Compression;
-use bindery_tiering::store::{self, CheckError, Store};
+use bindery_tiering::store::{self, CheckError, CheckOptions, Gate, Store};
 use bindery_tiering::{ClusterId, InvalidId};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
@@ -143,6 +144,8 @@ pub struct Components {
     pub client: Client,
     /// The object store.
     pub store: Store,
+    /// What is known of its promises: the same for every start in this process.
+    pub gate: Arc<Gate>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// For ids.
@@ -227,6 +230,7 @@ impl TiererHandle {
 
 /// A tierer that runs. Dropping it ends it at once: objects that are not committed expire.
 pub struct Tierer {
+    cluster: ClusterId,
     handle: TiererHandle,
     main: Option<JoinHandle<()>>,
 }
@@ -237,13 +241,15 @@ impl Tierer {
     /// # Errors
     /// See [`StartError`]. Nothing is left running.
     pub async fn start(config: TiererConfig, components: Components) -> Result<Tierer, StartError> {
-        let Components { layout, client, store, clock, random } = components;
+        let Components { layout, client, store, gate, clock, random } = components;
         let cluster: ClusterId =
             layout.instance_id().await?.ok_or(StartError::NoInstanceId)?.trim().parse()?;
         if config.checks_store {
             let url = store.url().to_string();
-            let checked = store::check(&store, &*clock, &*random, |checked| {
-                tracing::debug!(check = %checked.check, took_ms = checked.took.as_millis() as u64, "the store honours it");
+            let options = CheckOptions { cluster: Some(cluster), compare_and_swap: false };
+            let checked = store::admit(&store, &options, &gate, &*clock, &*random, |checked| {
+                let took_ms = checked.took.as_millis() as u64;
+                tracing::debug!(check = %checked.check, verdict = ?checked.verdict, took_ms, "the store was tried out");
             });
             checked.await.map_err(|error| StartError::Store { url, error })?;
         }
@@ -304,7 +310,12 @@ impl Tierer {
         );
         let (commands, waiting) = mpsc::channel(COMMANDS_MAX);
         let main = tokio::spawn(runner.run(waiting));
-        Ok(Tierer { handle: TiererHandle(commands), main: Some(main) })
+        Ok(Tierer { cluster, handle: TiererHandle(commands), main: Some(main) })
+    }
+
+    /// The cluster whose ledgers it moves.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
     }
 
     /// A way to ask it.

@@ -126,6 +126,9 @@ pub struct TierReport {
     pub limit: Option<(String, f64)>,
     /// Ledgers that are watched.
     pub ledgers_watched: u64,
+    /// As many ledgers are watched as may be, and with each there is something to do: the others wait.
+    #[serde(default)]
+    pub crowded: bool,
     /// Closed ledgers that are in the tier as a whole, and whose bookies know.
     pub ledgers_done: u64,
     /// Ledgers that are stopped, because a bookie is ahead of the catalogue.
@@ -299,6 +302,7 @@ impl TierReport {
         let ms = |seconds: f64| (seconds * 1000.0) as i64;
         let micro_usd = |usd: f64| (usd * 1e6) as i64;
         out.gauge("bindery_tier_paused", &[], i64::from(self.paused));
+        out.gauge("bindery_tier_crowded", &[], i64::from(self.crowded));
         out.gauge("bindery_tier_lag_entries", &[], gauge(self.lag.entries));
         out.gauge("bindery_tier_lag_bytes", &[], gauge(self.lag.bytes));
         let lags = [("0.5", self.lag_p50_seconds), ("0.99", self.lag_p99_seconds), ("1.0", self.lag.seconds)];
@@ -502,6 +506,7 @@ pub(super) fn report(
             Limit::Stage(stage, share) => Some((stage.name().to_owned(), share)),
         },
         ledgers_watched: status.watched,
+        crowded: status.is_crowded,
         ledgers_done: status.done,
         ledgers_stopped: status.stopped,
         ledgers_failing: status.failing,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use bindery_client::{BulkReader, Client, LedgerStream};
 use bindery_io::Random;
 use bindery_metadata::{Layout, StoreError as MetadataError};
-use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::object_key;
 use bindery_tiering::object::Footer;
 use bindery_tiering::store::{StoreError, StoreKind};
+use bindery_tiering::{ClusterId, ObjectId};
 use bindery_types::tier::ObjectRef;
 use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
@@ -34,6 +34,11 @@ const MARK_NAME: &str = "bindery-tier";
 /// Below the cluster's prefix in the bucket: the marks that count, one a line. Two while it is not known whether the newer one
 /// got to the metadata store.
 const MARK_KEY: &str = "mark";
+
+/// An INSTANCEID as ours are spelled: others write it with upper case.
+fn spelled(text: &str) -> String {
+    text.parse::<ClusterId>().map_or_else(|_| text.to_owned(), |id| id.to_string())
+}
 
 /// An object, and its footer.
 type KeptFooter = (ObjectRef, Arc<Footer>);
@@ -137,7 +142,7 @@ impl Hands {
         self.layout.store().sync(self.layout.root()).await.map_err(words)?;
         let found = self.layout.instance_id().await.map_err(words)?;
         Ok(Proof {
-            instance_id: found.unwrap_or_default().trim().to_owned(),
+            instance_id: spelled(found.unwrap_or_default().trim()),
             is_whole: self.layout.is_whole().await.map_err(words)?,
             has_mark: self.current_mark().await?.is_some(),
             next_id: self.layout.ids().peek().await.map_err(words)?,
@@ -304,5 +309,17 @@ async fn list(listing: Option<LedgerStream>) -> (Option<LedgerStream>, UpkeepEve
         Some(Ok(ledgers)) => (Some(listing), UpkeepEvent::Listed(Ok(Some(ledgers)))),
         None => (None, UpkeepEvent::Listed(Ok(None))),
         Some(Err(error)) => (None, UpkeepEvent::Listed(Err(format!("list the ledgers: {error}")))),
+    }
+}
+
+#[cfg(test)]
+mod spelling {
+    use super::spelled;
+
+    #[test]
+    fn an_instance_id_is_the_same_in_upper_case() {
+        let ours = "00112233-4455-6677-8899-aabbccddeeff";
+        assert_eq!((spelled(&ours.to_uppercase()), spelled(ours)), (ours.to_owned(), ours.to_owned()));
+        assert_eq!(spelled("another"), "another");
     }
 }

@@ -49,6 +49,7 @@ impl Tier {
             layout: cluster.layout().await,
             client: client.clone(),
             store: self.store.clone(),
+            gate: Arc::default(),
             clock: Arc::new(SystemClock::new()),
             random: Arc::new(SystemRandom),
         };
@@ -430,6 +431,7 @@ async fn it_does_not_begin_without_a_cluster_id_or_on_a_store_that_fails() {
             layout,
             client: client.clone(),
             store: tier.store.clone(),
+            gate: Arc::default(),
             clock: Arc::new(SystemClock::new()),
             random: Arc::new(SystemRandom),
         };

@@ -45,8 +45,19 @@ pub enum ExtensionAnswer {
 /// Work that an extension does for a request.
 pub type Extending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// Why a part of the process does not do its work at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtensionFault {
+    /// An alarm, in one line.
+    pub alarm: String,
+    /// The object store, or the settings for it, are the cause.
+    pub is_of_store: bool,
+}
+
 /// A part of the process that answers on an admin port.
 pub trait AdminExtension: Send + Sync + 'static {
+    /// What keeps it from its work, from the first attempt that failed until one succeeds.
+    fn fault(&self) -> Option<ExtensionFault>;
     /// Answers a request.
     fn answer<'a>(&'a self, request: ExtensionRequest<'a>) -> Extending<'a, ExtensionAnswer>;
     /// Adds metrics.
@@ -71,8 +82,15 @@ pub async fn open_tls(config: TlsConfig) -> Result<Arc<Tls>, TlsError> {
     }
 }
 
-/// Serves an extension on a port of its own what `access` allows, with `/heartbeat` and `/metrics`, until `stop`. With `tls` nothing is
-/// served over plain HTTP.
+/// What a port of an extension shows.
+#[derive(Clone)]
+struct Alone {
+    extension: Arc<dyn AdminExtension>,
+    tls: Option<Arc<Tls>>,
+}
+
+/// Serves an extension on a port of its own what `access` allows, with `/heartbeat`, `/metrics` and `/api/v1/tier/state`, until `stop`.
+/// With `tls` nothing is served over plain HTTP.
 pub async fn serve_extension(
     listener: TcpListener,
     access: Access,
@@ -83,29 +101,48 @@ pub async fn serve_extension(
     let router = Router::new()
         .route("/heartbeat", any(|| async { "OK\n" }))
         .route("/metrics", any(metrics))
+        .route("/api/v1/tier/state", any(state))
         .route("/api/v1/tier/{name}", any(alone))
-        .with_state(extension);
+        .with_state(Alone { extension, tls: tls.clone() });
     let serving = port::Serving { router, access, tls };
     port::serve(listener, serving, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
 }
 
-async fn metrics(State(extension): State<Arc<dyn AdminExtension>>, method: Method) -> Response {
-    if method != Method::GET {
+async fn metrics(State(alone): State<Alone>, method: Method) -> Response {
+    if method != Method::GET && method != Method::HEAD {
         return (StatusCode::FORBIDDEN, format!("{method} is forbidden\n")).into_response();
     }
     let mut out = Exposition::new();
-    extension.expose(&mut out).await;
+    let is_reachable = !alone.extension.fault().is_some_and(|fault| fault.is_of_store);
+    out.gauge("bindery_tier_reachable", &[], i64::from(is_reachable));
+    if let Some(tls) = &alone.tls {
+        tls.expose(&mut out);
+    }
+    alone.extension.expose(&mut out).await;
     super::exposed(out)
 }
 
+/// Whether the extension does its work, and what an operator must know, as `/api/v1/bookie/state` says it of a bookie.
+async fn state(State(alone): State<Alone>, method: Method) -> Response {
+    if method != Method::GET && method != Method::HEAD {
+        return super::not_found(&method);
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ms = u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX);
+    let fault = alone.extension.fault();
+    let of_tls = alone.tls.iter().flat_map(|tls| tls.alarms(now_ms));
+    let alarms: Vec<String> = fault.iter().map(|fault| fault.alarm.clone()).chain(of_tls).collect();
+    super::json(&serde_json::json!({ "running": fault.is_none(), "alarms": alarms }))
+}
+
 async fn alone(
-    State(extension): State<Arc<dyn AdminExtension>>,
+    State(alone): State<Alone>,
     Path(name): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     method: Method,
     uri: Uri,
 ) -> Response {
-    answer(&*extension, &name, peer, &method, &uri).await
+    answer(&*alone.extension, &name, peer, &method, &uri).await
 }
 
 /// An extension's answer as a response.

@@ -72,7 +72,7 @@ const RECONCILES_MAX: usize = 64;
 /// Between two looks for room among the ledgers whose objects are gone.
 const LOST_INTERVAL: Duration = Duration::from_secs(60);
 /// One line about the bucket in this time.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Settings of what a bookie does with object storage.
 #[derive(Debug, Clone)]
@@ -164,6 +164,19 @@ impl Failure {
     }
 }
 
+/// A read that object storage did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadFailure {
+    /// Its ledger.
+    pub ledger: LedgerId,
+    /// Its entry.
+    pub entry: i64,
+    /// The object, and what is wrong with it or with the bucket.
+    pub why: String,
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+}
+
 /// The outcome of a read that was parked.
 #[derive(Debug)]
 pub struct Arrival {
@@ -242,6 +255,10 @@ pub struct Tier {
     /// Until a look into the state table is given up.
     lookup_deadline: Duration,
     log: Mutex<LogLimit>,
+    /// How often it is written down that objects of a tierer are refused.
+    refusal_log: Mutex<LogLimit>,
+    /// What clients are told is a code without words.
+    last_failure: Mutex<Option<ReadFailure>>,
     clock: Arc<dyn Clock>,
     canaries: Canaries,
     /// Time that parked reads waited.
@@ -289,7 +306,7 @@ impl Tier {
         clock: Arc<dyn Clock>,
         canaries: Canaries,
     ) -> Result<Arc<Tier>, TierError> {
-        let cluster: ClusterId = instance_id.parse().map_err(TierError::Cluster)?;
+        let cluster: ClusterId = instance_id.trim().parse().map_err(TierError::Cluster)?;
         let tier = Tier::new(&config.url, cluster, &config.fetch, clock, canaries)?;
         let memory_bytes = memory_bytes - TierConfig::extents_bytes(memory_bytes);
         let fetch = FetchOptions {
@@ -353,6 +370,8 @@ impl Tier {
             lookups_max: fetch.waiters_max,
             lookup_deadline: fetch.deadline,
             log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
+            refusal_log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
+            last_failure: Mutex::default(),
             clock,
             canaries,
             waits: Summary::latency(1),
@@ -382,6 +401,11 @@ impl Tier {
         // Dropped when there are too many.
         let place = Reconciling(self.clone());
         (before < RECONCILES_MAX).then_some(place)
+    }
+
+    /// The last read that failed.
+    pub fn last_failure(&self) -> Option<ReadFailure> {
+        self.last_failure.lock().clone()
     }
 
     /// The reader of entries; `None` while its directory is not there.
@@ -520,17 +544,21 @@ impl Tier {
 
     /// Notes that a read failed, and writes it down now and then.
     pub fn report(&self, engine: &Engine, ledger: LedgerId, entry: i64, failure: &Failure) {
-        // Whatever else happens to an object concerns all who refer to it, and telling this bookie again would not help.
-        let is_gone = matches!(failure, Failure::Fetch(FetchError::Missing { .. }));
+        // Whatever else happens to an object concerns all who refer to it, and telling this bookie again would not help. S3 refuses to
+        // say that a key is gone where the credentials do not allow keys to be listed.
+        let is_gone =
+            matches!(failure, Failure::Fetch(FetchError::Missing { .. } | FetchError::Refused { .. }));
         if let Some(entry) = EntryId::new(entry).filter(|_| is_gone) {
             self.note_lost(engine, ledger, entry);
         }
-        let Some(left_out) = self.log.lock().admit(self.clock.monotonic_ns()) else { return };
         let error = match failure {
             Failure::Fetch(error) => error,
             // The engine has said it.
             Failure::Lookup(_) => return,
         };
+        *self.last_failure.lock() =
+            Some(ReadFailure { ledger, entry, why: error.to_string(), at_ms: self.clock.wall_ms() });
+        let Some(left_out) = self.log.lock().admit(self.clock.monotonic_ns()) else { return };
         if error.is_alarm() {
             tracing::error!(%ledger, entry, left_out, "cannot read an entry from object storage: {error}");
         } else {

@@ -160,7 +160,8 @@ impl World {
             })
             .collect();
         self.trimmer.observe(self.now_ns, candidates.into_iter());
-        let lacking = self.trimmer.lacking(Room { local_bytes: 100, disk_bytes: 100, free_bytes: free });
+        let lacking =
+            self.trimmer.lacking(self.now_ns, Room { local_bytes: 100, disk_bytes: 100, free_bytes: free });
         for candidate in self.trimmer.due(self.now_ns, lacking > 0, 100) {
             let ledger = &self.ledgers[&candidate.ledger.get()];
             if ledger.is_deleted {
@@ -170,7 +171,7 @@ impl World {
             match self.trimmer.judge(&candidate, &metadata(ledger)) {
                 Verdict::MayGo if self.trimmer.allows(ledger.is_same) => {
                     self.check_trim(&candidate, lacking > 0)?;
-                    self.trimmer.trimmed(candidate.ledger, 10);
+                    self.trimmer.trimmed(self.now_ns, candidate.ledger, 10);
                     self.trims += 1;
                     let ledger = self.ledgers.get_mut(&candidate.ledger.get()).expect("one of them");
                     ledger.is_trimmed = true;
@@ -246,21 +247,90 @@ fn canary_t9_and_t19_are_found_by_the_same_swarm() {
 fn no_more_goes_before_its_time_than_space_asks_for() {
     let mut trimmer = Trimmer::new(TrimConfig::default(), Canaries::none());
     let full = Room { local_bytes: 900, disk_bytes: 1_000, free_bytes: 100 };
-    assert_eq!(trimmer.lacking(full), 100, "a fifth is to be free");
+    assert_eq!(trimmer.lacking(0, full), 100, "a fifth is to be free");
     let candidate =
         |id: i64| Candidate { ledger: LedgerId::new(id).unwrap(), life: 0, lre: EntryId::new(3).unwrap() };
     trimmer.observe(0, (0..3).map(candidate));
     assert!(trimmer.due(599 * SECOND_NS, true, 10).is_empty());
     assert_eq!(trimmer.due(600 * SECOND_NS, true, 2), [candidate(0), candidate(1)]);
     assert!(trimmer.due(600 * SECOND_NS, false, 2).is_empty());
-    trimmer.trimmed(candidate(0).ledger, 60);
-    assert_eq!(trimmer.lacking(full), 40, "what goes is on its way");
+    trimmer.trimmed(0, candidate(0).ledger, 60);
+    assert_eq!(trimmer.lacking(0, full), 40, "what goes is on its way");
     // Some of it has come back.
-    assert_eq!(trimmer.lacking(Room { local_bytes: 860, free_bytes: 140, ..full }), 40);
-    assert_eq!(trimmer.lacking(Room { local_bytes: 860, free_bytes: 200, ..full }), 0);
+    assert_eq!(trimmer.lacking(0, Room { local_bytes: 860, free_bytes: 140, ..full }), 40);
+    assert_eq!(trimmer.lacking(0, Room { local_bytes: 860, free_bytes: 200, ..full }), 0);
     assert!(trimmer.is_of_age(14_400 * SECOND_NS, candidate(1).ledger));
     // Another life is another ledger.
     trimmer.observe(20_000 * SECOND_NS, std::iter::once(Candidate { life: 1, ..candidate(1) }));
     assert!(trimmer.due(20_000 * SECOND_NS, true, 10).is_empty());
+    assert_eq!(trimmer.counts(), (0, 1));
+}
+
+/// Invariant 5: clients that write as fast as space comes back hide that it does.
+#[test]
+fn space_that_is_not_seen_to_come_back_is_not_waited_for_without_end() {
+    let mut trimmer = Trimmer::new(TrimConfig::default(), Canaries::none());
+    let full = Room { local_bytes: 900, disk_bytes: 1_000, free_bytes: 100 };
+    let minute = 60 * SECOND_NS;
+    for round in 0..200 {
+        let lacking = trimmer.lacking(round * minute, full);
+        trimmer.trimmed(round * minute, LedgerId::new(round as i64).unwrap(), lacking);
+    }
+    // What was let go in the last hour is on its way, and no more than is lacking.
+    assert_eq!(trimmer.lacking(200 * minute, full), 0);
+    assert_eq!(trimmer.lacking(400 * minute, full), 100, "an hour later it lacks again");
+}
+
+/// Invariant 3: however many ledgers may not go, each comes to its turn, and new ones come first.
+#[test]
+fn ledgers_that_may_not_go_hold_up_nobody() {
+    const LEDGERS: i64 = 25_000;
+    const ROUND: usize = 10_000;
+    let mut trimmer =
+        Trimmer::new(TrimConfig { grace: Duration::ZERO, ..TrimConfig::default() }, Canaries::none());
+    let candidate =
+        |id: i64| Candidate { ledger: LedgerId::new(id).unwrap(), life: 0, lre: EntryId::new(3).unwrap() };
+    let (mut now_ns, mut seen) = (SECOND_NS, std::collections::BTreeSet::new());
+    let mut round = |trimmer: &mut Trimmer, ledgers: i64| {
+        trimmer.observe(now_ns, (0..ledgers).map(candidate));
+        let due = trimmer.due(now_ns, false, ROUND);
+        for candidate in &due {
+            // As many as come in a second.
+            now_ns += SECOND_NS / 20;
+            trimmer.put_off(now_ns, candidate.ledger, Duration::from_secs(600));
+        }
+        due.iter().map(|candidate| candidate.ledger.get()).collect::<Vec<_>>()
+    };
+    for _ in 0..4 {
+        seen.extend(round(&mut trimmer, LEDGERS));
+    }
+    assert_eq!(seen.len(), LEDGERS as usize, "each had its turn");
+    assert_eq!(
+        round(&mut trimmer, LEDGERS + 1).first(),
+        Some(&LEDGERS),
+        "one that was never considered comes first"
+    );
+}
+
+/// Invariant 4: soon at first, then ever more rarely; at once when an operator says so.
+#[test]
+fn a_ledger_that_differs_is_checked_again_soon() {
+    let mut trimmer =
+        Trimmer::new(TrimConfig { grace: Duration::ZERO, ..TrimConfig::default() }, Canaries::none());
+    let candidate = Candidate { ledger: LedgerId::new(1).unwrap(), life: 0, lre: EntryId::new(3).unwrap() };
+    trimmer.observe(0, std::iter::once(candidate));
+    let mut now_ns = 0;
+    for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
+        assert_eq!(trimmer.due(now_ns, false, 9), [candidate]);
+        trimmer.block(now_ns, 0, candidate.ledger, "it is gone".into());
+        let pause_ns = minutes * 60 * SECOND_NS;
+        assert!(trimmer.due(now_ns + pause_ns - 1, false, 9).is_empty(), "{minutes} minutes");
+        now_ns += pause_ns;
+    }
+    trimmer.block(now_ns, 0, candidate.ledger, "it is gone".into());
+    assert!(trimmer.due(now_ns + 1, false, 9).is_empty());
+    trimmer.recheck();
+    assert_eq!(trimmer.due(now_ns + 1, false, 9), [candidate]);
+    trimmer.unblock(candidate.ledger);
     assert_eq!(trimmer.counts(), (0, 1));
 }

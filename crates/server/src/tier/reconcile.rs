@@ -150,8 +150,10 @@ impl Tier {
             let some = |blocks: usize| (0..blocks.min(SAMPLES)).map(|at| at * (blocks - 1)).collect();
             if let Err(error) = fetcher.check(ledger, &extent, some, &mut Nothing).await {
                 let first = extent.first;
-                tracing::warn!(%ledger, %first, %error, "refused a tierer's object for entries without a local copy, \
-                 because it failed its check or could not be read: the former object stays in use");
+                if let Some(left_out) = self.refusal_log.lock().admit(self.clock.monotonic_ns()) {
+                    tracing::warn!(%ledger, %first, %error, left_out, "refused a tierer's object for entries without a local \
+                     copy, because it failed its check or could not be read: the former object stays in use");
+                }
                 return false;
             }
         }

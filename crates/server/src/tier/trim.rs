@@ -15,6 +15,7 @@
 use super::Tier;
 use super::trimmer::{Blocked, Candidate, Room, Trimmer, Verdict};
 use crate::latch::Latch;
+use crate::log_limit::LogLimit;
 use crate::metrics::Counter;
 use crate::volumes::Volumes;
 use bindery_engine::{Engine, EntryRef, LocalChecksum, Lookup, Refusal, TrimError};
@@ -28,6 +29,7 @@ use bindery_types::tier::TierExtent;
 use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerState};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, block_in_place};
@@ -62,6 +64,8 @@ pub struct TrimStatus {
 #[derive(Default)]
 pub struct TrimDesk {
     asked: Notify,
+    /// The next round checks ledgers again that differ.
+    rechecks: AtomicBool,
     status: Mutex<TrimStatus>,
     /// Rounds begun.
     pub rounds: Counter,
@@ -78,8 +82,9 @@ pub struct TrimDesk {
 }
 
 impl TrimDesk {
-    /// Asks for a round now, of the ledgers that are due.
+    /// Asks for a round now, of the ledgers that are due, and of those that differ.
     pub fn ask(&self) {
+        self.rechecks.store(true, Ordering::Release);
         self.asked.notify_one();
     }
 
@@ -105,6 +110,8 @@ pub struct TrimTask {
     pub random: Arc<dyn Random>,
     /// Decides what may go.
     pub trimmer: Trimmer,
+    /// What is written down about single ledgers.
+    pub log: LogLimit,
 }
 
 /// Why a round ended.
@@ -167,9 +174,12 @@ impl TrimTask {
         let engine = self.engine.clone();
         let candidates = untrimmed(&engine);
         self.trimmer.observe(self.clock.monotonic_ns(), candidates);
+        if self.tier.desk.rechecks.swap(false, Ordering::AcqRel) {
+            self.trimmer.recheck();
+        }
         let room = block_in_place(|| self.room())
             .map_err(|error| Stop::Round(format!("cannot see how much disk is free: {error}")))?;
-        let mut lacking = self.trimmer.lacking(room);
+        let mut lacking = self.trimmer.lacking(self.clock.monotonic_ns(), room);
         self.tier.desk.status.lock().lacking_bytes = lacking;
         let due = self.trimmer.due(self.clock.monotonic_ns(), lacking > 0, ROUND_MAX);
         for candidate in due {
@@ -186,7 +196,7 @@ impl TrimTask {
             }
             match left? {
                 Ok(bytes) => {
-                    self.trimmer.trimmed(ledger, bytes);
+                    self.trimmer.trimmed(self.clock.monotonic_ns(), ledger, bytes);
                     lacking = lacking.saturating_sub(bytes);
                 }
                 Err(Left::Later(time)) => {
@@ -195,8 +205,10 @@ impl TrimTask {
                 Err(Left::Differs(why)) => {
                     self.tier.desk.differences.add(1);
                     let (now_ns, now_ms) = (self.clock.monotonic_ns(), self.clock.wall_ms());
-                    if self.trimmer.block(now_ns, now_ms, ledger, why.clone()) {
-                        tracing::error!(%ledger, why, "keeping local copies: their copy in object storage failed its \
+                    if self.trimmer.block(now_ns, now_ms, ledger, why.clone())
+                        && let Some(left_out) = self.log.admit(now_ns)
+                    {
+                        tracing::error!(%ledger, why, left_out, "keeping local copies: their copy in object storage failed its \
                          check");
                     }
                 }
@@ -251,7 +263,7 @@ impl TrimTask {
             let extents = match block_in_place(|| engine.tier_extents(ledger, from, EXTENTS_PAGE)) {
                 Ok(extents) => extents,
                 Err(refusal) => {
-                    tracing::warn!(%ledger, %refusal, "cannot look up where the ledger is in object storage");
+                    self.say(ledger, &refusal, "cannot look up where the ledger is in object storage");
                     return Ok(Err(Left::Later(NOT_YET_PAUSE)));
                 }
             };
@@ -288,7 +300,7 @@ impl TrimTask {
 
     /// Compares one extent with what is here (T19).
     async fn check(
-        &self,
+        &mut self,
         ledger: LedgerId,
         extent: &TierExtent,
         digest_bytes: Option<usize>,
@@ -312,10 +324,20 @@ impl TrimTask {
                 Err(Stop::Round(error.to_string()))
             }
             Err(error) => {
-                tracing::warn!(%ledger, %error, "cannot check the copy in object storage: keeping local copies for \
-                 now");
+                self.say(
+                    ledger,
+                    &error,
+                    "cannot check the copy in object storage: keeping local copies for now",
+                );
                 Ok(Err(Left::Later(NOT_YET_PAUSE)))
             }
+        }
+    }
+
+    /// A line now and then: hundreds of ledgers may have the same fault.
+    fn say(&mut self, ledger: LedgerId, why: &dyn std::fmt::Display, what: &str) {
+        if let Some(left_out) = self.log.admit(self.clock.monotonic_ns()) {
+            tracing::warn!(%ledger, %why, left_out, "{what}");
         }
     }
 

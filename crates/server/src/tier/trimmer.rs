@@ -11,23 +11,32 @@
 //!    object storage has (T9); and only what the metadata store still has.
 //! 2. It has not changed for as long as the grace says, so that its copies are on disk and readers that chose them are
 //!    through with them.
-//! 3. Of ledgers that are due, those go first that have waited longest. When a disk is short of space, only as many go before
-//!    their time as that takes.
-//! 4. A ledger whose copy in object storage differs is left alone until it is checked again, and shown until a check
-//!    succeeds (T19).
+//! 3. Of ledgers that are due, those come first that were not considered since they changed, the oldest first, then those whose
+//!    turn was longest ago: however many may not go, the others come. When a disk is short of space, only as many go before their time
+//!    as that takes.
+//! 4. A ledger whose copy in object storage differs is left alone until it is checked again, soon at first and then ever more
+//!    rarely, and shown until a check succeeds (T19).
+//! 5. Space that does not come back within [`BACK_WITHIN`] counts as lacking again: how much came back cannot be measured while
+//!    clients write.
 //!
 //! # Limits
 //! Ledgers remembered: [`REMEMBERED_MAX`]; those that differ and are shown: [`BLOCKED_MAX`].
 
 use bindery_io::canary::{Canaries, Canary};
 use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Ledgers whose age is known. More wait until some of these have gone.
 pub const REMEMBERED_MAX: usize = 1 << 20;
 /// Ledgers that differ and are shown one by one.
 pub const BLOCKED_MAX: usize = 1_000;
+/// A ledger that differed is checked again after this, doubled each time up to [`TrimConfig::recheck`].
+const RECHECK_FIRST: Duration = Duration::from_secs(60);
+/// What goes within this is counted as one, so that few numbers are kept.
+const GOING_TOGETHER: Duration = Duration::from_secs(60);
+/// Space of copies that were let go comes back with garbage collection and compaction, within this.
+pub const BACK_WITHIN: Duration = Duration::from_secs(3600);
 
 /// When local copies go.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +59,7 @@ pub struct TrimConfig {
     pub interval: Duration,
     /// Ledgers looked at in a second. Default: 20.
     pub ledgers_per_second: u32,
-    /// A ledger that differed is checked again after this. Default: 1 h.
+    /// A ledger that differed is checked again after this at the latest. Default: 1 h.
     pub recheck: Duration,
 }
 
@@ -126,6 +135,10 @@ struct Seen {
     since_ns: u64,
     /// Not to be considered before then: its metadata said that it may not go, or its check failed.
     not_before_ns: u64,
+    /// When it was considered last; 0 when it was not.
+    turn_ns: u64,
+    /// Checks in a row that found a difference.
+    differed: u32,
 }
 
 /// A ledger whose copy in object storage was found to differ.
@@ -146,8 +159,8 @@ pub struct Trimmer {
     oldest: BTreeSet<(u64, LedgerId)>,
     blocked: BTreeMap<LedgerId, Blocked>,
     blocked_count: usize,
-    /// Bytes of copies that were let go and whose space has not come back, as far as that shows.
-    going_bytes: u64,
+    /// Bytes of copies that were let go and whose space has not come back, as far as that shows, with the time of each, ascending.
+    going: VecDeque<(u64, u64)>,
     /// Bytes of entry logs when they were last measured.
     local_bytes: u64,
 }
@@ -162,7 +175,7 @@ impl Trimmer {
             oldest: BTreeSet::new(),
             blocked: BTreeMap::new(),
             blocked_count: 0,
-            going_bytes: 0,
+            going: VecDeque::new(),
             local_bytes: 0,
         }
     }
@@ -184,7 +197,14 @@ impl Trimmer {
             if known.is_none() && self.seen.len() >= REMEMBERED_MAX {
                 continue;
             }
-            let seen = known.unwrap_or(Seen { life, lre, since_ns: now_ns, not_before_ns: 0 });
+            let seen = known.unwrap_or(Seen {
+                life,
+                lre,
+                since_ns: now_ns,
+                not_before_ns: 0,
+                turn_ns: 0,
+                differed: 0,
+            });
             self.seen.insert(ledger, seen);
             self.oldest.insert((seen.since_ns, ledger));
             if let Some(entry) = blocked.remove(&ledger) {
@@ -195,17 +215,26 @@ impl Trimmer {
     }
 
     /// How many bytes are to go before their time; nothing when there is room enough.
-    pub fn lacking(&mut self, room: Room) -> u64 {
-        let back = self.local_bytes.saturating_sub(room.local_bytes);
-        self.going_bytes = self.going_bytes.saturating_sub(back);
+    pub fn lacking(&mut self, now_ns: u64, room: Room) -> u64 {
+        let mut back = self.local_bytes.saturating_sub(room.local_bytes);
+        let expired = now_ns.saturating_sub(BACK_WITHIN.as_nanos() as u64);
+        while let Some((at_ns, bytes)) = self.going.front_mut() {
+            let came_back = back.min(*bytes);
+            (*bytes, back) = (*bytes - came_back, back - came_back);
+            if *bytes > 0 && *at_ns >= expired {
+                break;
+            }
+            self.going.pop_front();
+        }
+        let going_bytes: u64 = self.going.iter().map(|(_, bytes)| bytes).sum();
         self.local_bytes = room.local_bytes;
         let too_many = self.config.local_bytes_max.map_or(0, |max| room.local_bytes.saturating_sub(max));
         let free_min = (room.disk_bytes as f64 * self.config.free_share_min) as u64;
         let too_few = free_min.saturating_sub(room.free_bytes);
-        too_many.max(too_few).saturating_sub(self.going_bytes)
+        too_many.max(too_few).saturating_sub(going_bytes)
     }
 
-    /// Ledgers that may be considered now, the oldest first, `max` at most.
+    /// Ledgers that may be considered now, `max` at most (invariant 3).
     pub fn due(&self, now_ns: u64, is_short: bool, max: usize) -> Vec<Candidate> {
         if !self.config.is_on {
             return Vec::new();
@@ -214,10 +243,23 @@ impl Trimmer {
         let grace_ns = grace.min(self.config.grace).as_nanos() as u64;
         let is_over = |(since_ns, _): &&(u64, LedgerId)| now_ns.saturating_sub(*since_ns) >= grace_ns;
         let old = self.oldest.iter().take_while(is_over).map(|(_, ledger)| (ledger, &self.seen[ledger]));
-        old.filter(|(_, seen)| seen.not_before_ns <= now_ns)
-            .map(|(ledger, seen)| Candidate { ledger: *ledger, life: seen.life, lre: seen.lre })
-            .take(max)
-            .collect()
+        let mut due: Vec<(u64, u64, Candidate)> = old
+            .filter(|(_, seen)| seen.not_before_ns <= now_ns)
+            .map(|(ledger, seen)| {
+                let candidate = Candidate { ledger: *ledger, life: seen.life, lre: seen.lre };
+                (seen.turn_ns, seen.since_ns, candidate)
+            })
+            .collect();
+        // Stable: of one time, by id.
+        due.sort_by_key(|(turn_ns, since_ns, _)| (*turn_ns, *since_ns));
+        due.into_iter().take(max).map(|(_, _, candidate)| candidate).collect()
+    }
+
+    /// Considers ledgers that differ with the next round, whenever they are due: an operator has put something right.
+    pub fn recheck(&mut self) {
+        self.seen.values_mut().filter(|seen| seen.differed > 0).for_each(|seen| {
+            (seen.not_before_ns, seen.turn_ns, seen.differed) = (0, 0, 1);
+        });
     }
 
     /// True when a ledger has waited for the whole grace, whatever the room.
@@ -251,16 +293,22 @@ impl Trimmer {
         }
     }
 
-    /// Leaves a ledger alone for a while.
+    /// Leaves a ledger alone for a while. It had its turn.
     pub fn put_off(&mut self, now_ns: u64, ledger: LedgerId, time: Duration) {
         if let Some(seen) = self.seen.get_mut(&ledger) {
+            seen.turn_ns = now_ns.max(1);
             seen.not_before_ns = now_ns.saturating_add(time.as_nanos() as u64);
         }
     }
 
     /// A check found a difference (invariant 4). True when that is new, or not known to be old because [`BLOCKED_MAX`] others are shown.
     pub fn block(&mut self, now_ns: u64, now_ms: i64, ledger: LedgerId, why: String) -> bool {
-        self.put_off(now_ns, ledger, self.config.recheck);
+        let differed = self.seen.get(&ledger).map_or(0, |seen| seen.differed);
+        let pause = RECHECK_FIRST.saturating_mul(2_u32.saturating_pow(differed));
+        self.put_off(now_ns, ledger, pause.min(self.config.recheck));
+        if let Some(seen) = self.seen.get_mut(&ledger) {
+            seen.differed = differed + 1;
+        }
         match self.blocked.get_mut(&ledger) {
             Some(blocked) => {
                 blocked.why = why;
@@ -282,8 +330,14 @@ impl Trimmer {
     }
 
     /// The copies of a ledger were let go, about so many bytes. It is forgotten.
-    pub fn trimmed(&mut self, ledger: LedgerId, bytes: u64) {
-        self.going_bytes = self.going_bytes.saturating_add(bytes);
+    pub fn trimmed(&mut self, now_ns: u64, ledger: LedgerId, bytes: u64) {
+        match self.going.back_mut() {
+            // One number for all of a round.
+            Some((at_ns, going)) if now_ns.saturating_sub(*at_ns) < GOING_TOGETHER.as_nanos() as u64 => {
+                *going = going.saturating_add(bytes);
+            }
+            _ => self.going.push_back((now_ns, bytes)),
+        }
         self.unblock(ledger);
         if let Some(seen) = self.seen.remove(&ledger) {
             self.oldest.remove(&(seen.since_ns, ledger));

@@ -5,8 +5,8 @@ use crate::metrics::Exposition;
 use bindery_engine::Engine;
 use bindery_types::{EntryId, LedgerId};
 
-/// Everything there is to measure.
-pub fn expose(tier: &Tier, now_ns: u64, out: &mut Exposition) {
+/// Everything there is to measure. `is_usable`: no tierer of this process says that the bucket cannot be used.
+pub fn expose(tier: &Tier, is_usable: bool, now_ns: u64, out: &mut Exposition) {
     let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     out.summary("bindery_tier_READ_WAIT", &[], &tier.waits.snapshot(now_ns));
     let stats = tier.fetcher().map(|fetcher| fetcher.stats()).unwrap_or_default();
@@ -22,7 +22,7 @@ pub fn expose(tier: &Tier, now_ns: u64, out: &mut Exposition) {
         ("bindery_tier_request_ms", stats.request_ns / 1_000_000),
         ("bindery_tier_blocks_ahead", stats.blocks_ahead),
         ("bindery_tier_pins_revoked", stats.pins_revoked),
-        ("bindery_tier_alarms", stats.alarms),
+        ("bindery_tier_read_alarms", stats.alarms),
         ("bindery_tier_ledgers_reconciled", tier.reconciled.get()),
         ("bindery_tier_ledgers_not_reconciled", tier.not_reconciled.get()),
         ("bindery_tier_trim_rounds", tier.desk.rounds.get()),
@@ -37,7 +37,7 @@ pub fn expose(tier: &Tier, now_ns: u64, out: &mut Exposition) {
     }
     let status = tier.desk.status();
     let gauges = [
-        ("bindery_tier_reachable", u64::from(stats.is_reachable)),
+        ("bindery_tier_reachable", u64::from(stats.is_reachable && is_usable)),
         ("bindery_tier_reads_waiting", stats.waiting),
         ("bindery_tier_requests_running", stats.running),
         ("bindery_tier_pins", stats.pins),
@@ -82,6 +82,14 @@ pub fn json(tier: &Tier) -> serde_json::Value {
             serde_json::json!({ "ledgerId": ledger.get(), "why": blocked.why, "sinceMs": blocked.since_ms })
         })
         .collect();
+    let last_failure = tier.last_failure().map(|failure| {
+        serde_json::json!({
+            "ledgerId": failure.ledger.get(),
+            "entry": failure.entry,
+            "why": failure.why,
+            "atMs": failure.at_ms,
+        })
+    });
     serde_json::json!({
         "url": tier.url().to_string(),
         "reachable": stats.is_reachable,
@@ -92,6 +100,7 @@ pub fn json(tier: &Tier) -> serde_json::Value {
             "failed": stats.failures,
             "refused": stats.refused,
             "alarms": stats.alarms,
+            "lastFailure": last_failure,
         },
         "requests": {
             "sent": stats.requests,

@@ -18,8 +18,8 @@
 //! 4. Memory under way and in the caches is at most [`FetchOptions::memory_bytes_max`]; a pinned block stays in the cache.
 //!    A pin that is not used within [`FetchOptions::pin_lease`] is revoked when others need its memory, and its owner asks
 //!    again: a peer that takes nothing holds up nobody.
-//! 5. Readers take turns, and within a reader its ledgers; no reader has all slots. Checks run when no reader has anything
-//!    queued.
+//! 5. Readers take turns, and within a reader its ledgers; no reader has all slots. One request of checks may run beside those of
+//!    readers, however much these want: else local copies would stay for as long. More run when no reader has anything queued.
 //! 6. A waiter is called back once, by its deadline or before; one that is cancelled never, and leaves nothing behind.
 //! 7. While the store cannot be reached, those that need it are told so at once, and one of them in a while tries.
 //! 8. Without waiters there is no request, no timer and no queue.
@@ -85,8 +85,11 @@ pub struct FetchOptions {
     pub pause_max: Duration,
     /// How long an entry that came stays for its reader when memory is short. Start: 1 s.
     pub pin_lease: Duration,
-    /// Time before a missing object or a damaged block is tried again. Start: 10 s.
+    /// Time before a damaged block, or an object that is another one, is tried again. Start: 10 s.
     pub bad_for: Duration,
+    /// Time before an object is asked for again that the store says is not there, or may not be read: that may be over at any moment,
+    /// when it was the bucket or a proxy that was out of order. Start: 250 ms.
+    pub missing_for: Duration,
 }
 
 impl Default for FetchOptions {
@@ -110,6 +113,7 @@ impl Default for FetchOptions {
             pause_max: Duration::from_secs(30),
             pin_lease: Duration::from_secs(1),
             bad_for: Duration::from_secs(10),
+            missing_for: Duration::from_millis(250),
         }
     }
 }

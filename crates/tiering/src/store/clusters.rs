@@ -12,7 +12,11 @@ pub async fn clusters(store: &Store) -> Result<Vec<ClusterId>, StoreError> {
     let root = store.key("");
     let listed = store.inner().list_with_delimiter(prefix.as_ref()).await;
     let listed = listed.map_err(|error| StoreError::of(&root, &error))?;
-    let names = listed.common_prefixes.iter().filter_map(|path| path.filename()?.parse().ok());
+    let names = listed.common_prefixes.iter().filter_map(|path| {
+        let name = path.filename()?;
+        // Keys have one spelling of it.
+        name.parse().ok().filter(|id: &ClusterId| id.to_string() == name)
+    });
     let mut found: Vec<ClusterId> = names.collect();
     found.sort_unstable();
     Ok(found)

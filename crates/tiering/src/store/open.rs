@@ -12,9 +12,11 @@ use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
+use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
 
-use super::{StoreKind, StoreUrl};
+use super::error::reason_of;
+use super::local::Bounded;
+use super::{StoreError, StoreKind, StoreUrl};
 
 /// Time limits of requests.
 #[derive(Debug, Clone)]
@@ -52,7 +54,7 @@ pub enum OpenError {
         error: io::Error,
     },
     /// Its settings, from the environment, are incomplete or wrong.
-    #[error("{url}: {reason}; credentials and settings come from {}", url.kind().credentials())]
+    #[error("{url}: {reason}; looked at {}", url.kind().credentials())]
     Settings {
         /// The store.
         url: StoreUrl,
@@ -60,112 +62,6 @@ pub enum OpenError {
         reason: String,
     },
 }
-
-/// What a request to a store came to, when it was not done. Every kind asks for something else.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// There is no such key, or no such bucket: several servers answer both in the same way, and an unknown access key too.
-    /// Never the proof that something was deleted or that a catalogue is empty.
-    #[error("{key}: not found (no such key or bucket, or the access key is unknown)")]
-    NotFound {
-        /// The key.
-        key: String,
-    },
-    /// A key that was to be created is there already. After a retry it may be the caller's own: compare.
-    #[error("{key}: exists already")]
-    Exists {
-        /// The key.
-        key: String,
-    },
-    /// Credentials are missing, wrong or expired, or do not allow the request.
-    #[error("{key}: not permitted: {reason}")]
-    Denied {
-        /// The key.
-        key: String,
-        /// What the server says.
-        reason: String,
-    },
-    /// The store does not know the operation.
-    #[error("{key}: the store does not support this: {reason}")]
-    Unsupported {
-        /// The key.
-        key: String,
-        /// The operation.
-        reason: String,
-    },
-    /// The store did not answer, or answered that it cannot at the moment. Whether a write took effect is unknown.
-    #[error("{key}: the store cannot be reached or does not serve at the moment: {reason}")]
-    Unavailable {
-        /// The key.
-        key: String,
-        /// What happened.
-        reason: String,
-    },
-}
-
-impl StoreError {
-    /// From the library's, about `key`.
-    pub fn of(key: &Path, error: &object_store::Error) -> StoreError {
-        use object_store::Error;
-        let (key, reason) = (key.to_string(), reason_of(error));
-        match error {
-            Error::NotFound { .. } => StoreError::NotFound { key },
-            Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::Exists { key },
-            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-                StoreError::Denied { key, reason }
-            }
-            Error::NotSupported { .. } | Error::NotImplemented { .. } => {
-                StoreError::Unsupported { key, reason }
-            }
-            _ if METADATA_ADDRESSES.iter().any(|address| reason.contains(address)) => StoreError::Denied {
-                key,
-                reason: format!(
-                    "no credentials were found, and the machine has no role that gives any ({reason})"
-                ),
-            },
-            _ => StoreError::Unavailable { key, reason },
-        }
-    }
-
-    /// Whether the same request may succeed later.
-    pub fn is_transient(&self) -> bool {
-        matches!(self, StoreError::Unavailable { .. })
-    }
-}
-
-/// Where machines of a cloud ask for credentials when the environment has none.
-const METADATA_ADDRESSES: [&str; 3] =
-    ["//169.254.169.254/", "//169.254.170.2/", "//metadata.google.internal/"];
-
-/// The library wraps an error in its own words several times; the first that names the request says most, with the innermost
-/// cause. Servers add pages of XML, of which the message is kept.
-fn reason_of(error: &object_store::Error) -> String {
-    let mut texts = vec![error.to_string()];
-    let mut inner: &dyn std::error::Error = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-        texts.push(inner.to_string());
-    }
-    let innermost = texts.last().cloned().unwrap_or_default();
-    let request = texts.iter().rev().find(|text| text.starts_with("Error performing")).or(texts.first());
-    let mut reason = request.cloned().unwrap_or_default();
-    if !reason.contains(&innermost) {
-        reason = format!("{reason}: {innermost}");
-    }
-    if let Some((before, page)) = reason.split_once('<') {
-        let of = |tag: &str| page.split_once(&format!("<{tag}>")).and_then(|(_, rest)| rest.split_once("</"));
-        let said: Vec<&str> =
-            [of("Code"), of("Message")].into_iter().flatten().map(|(text, _)| text).collect();
-        reason = format!("{}{}", before, said.join(": "));
-    }
-    let line: String = reason.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(REASON_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
-}
-
-const REASON_CHARS_MAX: usize = 400;
 
 /// An open store: the library's, and where ours is in it.
 #[derive(Clone)]
@@ -223,11 +119,16 @@ impl fmt::Debug for Store {
 pub fn open(url: &StoreUrl, options: &StoreOptions) -> Result<Store, OpenError> {
     let settings =
         |error: object_store::Error| OpenError::Settings { url: url.clone(), reason: reason_of(&error) };
-    let client = ClientOptions::new()
-        .with_connect_timeout(options.connect_timeout)
-        .with_timeout(options.request_timeout)
-        // As the environment of each kind says (AWS_ALLOW_HTTP and its like): those of the builder are kept.
-        .with_user_agent(user_agent());
+    let client = || {
+        let prefix = url.kind().variables();
+        client_options(
+            prefix,
+            options,
+            std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
+        )
+        .map_err(|reason| OpenError::Settings { url: url.clone(), reason })
+    };
     let retry = RetryConfig {
         max_retries: options.retries_max,
         retry_timeout: options.retry_timeout,
@@ -240,56 +141,72 @@ pub fn open(url: &StoreUrl, options: &StoreOptions) -> Result<Store, OpenError> 
                 OpenError::Directory { url: url.clone(), error: io::Error::other(reason_of(&error)) }
             })?;
             // Directories of keys that were deleted go, too.
-            Arc::new(local.with_fsync(true).with_automatic_cleanup(true))
+            Arc::new(Bounded::new(local.with_fsync(true).with_automatic_cleanup(true)))
         }
         StoreKind::S3 => {
             choose_cryptography();
             let builder = AmazonS3Builder::from_env().with_bucket_name(url.bucket()).with_retry(retry);
             let endpoints = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
-            let client = allow_http(url, client, "AWS_ALLOW_HTTP", &endpoints)?;
-            Arc::new(builder.with_client_options(client).build().map_err(settings)?)
+            check_http(url, "AWS_ALLOW_HTTP", &endpoints)?;
+            Arc::new(builder.with_client_options(client()?).build().map_err(settings)?)
         }
         StoreKind::Gcs => {
             choose_cryptography();
             let builder =
                 GoogleCloudStorageBuilder::from_env().with_bucket_name(url.bucket()).with_retry(retry);
-            Arc::new(builder.with_client_options(client).build().map_err(settings)?)
+            Arc::new(builder.with_client_options(client()?).build().map_err(settings)?)
         }
         StoreKind::Azure => {
             choose_cryptography();
             let builder =
                 MicrosoftAzureBuilder::from_env().with_container_name(url.bucket()).with_retry(retry);
             let endpoints = ["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"];
-            let client = allow_http(url, client, "AZURE_ALLOW_HTTP", &endpoints)?;
-            Arc::new(builder.with_client_options(client).build().map_err(settings)?)
+            check_http(url, "AZURE_ALLOW_HTTP", &endpoints)?;
+            Arc::new(builder.with_client_options(client()?).build().map_err(settings)?)
         }
     };
     Ok(Store::new(url.clone(), inner))
 }
 
-/// Client options given to a builder replace those that it took from the environment.
+/// Client options of the environment (`AWS_PROXY_URL` and its like), and ours. Options that are given to a builder replace those that it
+/// took from there, so they are read once more.
+fn client_options(
+    prefix: &str,
+    options: &StoreOptions,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<ClientOptions, String> {
+    let mut client = ClientOptions::new().with_user_agent(user_agent());
+    for (name, value) in environment {
+        let Some(rest) = name.strip_prefix(prefix) else { continue };
+        match rest.to_ascii_lowercase().parse() {
+            Ok(ClientConfigKey::Timeout | ClientConfigKey::ConnectTimeout | ClientConfigKey::ReadTimeout) => {
+                return Err(format!("{name} is set, and the time limits are Bindery's own: unset it"));
+            }
+            Ok(key) => client = client.with_config(key, value),
+            // Another setting than one of the client.
+            Err(_) => {}
+        }
+    }
+    Ok(client.with_connect_timeout(options.connect_timeout).with_timeout(options.request_timeout))
+}
+
 fn is_set(variable: &str) -> bool {
-    std::env::var(variable).is_ok_and(|value| matches!(&*value.to_lowercase(), "true" | "1" | "yes"))
+    let is_yes = |value: String| matches!(&*value.to_lowercase(), "true" | "1" | "yes" | "on" | "y");
+    std::env::var(variable).is_ok_and(is_yes)
 }
 
 /// An endpoint without TLS has to be allowed; without this, each request would fail in words that say nothing.
-fn allow_http(
-    url: &StoreUrl,
-    client: ClientOptions,
-    allows: &str,
-    endpoints: &[&str],
-) -> Result<ClientOptions, OpenError> {
-    let is_allowed = is_set(allows);
+fn check_http(url: &StoreUrl, allows: &str, endpoints: &[&str]) -> Result<(), OpenError> {
     let plain =
         endpoints.iter().find(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")));
     match plain {
-        Some(name) if !is_allowed => Err(OpenError::Settings {
+        Some(name) if !is_set(allows) => Err(OpenError::Settings {
             url: url.clone(),
             reason: format!(
                 "{name} is an address without TLS; set {allows}=true if that is meant, or use https"
             ),
         }),
-        _ => Ok(client.with_allow_http(is_allowed)),
+        _ => Ok(()),
     }
 }
 
@@ -302,4 +219,38 @@ fn choose_cryptography() {
     static ONCE: Once = Once::new();
     // An error says that the process has chosen one already.
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<ClientOptions, String> {
+        let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        client_options("AWS_", &StoreOptions::default(), variables)
+    }
+
+    /// What the environment says of the client is kept, and what cannot be kept is refused.
+    #[test]
+    fn client_options_of_the_environment_are_honoured_or_refused() {
+        let client = of(&[
+            ("AWS_PROXY_URL", "http://proxy:3128"),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_ALLOW_INVALID_CERTIFICATES", "true"),
+            ("AWS_REGION", "somewhere"),
+            ("GOOGLE_PROXY_EXCLUDES", "localhost"),
+        ])
+        .unwrap();
+        let value = |key| client.get_config_value(&key);
+        assert_eq!(value(ClientConfigKey::ProxyUrl).as_deref(), Some("http://proxy:3128"));
+        assert_eq!(value(ClientConfigKey::AllowHttp).as_deref(), Some("true"));
+        assert_eq!(value(ClientConfigKey::AllowInvalidCertificates).as_deref(), Some("true"));
+        assert_eq!(value(ClientConfigKey::ProxyExcludes), None, "of another kind of store");
+        assert_eq!(value(ClientConfigKey::Timeout).as_deref(), Some("30s"));
+        assert!(value(ClientConfigKey::UserAgent).is_some_and(|agent| agent.contains("bindery")));
+        for name in ["AWS_TIMEOUT", "AWS_CONNECT_TIMEOUT"] {
+            let refused = of(&[(name, "5s")]).unwrap_err();
+            assert!(refused.contains(name) && refused.contains("unset"), "{refused}");
+        }
+    }
 }

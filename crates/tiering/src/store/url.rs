@@ -18,20 +18,30 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
+    /// How the names of variables begin that a store of this kind is set up with.
+    pub(super) const fn variables(self) -> &'static str {
+        match self {
+            StoreKind::Local => "",
+            StoreKind::S3 => "AWS_",
+            StoreKind::Gcs => "GOOGLE_",
+            StoreKind::Azure => "AZURE_",
+        }
+    }
+
     /// Where the credentials for a store of this kind are taken from, as text for messages and help.
     pub const fn credentials(self) -> &'static str {
         match self {
             StoreKind::Local => "the permissions of the directory",
             StoreKind::S3 => {
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), AWS_REGION and, for another server than AWS, \
-                 AWS_ENDPOINT_URL (with AWS_ALLOW_HTTP=true for http); else the role of the pod or machine"
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_*, or \
+                 the machine's role"
             }
             StoreKind::Gcs => {
-                "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT_KEY; else the login of gcloud, or the machine's account"
+                "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT_KEY, gcloud's login, or the machine's account"
             }
             StoreKind::Azure => {
-                "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_KEY or a service principal \
-                 (AZURE_CLIENT_ID, AZURE_CLIENT_SECRET, AZURE_TENANT_ID); else the managed identity"
+                "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_KEY, AZURE_CLIENT_ID with \
+                 AZURE_CLIENT_SECRET, or the managed identity"
             }
         }
     }

@@ -345,7 +345,9 @@ impl<W> Core<W> {
             self.bad.retain(|_, (until_ns, _)| *until_ns > now_ns);
         }
         if self.bad.len() < BAD_MAX {
-            let until_ns = now_ns.saturating_add(self.options.bad_for.as_nanos() as u64);
+            let is_word_of_store = matches!(error, FetchError::Missing { .. } | FetchError::Refused { .. });
+            let time = if is_word_of_store { self.options.missing_for } else { self.options.bad_for };
+            let until_ns = now_ns.saturating_add(time.as_nanos() as u64);
             self.bad.insert(key, (until_ns, error.clone()));
         }
     }
@@ -466,7 +468,7 @@ impl<W> Core<W> {
         out.push(Action::Answer(waiter.on, outcome.map(Got::Entry)));
     }
 
-    /// Waits for a slot and memory of its own, behind all readers.
+    /// Waits for a slot and memory of its own (invariant 5 of the module above).
     pub fn slot(
         &mut self,
         now_ns: u64,

@@ -20,7 +20,8 @@ impl<W> Core<W> {
     /// Starts what may start.
     pub(super) fn pump(&mut self, now_ns: u64, out: &mut Actions<W>) {
         self.is_starving = false;
-        // Readers come first, unless none of them may have more requests at once.
+        self.start_checks(now_ns, 1, out);
+        // Then readers come first, unless none of them may have more requests at once.
         let mut may_check = false;
         while self.running() < self.options.requests_max {
             let Some((place, key)) = self.lanes.next(self.options.requests_per_reader_max) else {
@@ -36,8 +37,14 @@ impl<W> Core<W> {
                 Err(Some(error)) => self.fail_goal(now_ns, &key, &error, out),
             }
         }
-        while may_check
-            && self.slots.len() < self.options.requests_of_checks_max
+        if may_check {
+            self.start_checks(now_ns, self.options.requests_of_checks_max, out);
+        }
+    }
+
+    /// Starts requests of checks, until so many run.
+    fn start_checks(&mut self, now_ns: u64, most: usize, out: &mut Actions<W>) {
+        while self.slots.len() < most
             && self.running() < self.options.requests_max
             && let Some((_, (bytes, _))) = self.checks.first_key_value()
         {

@@ -462,17 +462,44 @@ fn a_damaged_block_harms_no_other() {
 }
 
 #[test]
-fn checks_wait_for_readers_and_a_part_larger_than_the_memory_is_an_error() {
-    let mut world = World::new(options());
+fn checks_have_one_request_beside_readers_and_more_when_none_has_anything_queued() {
+    let mut world = World::new(FetchOptions { requests_of_checks_max: 2, ..options() });
     for at in 0..8 {
         world.ask(ask(at, at as u8, 0, 0));
     }
     world.ask_slot(1_000);
-    assert!(world.slots.is_empty(), "fetch invariant 5");
+    world.ask_slot(1_000);
+    assert!(world.slots.is_empty(), "readers have all requests: {:?}", world.slots);
+    // The first that ends makes room for one, while readers have more queued.
+    world.finish(0, usize::MAX, Ok(()));
+    assert_eq!(world.slots.len(), 1, "fetch invariant 5");
+    world.finish(0, usize::MAX, Ok(()));
+    assert_eq!(world.slots.len(), 1, "fetch invariant 5");
     world.finish_all();
-    assert_eq!(world.slots.len(), 1);
-    let slot = world.slots.remove(0);
-    world.step(|core, now_ns, out| core.slot_done(now_ns, slot, Some(Ok(())), out));
+    assert_eq!(world.slots.len(), 2, "fetch invariant 5");
+    for slot in std::mem::take(&mut world.slots) {
+        world.step(|core, now_ns, out| core.slot_done(now_ns, slot, Some(Ok(())), out));
+    }
+}
+
+/// The store's word that an object is missing is doubted soon; a damaged part is left alone for longer.
+#[test]
+fn a_missing_object_is_asked_for_again_soon() {
+    let mut world = World::new(options());
+    let missing = FetchError::Missing { object: object(0).id, reason: "404".into() };
+    let first = world.ask(ask(1, 0, 0, 0));
+    world.finish(0, 0, Err(missing.clone()));
+    assert_eq!(world.answers[&first], Err(missing.clone()));
+    let at_once = world.ask(ask(1, 0, 0, 0));
+    assert_eq!(world.answers[&at_once], Err(missing));
+    world.pass(Duration::from_millis(250));
+    let later = world.ask(ask(1, 0, 0, 0));
+    world.finish_all();
+    assert!(world.answers[&later].is_ok(), "{:?}", world.answers[&later]);
+}
+
+#[test]
+fn a_part_larger_than_the_memory_is_an_error() {
     let mut world = World::new(FetchOptions { memory_bytes_max: 4_000, ..options() });
     let token = world.ask(ask(1, 0, 0, 0));
     assert!(matches!(world.answers[&token], Err(FetchError::TooLarge { .. })));
