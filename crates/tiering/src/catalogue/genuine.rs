@@ -6,8 +6,8 @@
 //! # Invariants
 //! 1. No catalogue begins, and none is believed to be empty, while there are objects: an id is reserved in the log before its object
 //!    is there.
-//! 2. A record is written only behind the record that was read last, which is still there with the same content, and only where the
-//!    store lists none behind it. What was read is known again by that record, or else by the newest manifest, which is never
+//! 2. A record is read or written only behind the record that was read last, which is still there with the same content, and it is
+//!    written only where the store lists none behind it. What was read is known again by that record, or else by the newest manifest, which is never
 //!    deleted, or else by the marker.
 //! 3. An object whose id was reserved later than the newest record was written proves that records are missing: ids are drawn
 //!    before the record that reserves them, by the clock of the same process.

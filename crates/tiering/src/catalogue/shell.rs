@@ -206,10 +206,12 @@ impl Catalogue {
 
     /// Follows the log to its end. Fails when what was read before is not there any more as it was.
     pub async fn refresh(&mut self) -> Result<(), CatalogueError> {
+        // Before anything is read behind it: another history may have more records than the one that was followed.
+        self.check_anchor().await?;
         loop {
             self.follow().await?;
             if !self.adopt_newer().await? {
-                return self.check_anchor().await;
+                return Ok(());
             }
         }
     }

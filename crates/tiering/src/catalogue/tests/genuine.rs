@@ -173,6 +173,18 @@ async fn an_older_copy_is_noticed() {
             assert_eq!(catalogue.next(ledger(of)).await.unwrap(), entry(10));
         }
     }
+    // A copy whose history goes on with numbers that this process has not read is another history nevertheless.
+    put_back(&store, &Vec::new()).await;
+    rebuild_all(&store, |_| ()).await.unwrap();
+    running.reload().await.unwrap();
+    running.commit(vec![reserve(&[5])]).await.unwrap();
+    let position = running.position();
+    let other = copied(&store).await;
+    put_back(&store, &newer).await;
+    assert!(position.number < 4, "the copy has four records");
+    assert!(matches!(running.refresh().await, Err(CatalogueError::Changed { .. })));
+    assert_eq!(running.position(), position, "nothing of it was applied");
+    put_back(&store, &other).await;
     // A name that no tierer drew proves nothing.
     let far = ObjectId::from_bytes([0xff; 16]);
     let far = Path::from(format!("some/prefix/{}", object_key(CLUSTER, far)));
