@@ -46,7 +46,7 @@ impl Anchor {
 
     /// This record was applied.
     pub fn note_record(&mut self, number: u64, bytes: &[u8]) {
-        self.record = Some((number, bytes.len() as u64, crc32c(&[bytes])));
+        self.record = Some((number, bytes.len() as u64, checksum(bytes)));
     }
 
     /// The state was replaced by that of a manifest.
@@ -155,6 +155,11 @@ impl Catalogue {
         }
         read
     }
+}
+
+/// Of all but the end of a record: it ends with its own checksum, and together with that every record has the same one.
+fn checksum(record: &[u8]) -> u32 {
+    crc32c(&[&record[..record.len().saturating_sub(4)]])
 }
 
 /// An object whose id was reserved after that time, by the store's clock.

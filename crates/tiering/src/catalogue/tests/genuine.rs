@@ -182,7 +182,8 @@ async fn an_older_copy_is_noticed() {
     let other = copied(&store).await;
     put_back(&store, &newer).await;
     assert!(position.number < 4, "the copy has four records");
-    assert!(matches!(running.refresh().await, Err(CatalogueError::Changed { .. })));
+    let followed = running.refresh().await;
+    assert!(matches!(followed, Err(CatalogueError::Changed { .. })), "{followed:?}, {position:?}");
     assert_eq!(running.position(), position, "nothing of it was applied");
     put_back(&store, &other).await;
     // A name that no tierer drew proves nothing.
