@@ -76,7 +76,7 @@ impl Catalogue {
         if let Some((number, length, crc)) = record {
             let key = self.bucket.record(number);
             let found = self.bucket.get(&key).await?;
-            let is_same = found.is_some_and(|found| found.len() as u64 == length && crc32c(&[&found]) == crc);
+            let is_same = found.is_some_and(|found| found.len() as u64 == length && checksum(&found) == crc);
             return Ok((key.to_string(), is_same));
         }
         if manifest_here.number > 0 {
