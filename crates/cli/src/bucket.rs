@@ -100,6 +100,8 @@ pub fn is_lost(error: &CatalogueError) -> bool {
             | CatalogueError::Incomplete { .. }
             | CatalogueError::Damaged { .. }
             | CatalogueError::LogGap { .. }
+            | CatalogueError::Lost { .. }
+            | CatalogueError::Older { .. }
             | CatalogueError::Store(StoreError::NotFound { .. })
     )
 }

@@ -70,6 +70,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("tier resume", &["bindery tier resume"]),
     ("tier check", &["bindery tier check s3://bucket/ledgers"]),
     ("tier verify", &["bindery tier verify --store s3://bucket/ledgers"]),
+    ("tier rebuild", &["bindery tier rebuild --store s3://bucket/ledgers"]),
     ("tier restore", &["bindery tier restore --store s3://bucket/ledgers"]),
     ("inspect", &["bindery inspect journal /var/lib/bindery/journal/current/0.txn"]),
     ("inspect journal", &["bindery inspect journal /var/lib/bindery/journal/current/0.txn"]),

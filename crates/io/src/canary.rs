@@ -119,6 +119,8 @@ pub enum Canary {
     T3CorrectionIgnored,
     /// The scan of the bucket takes objects whose ids are only reserved for objects of nobody, and deletes them (T13).
     T13ReservationIgnored,
+    /// A tierer deletes an object because the catalogue has no row for it, and it is old, without asking anybody (T13).
+    T13OrphanWithoutProof,
     /// A tierer lets a rewritten object go although a bookie did not say that it knows where its extents went (T16).
     T16BookiesNotAwaited,
     /// A tierer deletes a rewritten object without another look at the bookies that came back since it was let go (T16).
@@ -186,11 +188,12 @@ pub const CLIENT: [(&str, Canary); 14] = [
 ];
 
 /// The canaries in the tierer's core, which its own model looks for, with their names.
-pub const TIERER: [(&str, Canary); 7] = [
+pub const TIERER: [(&str, Canary); 8] = [
     ("M23", Canary::M23LreBeforeCommit),
     ("T2", Canary::T2AheadIsSkipped),
     ("T3", Canary::T3CorrectionIgnored),
     ("T13", Canary::T13ReservationIgnored),
+    ("T13b", Canary::T13OrphanWithoutProof),
     ("T16", Canary::T16BookiesNotAwaited),
     ("T16b", Canary::T16ReturnsNotAwaited),
     ("T17", Canary::T17ListingBelieved),

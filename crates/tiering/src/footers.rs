@@ -23,6 +23,8 @@ use crate::{ClusterId, ObjectId};
 
 /// Ledgers that follow each other are often in the same objects.
 const FOOTERS_KEPT: usize = 8;
+/// Read from the end of an object that nobody refers to, at first.
+const TAIL_BYTES: u64 = 64 << 10;
 
 /// Why a footer, or an entry, cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,6 +95,36 @@ impl Footers {
             return Err(other("it has another footer"));
         }
         Footer::decode(&footer, &trailer).map_err(of_object)
+    }
+
+    /// The footer of an object that nobody refers to, of this length, and the reference to it. Two requests at most.
+    pub async fn of_found(
+        &self,
+        id: ObjectId,
+        length_bytes: u64,
+    ) -> Result<(ObjectRef, Footer), FooterError> {
+        let of_object = |error| FooterError::Object { object: id, error };
+        let other = |what| FooterError::Other { object: id, what };
+        let name = object_key(self.cluster, id);
+        let from = length_bytes.saturating_sub(TAIL_BYTES);
+        let tail = self.store.read(&name, from..length_bytes).await?;
+        let trailer = tail.last_chunk().filter(|_| tail.len() as u64 == length_bytes - from);
+        let trailer = trailer.ok_or_else(|| other("it is shorter than was listed, or than a trailer"))?;
+        let trailer = Trailer::decode(trailer, length_bytes).map_err(of_object)?;
+        if trailer.object != id {
+            return Err(other("it has another id"));
+        }
+        if trailer.footer_size_bytes > FOOTER_BYTES_MAX {
+            return Err(other("its footer has an impossible length"));
+        }
+        let end = trailer.footer_offset + trailer.footer_size_bytes;
+        let footer = match trailer.footer_offset.checked_sub(from) {
+            Some(at) => tail.slice(at as usize..(end - from) as usize),
+            None => self.store.read(&name, trailer.footer_offset..end).await?,
+        };
+        let footer = Footer::decode(&footer, &trailer).map_err(of_object)?;
+        let (footer_offset, footer_crc) = (trailer.footer_offset, trailer.footer_crc32c);
+        Ok((ObjectRef { id, length_bytes, footer_offset, footer_crc, etag_crc: 0 }, footer))
     }
 
     async fn range(&self, object: &ObjectRef, offset: u64, size: u64) -> Result<Bytes, StoreError> {

@@ -36,6 +36,9 @@ pub enum TierCommand {
     Check(TierCheckArgs),
     /// Read back everything that the tier holds, and compare it with the catalogue; changes nothing
     Verify(TierVerifyArgs),
+    /// Rebuild a catalogue that was lost, damaged, or put back from an older copy, from the objects of a cluster that lives. Bookies and
+    /// tierers may run; changes no ledger and no object
+    Rebuild(TierRebuildArgs),
     /// Make the ledgers of a bucket readable again in a cluster that has nothing of them. Changes no ledger that exists
     Restore(TierRestoreArgs),
 }
@@ -66,7 +69,8 @@ pub struct TierRestoreArgs {
     /// bindery cluster init --instance-id
     #[arg(long, value_name = "INSTANCEID")]
     pub from: Option<String>,
-    /// Rebuild the catalogue from the objects first, even one that can be read. Stop all tierers before
+    /// Rebuild the catalogue from the objects first, even one that can be read. In a cluster that lives, bindery tier rebuild does that
+    /// alone
     #[arg(long)]
     pub rebuild: bool,
     /// An object for each ledger, and one for the sums, on a line each
@@ -77,6 +81,19 @@ pub struct TierRestoreArgs {
     /// The ledgers [default: all of the bucket]
     #[arg(value_name = "LEDGER", value_parser = ledger_id)]
     pub ledgers: Vec<LedgerId>,
+}
+
+/// Flags of `bindery tier rebuild`.
+#[derive(Debug, Args)]
+pub struct TierRebuildArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// The object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
+    pub store: String,
+    /// The sums as an object on a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `bindery tier verify`.

@@ -2,12 +2,13 @@
 //!
 //! # Parts
 //! `run` the process that is only a tierer ([`crate::tier_role`]) · `status`, `now` ask one · `pause` for all of them · `check` a
-//! store · `verify` all that is in one ([`crate::bucket`] says which) · [`restore`] ledgers from one
+//! store · `verify` all that is in one ([`crate::bucket`] says which) · `rebuild` the catalogue · [`restore`] ledgers from one
 
 pub mod args;
 mod check;
 mod now;
 mod pause;
+mod rebuild;
 pub mod restore;
 mod run;
 mod status;
@@ -28,6 +29,7 @@ pub fn run(args: TierArgs) -> Result<(), Failure> {
         Some(TierCommand::Resume(metadata)) => pause::resume(&metadata),
         Some(TierCommand::Check(check)) => check::run(&check),
         Some(TierCommand::Verify(verify)) => verify::run(&verify),
+        Some(TierCommand::Rebuild(rebuild)) => rebuild::run(&rebuild),
         Some(TierCommand::Restore(restore)) => restore::run(&restore),
     }
 }

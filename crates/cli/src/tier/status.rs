@@ -197,13 +197,26 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
     line(
         "scan",
         format!(
-            "{} sweeps of the bucket, {} objects compared; without a row: {} deleted, {} not old enough; {} missing",
-            now.scan_sweeps, now.scan_objects, now.orphans_deleted, now.orphans_waiting, now.objects_missing
+            "{} sweeps of the bucket, {} objects compared; without a row: {} deleted, {} not old enough, {} kept{}{}; {} missing",
+            now.scan_sweeps,
+            now.scan_objects,
+            now.orphans_deleted,
+            now.orphans_waiting,
+            now.orphans_kept,
+            now.orphan_kept.as_ref().map_or(String::new(), |why| format!(" ({why})")),
+            match &now.orphan_unreadable {
+                Some(why) => format!(", {} unreadable ({why})", now.orphans_unreadable),
+                None => String::new(),
+            },
+            now.objects_missing
         ),
     );
     if now.crowded {
         let why = "as many ledgers are watched as may be, and each has something to do: the others wait";
         line("ALARM", why.to_owned());
+    }
+    if let Some(stopped) = &now.deletions_stopped {
+        line("doubt", format!("nothing is deleted: {stopped}"));
     }
     if let Some(doubt) = &now.upkeep_doubt {
         line("doubt", doubt.clone());

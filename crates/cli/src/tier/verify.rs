@@ -128,7 +128,10 @@ impl Report {
         if damage > 0 {
             let ended = outcome.err().map_or(String::new(), |error| format!("; it ended early: {error}"));
             let advice = match self.lost_catalogue {
-                true => "stop all tierers, and bindery tier restore --rebuild rebuilds the catalogue",
+                true => {
+                    "bindery tier rebuild rebuilds the catalogue of a cluster that lives, and bindery tier restore --rebuild that of one \
+                     that is gone"
+                }
                 false => "docs/guide/tiering.md says what to do about each; nothing was changed",
             };
             return Err(Failure::with_code(

@@ -159,6 +159,8 @@ pub enum Event {
     Pressure,
     /// Tiering was paused, or goes on.
     Paused(bool),
+    /// The catalogue is another one than before: nothing that was known of it counts.
+    CatalogueReplaced,
     /// Somebody wants this ledger tiered now.
     Now(LedgerId),
     /// End: nothing new is begun.
@@ -216,8 +218,9 @@ pub enum Alarm {
     /// T2.
     #[error(
         "ledger {ledger}: bookie {bookie} says that entries up to {register} are in the tier, and the catalogue ends with \
-         {}: it was put back from an older copy, or is another cluster's. The ledger is not tiered any further, and nothing of it \
-         is skipped; put the newer catalogue back",
+         {}: it was put back from an older copy, or is another cluster's. The ledger is not tiered any further, nothing of it is \
+         skipped, and nothing is deleted from the tier; put the newest catalogue back, or rebuild it from the objects (bindery tier \
+         rebuild --metadata URI --store URL)",
         tiered.map_or_else(|| "nothing".to_owned(), |entry| format!("entry {entry}"))
     )]
     BookieAhead {
@@ -229,6 +232,37 @@ pub enum Alarm {
         register: EntryId,
         /// The last entry in the catalogue.
         tiered: Option<EntryId>,
+    },
+    /// T3.
+    #[error(
+        "ledger {ledger}: the catalogue has no object with entry {first}, and goes on with entry {next}: an object is gone from the \
+         bucket. Bookies are told of nothing behind the gap, and nothing is deleted from the tier. Bring the object back from a \
+         version or a copy of the bucket and rebuild the catalogue (bindery tier rebuild --metadata URI --store URL), or delete the ledger"
+    )]
+    CatalogueGap {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The first entry that is missing.
+        first: EntryId,
+        /// The first entry behind the gap.
+        next: EntryId,
+    },
+    /// The catalogue is not believed.
+    #[error("nothing is deleted from the tier, because the catalogue is not believed: {why}")]
+    DeletionsStopped {
+        /// Why, and what ends it.
+        why: String,
+    },
+    /// An object without a row whose footer cannot be read.
+    #[error(
+        "object {object} is not in the catalogue and cannot be read, so it is kept: {why}. Bring it back from a copy or an older version \
+         of the bucket; when it is of no use (bindery tier verify finds every ledger whole), delete it by hand"
+    )]
+    OrphanUnreadable {
+        /// The object.
+        object: ObjectId,
+        /// In which way.
+        why: String,
     },
     /// T17.
     #[error("deleted ledgers are not removed from the catalogue: {why}")]

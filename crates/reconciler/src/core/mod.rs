@@ -200,6 +200,8 @@ pub struct Core {
     revisit_at: Duration,
     is_paused: bool,
     ending: Ending,
+    /// Ledgers of which the catalogue lacks something that bookies know, or that has a gap there; in words.
+    doubtful: BTreeMap<LedgerId, String>,
     /// Ledgers that may be finished.
     touched: BTreeSet<LedgerId>,
     sweep_at: Duration,
@@ -245,6 +247,7 @@ impl Core {
             revisit_at: now + settings.revisit_interval,
             is_paused: false,
             ending: Ending::No,
+            doubtful: BTreeMap::new(),
             touched: BTreeSet::new(),
             sweep_at: now,
             counts: Counts::default(),
@@ -281,6 +284,7 @@ impl Core {
             Event::Bookies(abilities) => self.updates.set_bookies(now, &abilities, &mut reports),
             Event::Pressure => reports.push(Report::Pressure),
             Event::Paused(is_paused) => self.is_paused = is_paused,
+            Event::CatalogueReplaced => self.on_catalogue_replaced(now),
             Event::Now(ledger) => self.on_now(now, ledger),
             Event::Stop => self.ending = self.ending.max(Ending::Asked),
             Event::StopNow => {
@@ -535,6 +539,7 @@ impl Core {
                 && tiered >= Some(stopped.register)
             {
                 watched.stopped = None;
+                self.doubtful.remove(&ledger);
             }
             if let Some(mut doubt) = watched.doubt.take_if(|doubt| doubt.is_asked)
                 && Some(doubt.register) > tiered
@@ -554,7 +559,9 @@ impl Core {
                 } else {
                     self.counts.stopped += 1;
                     let Doubt { bookie, register, .. } = doubt.clone();
-                    actions.push(Action::Alarm(Alarm::BookieAhead { ledger, bookie, register, tiered }));
+                    let alarm = Alarm::BookieAhead { ledger, bookie, register, tiered };
+                    self.doubtful.insert(ledger, alarm.to_string());
+                    actions.push(Action::Alarm(alarm));
                     watched.stopped = Some(doubt);
                 }
             }
@@ -590,6 +597,16 @@ impl Core {
                 Report::Late(ledger) => self.settle(now, ledger),
                 Report::Ahead { ledger, bookie, register } => self.on_ahead(ledger, bookie, register),
                 Report::WantsExtents { ledger, from } => actions.push(Action::FindExtents { ledger, from }),
+                Report::Gap { ledger, first, next } => {
+                    let alarm = Alarm::CatalogueGap { ledger, first, next };
+                    self.doubtful.entry(ledger).or_insert_with(|| alarm.to_string());
+                    actions.push(Action::Alarm(alarm));
+                }
+                Report::GapClosed(ledger) => {
+                    if self.ledgers.get(&ledger).is_none_or(|watched| watched.stopped.is_none()) {
+                        self.doubtful.remove(&ledger);
+                    }
+                }
                 Report::Pressure => pressed = true,
             }
         }
@@ -610,6 +627,26 @@ impl Core {
             watched.doubt = Some(Doubt { bookie, register, is_asked: false, looks_left: None });
             self.to_locate.insert(ledger);
         }
+    }
+
+    /// Everything is asked again: where ledgers end, and what bookies know.
+    fn on_catalogue_replaced(&mut self, now: Duration) {
+        self.done.clear();
+        self.reserved.clear();
+        for (ledger, watched) in &mut self.ledgers {
+            watched.tiered = None;
+            (watched.is_asking, watched.is_asked, watched.doubt) = (false, false, None);
+            self.updates.forget(*ledger);
+            self.to_locate.insert(*ledger);
+        }
+        // Rounds do not wait for bookies that are told of nothing now.
+        let ledgers: Vec<LedgerId> = self.ledgers.keys().copied().collect();
+        ledgers.into_iter().for_each(|ledger| self.settle(now, ledger));
+    }
+
+    /// Why the catalogue is not believed, by what bookies say of a ledger.
+    pub fn doubt_of_ledgers(&self) -> Option<String> {
+        self.doubtful.values().next().cloned()
     }
 
     /// Forgets ledgers with which nothing is left to do.
@@ -639,6 +676,7 @@ impl Core {
         }
         let is_done = !watched.is_gone;
         self.leave(now, ledger);
+        self.doubtful.remove(&ledger);
         if is_done {
             self.done.insert(ledger);
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bindery_io::Random;
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::{
-    Catalogue, CatalogueError, Change, ChangeOutcome, ExtentOutcome, NewObject, ObjectRow, Position, Refusal,
-    Totals, UpkeepDone,
+    Catalogue, CatalogueError, Change, ChangeOutcome, ExtentOutcome, NewObject, ObjectRow, Outcome, Position,
+    Refusal, Totals, UpkeepDone,
 };
 use bindery_types::tier::TierExtent;
 use bindery_types::{EntryId, LedgerId};
@@ -43,8 +43,9 @@ const UPKEEP_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// Ledgers, each with its last entry in the catalogue.
 type Ends = Vec<(LedgerId, Option<EntryId>)>;
 
-/// Where ranges are, each in extents that follow each other; `None` for a ledger that is not there, or being removed.
-pub(super) type Covering = Vec<Option<Vec<TierExtent>>>;
+/// Where ranges are, each in extents that follow each other, with the last entry of the ledger there; `None` for a ledger that is not
+/// there, or being removed.
+pub(super) type Covering = Vec<Option<(Vec<TierExtent>, Option<EntryId>)>>;
 
 /// A question or an order.
 pub(super) enum Ask {
@@ -78,13 +79,29 @@ pub(super) enum Ask {
     Release(Vec<(ObjectId, u64)>, oneshot::Sender<Result<u64, String>>),
 }
 
-/// Numbers that it shows.
-#[derive(Debug, Clone, Copy, Default)]
+/// What it shows.
+#[derive(Debug, Clone, Default)]
 pub(super) struct View {
     pub position: Position,
     pub totals: Totals,
     pub clock_ahead_ms: i64,
+    /// Why the catalogue cannot be followed: it was lost, cut, or replaced by what cannot be read.
+    pub fault: Option<String>,
+    /// How often another catalogue was found than the one that was followed, and read from its beginning.
+    pub reloads: u64,
 }
+
+/// A catalogue that cannot be followed.
+#[derive(Default)]
+pub(super) struct Lost {
+    fault: Option<String>,
+    reloads: u64,
+    /// It is read from its beginning again at this time.
+    until: Option<Instant>,
+}
+
+/// Between two attempts to read a catalogue that cannot be followed from its beginning.
+const RELOAD_PAUSE: Duration = Duration::from_secs(5);
 
 pub(super) struct Desk {
     pub catalogue: Catalogue,
@@ -94,6 +111,7 @@ pub(super) struct Desk {
     pub view: Arc<Mutex<View>>,
     /// When the log was last followed to its end.
     pub refreshed_at: Option<Instant>,
+    pub lost: Lost,
 }
 
 /// Keeps upkeep that fails from being repeated without end.
@@ -151,6 +169,8 @@ impl Desk {
             position: self.catalogue.position(),
             totals: self.catalogue.totals(),
             clock_ahead_ms: self.catalogue.clock_ahead_ms().unwrap_or(0),
+            fault: self.lost.fault.clone(),
+            reloads: self.lost.reloads,
         };
     }
 
@@ -201,9 +221,62 @@ impl Desk {
     /// Follows the log to its end.
     async fn refresh(&mut self) -> Result<(), CatalogueError> {
         let began = Instant::now();
-        self.catalogue.refresh().await?;
+        let mut followed = self.catalogue.refresh().await;
+        if followed.is_ok() && self.lost.fault.is_some() {
+            // What was missing may be behind the end.
+            followed = self.catalogue.check_end().await;
+        }
+        self.or_read_anew(followed).await?;
         self.refreshed_at = Some(began);
+        self.lost.fault = None;
         Ok(())
+    }
+
+    /// As [`Self::refresh`], and looks whether a record is missing where the log seems to end.
+    async fn refresh_to_its_end(&mut self) -> Result<(), CatalogueError> {
+        self.refresh().await?;
+        let followed = self.catalogue.check_end().await;
+        self.or_read_anew(followed).await
+    }
+
+    async fn commit_changes(&mut self, changes: Vec<Change>) -> Result<Outcome, CatalogueError> {
+        match self.catalogue.commit(changes).await {
+            Err(error) if error.is_tampered() => {
+                // They were meant for the other one.
+                self.read_anew(&error).await?;
+                Err(error)
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn or_read_anew(&mut self, followed: Result<(), CatalogueError>) -> Result<(), CatalogueError> {
+        match followed {
+            Err(error) if error.is_tampered() => self.read_anew(&error).await,
+            outcome => outcome,
+        }
+    }
+
+    /// The catalogue is not the one that was followed: reads what is there.
+    async fn read_anew(&mut self, error: &CatalogueError) -> Result<(), CatalogueError> {
+        if self.lost.until.is_some_and(|until| until > Instant::now()) {
+            return Err(error.clone());
+        }
+        self.refreshed_at = None;
+        match self.catalogue.reload().await {
+            Ok(()) => {
+                tracing::warn!(%error, "the catalogue was replaced: reading the one that is there now");
+                self.lost = Lost { fault: None, reloads: self.lost.reloads + 1, until: None };
+                Ok(())
+            }
+            Err(error) => {
+                self.lost.until = Some(Instant::now() + RELOAD_PAUSE);
+                if error.is_tampered() {
+                    self.lost.fault = Some(error.to_string());
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Follows the log, unless that was done just now.
@@ -234,7 +307,7 @@ impl Desk {
         object: NewObject,
         sources: Vec<ObjectId>,
     ) -> Result<Result<Vec<ExtentOutcome>, Refusal>, CatalogueError> {
-        let mut outcome = self.catalogue.commit(vec![Change::Replace { object, sources }]).await?;
+        let mut outcome = self.commit_changes(vec![Change::Replace { object, sources }]).await?;
         match outcome.changes.pop() {
             Some(ChangeOutcome::Committed(outcome)) => Ok(outcome),
             other => unreachable!("the outcome of a replacement, not {other:?}"),
@@ -262,10 +335,11 @@ impl Desk {
         self.be_fresh().await?;
         let mut covering = Vec::with_capacity(ranges.len());
         for (ledger, first, last) in ranges {
-            if self.catalogue.ledger(*ledger).await?.is_none_or(|row| row.is_removed) {
+            let row = self.catalogue.ledger(*ledger).await?.filter(|row| !row.is_removed);
+            let Some(row) = row else {
                 covering.push(None);
                 continue;
-            }
+            };
             let mut limit = 2;
             let extents = loop {
                 let found = self.catalogue.extents(*ledger, *first, limit).await?;
@@ -276,7 +350,8 @@ impl Desk {
                 limit = (limit * 8).min(COVERING_MAX);
             };
             let of_range = extents.iter().filter(|(begin, _)| begin <= last);
-            covering.push(Some(of_range.map(|(begin, row)| row.tier_extent(*begin)).collect()));
+            let end = row.next.get().checked_sub(1).and_then(EntryId::new);
+            covering.push(Some((of_range.map(|(begin, row)| row.tier_extent(*begin)).collect(), end)));
         }
         Ok(covering)
     }
@@ -284,14 +359,14 @@ impl Desk {
     async fn release(&mut self, objects: Vec<(ObjectId, u64)>) -> Result<u64, CatalogueError> {
         let changes =
             objects.into_iter().map(|(object, replaced)| Change::Release { object, replaced }).collect();
-        let outcome = self.catalogue.commit(changes).await?;
+        let outcome = self.commit_changes(changes).await?;
         let is_gone = |change: &&ChangeOutcome| matches!(change, ChangeOutcome::Released(Ok(())));
         Ok(outcome.changes.iter().filter(is_gone).count() as u64)
     }
 
     async fn ledgers(&mut self, after: Option<LedgerId>) -> Result<Vec<LedgerId>, CatalogueError> {
         if after.is_none() {
-            self.refresh().await?;
+            self.refresh_to_its_end().await?;
         }
         let rows = self.catalogue.ledgers_after(after, LEDGERS_PAGE).await?;
         Ok(rows.into_iter().map(|(ledger, _)| ledger).collect())
@@ -312,7 +387,7 @@ impl Desk {
             taken.push(*ledger);
         }
         let changes = taken.iter().map(|ledger| Change::RemoveLedger(*ledger)).collect();
-        let outcome = self.catalogue.commit(changes).await?;
+        let outcome = self.commit_changes(changes).await?;
         for (ledger, change) in taken.into_iter().zip(outcome.changes) {
             if let ChangeOutcome::LedgerRemoved { left: of_ledger, .. } = change {
                 left.push((ledger, of_ledger));
@@ -336,7 +411,7 @@ impl Desk {
         // without changes moves it on.
         let expired_ms = self.catalogue.position().log_ms.saturating_add(self.reservation_ttl_ms);
         if totals.reserved > 0 && expired_ms <= now_ms {
-            self.catalogue.commit(Vec::new()).await?;
+            self.commit_changes(Vec::new()).await?;
         }
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         let found = self.catalogue.garbage_rows(now_ms.saturating_sub(delay_ms), after, limit).await?;
@@ -380,7 +455,7 @@ impl Desk {
 
     async fn forget(&mut self, objects: Vec<ObjectId>) -> Result<u64, CatalogueError> {
         let changes = objects.into_iter().map(Change::ForgetObject).collect();
-        let outcome = self.catalogue.commit(changes).await?;
+        let outcome = self.commit_changes(changes).await?;
         let is_gone = |change: &&ChangeOutcome| matches!(change, ChangeOutcome::Forgotten(Ok(())));
         Ok(outcome.changes.iter().filter(is_gone).count() as u64)
     }
@@ -419,7 +494,7 @@ impl Desk {
         if !ids.is_empty() {
             changes.push(Change::Reserve { objects: ids.clone(), ttl_ms: self.reservation_ttl_ms });
         }
-        let outcome = self.catalogue.commit(changes).await.map_err(|error| error.to_string())?;
+        let outcome = self.commit_changes(changes).await.map_err(|error| error.to_string())?;
         let mut reply = CommitReply { objects: Vec::new(), reserved: Vec::new() };
         let mut of_commits = committed.into_iter();
         for change in outcome.changes {

@@ -293,6 +293,7 @@ impl Tierer {
             meter,
             view: view.clone(),
             refreshed_at: None,
+            lost: desk::Lost::default(),
         };
         let (asks, waiting) = mpsc::channel(desk::WAITING_MAX);
         let desk = tokio::spawn(desk.run(waiting));

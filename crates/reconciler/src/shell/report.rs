@@ -275,6 +275,16 @@ pub struct TierReport {
     pub orphans_deleted: u64,
     /// Objects without a row that are not old enough to be deleted.
     pub orphans_waiting: u64,
+    /// Objects without a row that are old enough, and kept because somebody may need them.
+    pub orphans_kept: u64,
+    /// Why one of them is kept.
+    pub orphan_kept: Option<String>,
+    /// Objects without a row that are kept because they cannot be read.
+    pub orphans_unreadable: u64,
+    /// One of them, and why.
+    pub orphan_unreadable: Option<String>,
+    /// Why nothing is deleted at the moment, and what ends that: a doubt about the catalogue.
+    pub deletions_stopped: Option<String>,
     /// Objects that the catalogue refers to and the bucket does not have as they were committed.
     pub objects_missing: u64,
     /// Why no ledger is removed from the catalogue at the moment.
@@ -412,6 +422,9 @@ impl TierReport {
         out.gauge("bindery_tier_objects_waiting_for_bookies", &[], gauge(self.objects_waiting));
         out.gauge("bindery_tier_objects_damaged", &[], gauge(self.objects_damaged));
         out.gauge("bindery_tier_orphans_waiting", &[], gauge(self.orphans_waiting));
+        out.gauge("bindery_tier_orphans_kept", &[], gauge(self.orphans_kept));
+        out.gauge("bindery_tier_orphans_unreadable", &[], gauge(self.orphans_unreadable));
+        out.gauge("bindery_tier_deletions_stopped", &[], i64::from(self.deletions_stopped.is_some()));
         out.gauge("bindery_tier_objects_missing", &[], gauge(self.objects_missing));
         out.gauge("bindery_tier_delete_failures", &[], gauge(self.delete_failures));
         out.gauge("bindery_tier_catalogue_reserved_ids", &[], gauge(self.catalogue_reserved));
@@ -484,7 +497,7 @@ pub(super) fn report(
     upkeep: &UpkeepStatus,
     common: &Common,
     reads: Reads,
-    view: View,
+    view: &View,
     alarms: Vec<String>,
 ) -> TierReport {
     let Reads { counts: read, bytes_per_second, is_slowed_down } = reads;
@@ -601,6 +614,11 @@ pub(super) fn report(
         scan_objects: upkeep.scan.objects,
         orphans_deleted: upkeep.scan.orphans_deleted,
         orphans_waiting: upkeep.scan.orphans_waiting,
+        orphans_kept: upkeep.scan.orphans_kept,
+        orphan_kept: upkeep.orphan_kept.clone(),
+        orphans_unreadable: upkeep.scan.orphans_unreadable,
+        orphan_unreadable: upkeep.orphan_unreadable.clone(),
+        deletions_stopped: upkeep.deletions_stopped.clone(),
         objects_missing: upkeep.scan.missing,
         upkeep_doubt: upkeep.doubt.clone(),
         upkeep_error: upkeep.last_error.clone(),

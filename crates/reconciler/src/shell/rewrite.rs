@@ -27,7 +27,9 @@ use crate::assembly::Limits;
 use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestId, UpdateRequest};
-use crate::core::upkeep::{Fault, LiveExtent, Moved, RewriteOrder, SourceError, Survey, Told, Whereabouts};
+use crate::core::upkeep::{
+    Fault, LiveExtent, Moved, Orphan, RewriteOrder, SourceError, Survey, Told, Whereabouts,
+};
 
 /// Extents in one question to the catalogue.
 const EXTENTS_ASKED: usize = 256;
@@ -113,25 +115,67 @@ impl Hands {
         // Before the time is taken: reading it may take long, and the catalogue's answer is to be fresh.
         let metadata = self.metadata(extents.iter().map(|(_, extent)| extent.ledger)).await?;
         let at = self.common.now();
-        let mut moved = Vec::new();
+        let (mut moved, mut absent) = (Vec::new(), Vec::new());
         for extents in extents.chunks(EXTENTS_ASKED) {
             let ranges =
                 extents.iter().map(|(_, extent)| (extent.ledger, extent.first, extent.last)).collect();
             let covering =
                 ask(&self.asks, |reply| Ask::Covering(ranges, reply)).await.unwrap_or_else(ended)?;
             for ((place, extent), covering) in extents.iter().zip(covering) {
-                let Some(covering) = covering else { continue };
+                let metadata = metadata.get(&extent.ledger).cloned().flatten();
+                if covering.is_none() && metadata.is_none() {
+                    absent.push((*place, extent.ledger));
+                    continue;
+                }
+                let (extents, end) = covering.unwrap_or_default();
                 moved.push(Moved {
                     place: *place,
                     ledger: extent.ledger,
                     first: extent.first,
                     last: extent.last,
-                    extents: covering,
-                    metadata: metadata.get(&extent.ledger).cloned().flatten(),
+                    extents,
+                    end,
+                    metadata,
                 });
             }
         }
-        Ok(Whereabouts { at, moved })
+        // The catalogue's word alone is not enough: what it names has to be there.
+        let objects: BTreeMap<ObjectId, u64> = moved
+            .iter()
+            .flat_map(|moved| &moved.extents)
+            .map(|extent| (extent.object.id, extent.object.length_bytes))
+            .collect();
+        let missing = self.not_there(objects).await?;
+        for moved in &mut moved {
+            moved.extents.retain(|extent| !missing.contains(&extent.object.id));
+        }
+        Ok(Whereabouts { at, moved, absent })
+    }
+
+    /// Footers of objects that have no row, of these lengths.
+    pub(super) async fn read_footers(
+        &self,
+        objects: Vec<(ObjectId, u64)>,
+    ) -> Vec<(ObjectId, Result<Orphan, SourceError>)> {
+        let read = futures_util::stream::iter(objects).map(|(object, length_bytes)| async move {
+            let footers = Footers::new(self.common.store.clone(), self.common.cluster);
+            self.common.meter.get();
+            let found = match timeout(FOOTER_TIMEOUT, footers.of_found(object, length_bytes)).await {
+                Ok(found) => found.map_err(|error| source_error(&error)),
+                Err(_) => {
+                    let why = format!("object {object}: its footer cannot be read within {FOOTER_TIMEOUT:?}");
+                    Err(SourceError { why, fault: Fault::Passing })
+                }
+            };
+            let orphan = found.map(|(object, footer)| {
+                let mut ledgers: Vec<LedgerId> = footer.extents.iter().map(|extent| extent.ledger).collect();
+                ledgers.dedup();
+                let extents = u32::try_from(footer.extents.len()).unwrap_or(u32::MAX);
+                Orphan { object, extents, ledgers }
+            });
+            (object, orphan)
+        });
+        read.buffer_unordered(REQUESTS_AT_ONCE).collect().await
     }
 
     pub(super) async fn tell(&self, requests: Vec<(BookieId, Vec<Reconciliation>)>) -> Vec<Told> {

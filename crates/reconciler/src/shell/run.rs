@@ -77,6 +77,8 @@ pub(super) struct Runner {
     rewriting: Option<oneshot::Sender<()>>,
     rate: Rate,
     is_pressed: bool,
+    /// How often the catalogue was replaced, as far as the cores know.
+    reloads: u64,
     alarms: VecDeque<String>,
     request_timeout: Duration,
     stop_patience: Duration,
@@ -142,6 +144,7 @@ impl Runner {
             rewriting: None,
             rate: Rate::new(now, config.bytes_per_second),
             is_pressed: false,
+            reloads: 0,
             alarms: VecDeque::new(),
             stop_patience: config.stop_patience,
             is_stopped: false,
@@ -250,7 +253,23 @@ impl Runner {
 
     /// Begins the upkeep's next action, when there is one.
     fn keep_up(&mut self) {
-        let Some(action) = self.upkeep.next(self.common.now()) else { return };
+        let now = self.common.now();
+        let (fault, reloads) = {
+            let view = self.view.lock();
+            (view.fault.clone(), view.reloads)
+        };
+        if std::mem::replace(&mut self.reloads, reloads) != reloads {
+            self.upkeep.on_catalogue_replaced();
+            self.event(Event::CatalogueReplaced);
+        }
+        self.upkeep.set_doubts(now, fault.as_deref(), self.core.doubt_of_ledgers());
+        for alarm in self.upkeep.take_alarms() {
+            self.alarm(&alarm);
+        }
+        for ledger in self.upkeep.take_ahead() {
+            self.event(Event::Now(ledger));
+        }
+        let Some(action) = self.upkeep.next(now) else { return };
         let listing = match &action {
             UpkeepAction::List { is_first: true } => Some(self.client.ledgers()),
             _ => self.upkeep_listing.take(),
@@ -303,7 +322,7 @@ impl Runner {
             self.upkeep.status(),
             &self.common,
             reads,
-            *self.view.lock(),
+            &self.view.lock(),
             alarms,
         )
     }

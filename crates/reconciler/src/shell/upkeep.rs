@@ -1,5 +1,6 @@
 //! Does what the upkeep's core decided: one action at a time, each a task of the main task.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,7 +93,7 @@ impl Hands {
             ),
             UpkeepAction::Scan { after } => UpkeepEvent::Scanned(self.scan(after).await),
             UpkeepAction::AskFor(objects) => UpkeepEvent::Missing(self.ask_for(objects).await),
-            UpkeepAction::DeleteOrphans(objects) => UpkeepEvent::OrphansDeleted(self.delete(objects).await),
+            UpkeepAction::ReadFooters(objects) => UpkeepEvent::FootersRead(self.read_footers(objects).await),
             UpkeepAction::FindWaiting { after, limit } => UpkeepEvent::Waiting(
                 ask(&self.asks, |reply| Ask::Waiting(after, limit, reply)).await.unwrap_or_else(ended),
             ),
@@ -213,16 +214,7 @@ impl Hands {
 
     /// Asks the bucket, and then the catalogue whether it still refers to those that are not there.
     async fn ask_for(&self, objects: Vec<(ObjectId, u64)>) -> Result<Vec<ObjectId>, String> {
-        let mut missing = Vec::new();
-        for (object, length_bytes) in objects {
-            let key = self.common.store.key(&object_key(self.common.cluster, object));
-            self.common.meter.get();
-            match limited(&key, self.common.store.inner().head(&key)).await {
-                Ok(found) if found.size == length_bytes => {}
-                Ok(_) | Err(StoreError::NotFound { .. }) => missing.push(object),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
+        let mut missing = self.not_there(objects.into_iter().collect()).await?;
         let (Some(first), Some(last)) = (missing.iter().min(), missing.iter().max().copied()) else {
             return Ok(missing);
         };
@@ -231,6 +223,22 @@ impl Hands {
         let is_live = |object: &ObjectId| rows.iter().any(|row| row.object == *object && row.live.is_some());
         missing.retain(is_live);
         Ok(missing)
+    }
+
+    /// Those of these objects that are not in the bucket, or not with this length; ascending.
+    pub(super) async fn not_there(&self, objects: BTreeMap<ObjectId, u64>) -> Result<Vec<ObjectId>, String> {
+        let common = &self.common;
+        let heads = futures_util::stream::iter(objects).map(|(object, length_bytes)| async move {
+            let key = common.store.key(&object_key(common.cluster, object));
+            common.meter.get();
+            match limited(&key, common.store.inner().head(&key)).await {
+                Ok(found) if found.size == length_bytes => Ok(None),
+                Ok(_) | Err(StoreError::NotFound { .. }) => Ok(Some(object)),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        let found: Vec<Option<ObjectId>> = heads.buffered(REQUESTS_AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// The mark in the metadata store, if the bucket knows it.

@@ -45,6 +45,15 @@ impl Tier {
     }
 
     pub async fn start(&self, cluster: &Cluster, client: &Client, config: TiererConfig) -> Tierer {
+        self.try_start(cluster, client, config).await.unwrap()
+    }
+
+    pub async fn try_start(
+        &self,
+        cluster: &Cluster,
+        client: &Client,
+        config: TiererConfig,
+    ) -> Result<Tierer, StartError> {
         let components = Components {
             layout: cluster.layout().await,
             client: client.clone(),
@@ -53,7 +62,13 @@ impl Tier {
             clock: Arc::new(SystemClock::new()),
             random: Arc::new(SystemRandom),
         };
-        Tierer::start(config, components).await.unwrap()
+        Tierer::start(config, components).await
+    }
+
+    /// The directory of the cluster's catalogue, or of its objects.
+    pub async fn part(&self, cluster: &Cluster, name: &str) -> std::path::PathBuf {
+        let id = cluster.layout().await.instance_id().await.unwrap().unwrap();
+        self.dir.path().join(id.trim()).join(name)
     }
 
     pub async fn catalogue(&self, cluster: &Cluster) -> Catalogue {

@@ -3,9 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use std::path::Path;
+use std::sync::Arc;
+
 use bindery_client::EntryId;
-use bindery_reconciler::TiererConfig;
+use bindery_io::{SystemClock, SystemRandom};
 use bindery_reconciler::core::upkeep::UpkeepSettings;
+use bindery_reconciler::{StartError, TiererConfig};
+use bindery_tiering::catalogue::{CatalogueError, CatalogueOptions, rebuild};
 use bytes::Bytes;
 
 use super::cluster::Cluster;
@@ -116,6 +121,68 @@ async fn without_permission_to_delete_there_is_one_alarm_and_everything_else_goe
     tier.faults.denies_deletions.store(false, Ordering::Relaxed);
     until(&handle, "then they go", |report| report.unreferenced_objects == 0).await;
     tier.assert_holds(&cluster, &client, &more).await;
+    tierer.stop().await;
+    client.close().await;
+    cluster.stop().await;
+}
+
+#[allow(clippy::disallowed_methods, reason = "a bucket in a real directory, changed by hand")]
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// All of the catalogue is deleted under a tierer that runs, an older copy is put back, and it is rebuilt: no object goes, and it goes on by
+/// itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_catalogue_that_is_lost_or_older_takes_no_object_with_it() {
+    let cluster = Cluster::start(3, 3).await;
+    let client = cluster.client().await;
+    let tier = Tier::new();
+    let mut ids = sealed(&client, 3, 50).await;
+    let tierer = tier.start(&cluster, &client, quick()).await;
+    let handle = tierer.handle();
+    until(&handle, "all in the tier", |report| report.ledgers_done == 3).await;
+    let catalogue = tier.part(&cluster, "catalogue").await;
+    let older = tier.part(&cluster, "older").await;
+    copy(&catalogue, &older);
+    ids.extend(sealed(&client, 3, 50).await);
+    until(&handle, "more in the tier", |report| report.ledgers_done == 6).await;
+    let objects = tier.objects();
+    assert!(objects > 1);
+
+    std::fs::remove_dir_all(&catalogue).unwrap();
+    let report = until(&handle, "it notices", |report| report.deletions_stopped.is_some()).await;
+    assert!(report.deletions_stopped.as_ref().unwrap().contains("bindery tier rebuild"), "{report:#?}");
+    let passes = report.upkeep_passes;
+    until(&handle, "passes", |report| report.upkeep_passes > passes + 5).await;
+    assert_eq!(tier.objects(), objects);
+    let refused = tier.try_start(&cluster, &client, quick()).await.err().unwrap();
+    assert!(matches!(refused, StartError::Catalogue(CatalogueError::Lost { .. })), "{refused}");
+
+    copy(&older, &catalogue);
+    let passes = handle.report().await.unwrap().upkeep_passes;
+    let report = until(&handle, "passes", |report| report.upkeep_passes > passes + 5).await;
+    assert!(report.deletions_stopped.is_some(), "{report:#?}");
+    assert_eq!(tier.objects(), objects);
+
+    let id = cluster.layout().await.instance_id().await.unwrap().unwrap().trim().parse().unwrap();
+    let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
+    rebuild(&tier.store, id, &CatalogueOptions::default(), clock, random, |_| ()).await.unwrap();
+    until(&handle, "it goes on", |report| {
+        report.deletions_stopped.is_none() && report.catalogue_ledgers == 6
+    })
+    .await;
+    ids.extend(sealed(&client, 2, 20).await);
+    until(&handle, "and tiers", |report| report.catalogue_ledgers == 8 && report.ledgers_done == 8).await;
+    tier.assert_holds(&cluster, &client, &ids).await;
     tierer.stop().await;
     client.close().await;
     cluster.stop().await;

@@ -135,6 +135,24 @@ impl Bucket {
         self.key(&format!("snapshots/runs/{:020}-{:016x}", name.manifest, name.nonce))
     }
 
+    /// Keys of up to `most` objects of the cluster, behind this one; which, a store that lists in no order decides.
+    pub(super) async fn some_objects(
+        &self,
+        after: Option<ObjectId>,
+        most: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        let prefix = self.store.key(&format!("{}/objects", self.cluster));
+        let after = after.map(|after| self.store.key(&object_key(self.cluster, after)));
+        self.counters.lists.fetch_add(1, Ordering::Relaxed);
+        let store = self.store.inner();
+        let found = match &after {
+            Some(after) => store.list_with_offset(Some(&prefix), after),
+            None => store.list(Some(&prefix)),
+        };
+        let found: Vec<ObjectMeta> = self.limited(&prefix, found.take(most).try_collect()).await?;
+        Ok(found.into_iter().map(|found| found.location.to_string()).collect())
+    }
+
     /// All objects of the cluster, page by page as the store gives them. Ends with the first error.
     pub(super) fn all_objects(&self) -> BoxStream<'_, Result<ObjectMeta, StoreError>> {
         let prefix = self.store.key(&format!("{}/objects", self.cluster));

@@ -4,6 +4,10 @@ use super::{CatalogueDamage, RecordTooLarge};
 use crate::ClusterId;
 use crate::store::StoreError;
 
+/// The way out of a catalogue that is lost, damaged, cut or older than its objects.
+const REMEDY: &str = "put back the newest copy of the catalogue, or rebuild it from its objects, which loses nothing: bindery tier \
+                      rebuild --metadata URI --store URL";
+
 /// Why something was not done. [`CatalogueError::Unknown`] aside, it was not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogueError {
@@ -23,17 +27,54 @@ pub enum CatalogueError {
     },
     /// The marker is missing, and other parts are there.
     #[error(
-        "{key}: not found, but other parts of a catalogue are there ({found} for example): somebody deleted part of it; \
-         restore what was deleted, or rebuild the catalogue from its objects"
+        "{key}: not found, but other parts of the catalogue of cluster {cluster} are there ({found} for example): somebody deleted \
+         part of it; {REMEDY}"
     )]
     Incomplete {
         /// The key that is missing.
         key: String,
         /// A key that is there.
         found: String,
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// There is no catalogue, or an empty one, and there are objects.
+    #[error(
+        "{key}: not found, but objects of cluster {cluster} are there ({found} for example): their catalogue was lost. No other one \
+         begins beside them, and none of them is deleted; {REMEDY}"
+    )]
+    Lost {
+        /// The key that is missing.
+        key: String,
+        /// An object that is there.
+        found: String,
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// An object is newer than everything that the catalogue knows.
+    #[error(
+        "{found}: its id was reserved after the newest record of the catalogue of cluster {cluster} was written ({log_ms} ms since \
+         1970): an older copy of the catalogue was put back, or records were deleted; {REMEDY}"
+    )]
+    Older {
+        /// The object.
+        found: String,
+        /// The log's time.
+        log_ms: u64,
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// What was read is not there any more.
+    #[error(
+        "{key}: not as this process has read or written it: somebody deleted part of the catalogue, or put another copy of it \
+         there; {REMEDY}"
+    )]
+    Changed {
+        /// The key.
+        key: String,
     },
     /// Bytes are not as they were written, or not of this catalogue.
-    #[error("{key}: {damage}; restore that key, or rebuild the catalogue from its objects")]
+    #[error("{key}: {damage}; {REMEDY}")]
     Damaged {
         /// The key.
         key: String,
@@ -42,8 +83,7 @@ pub enum CatalogueError {
     },
     /// A record is missing, and later ones are there.
     #[error(
-        "{key}: not found, but the log goes on to number {last}, and no snapshot covers it: somebody deleted it; restore that \
-         key, or rebuild the catalogue from its objects"
+        "{key}: not found, but the log goes on to number {last}, and no snapshot covers it: somebody deleted it; {REMEDY}"
     )]
     LogGap {
         /// The key.
@@ -82,7 +122,39 @@ pub enum CatalogueError {
         /// How often.
         attempts: u32,
     },
+    /// Tierers did not stop.
+    #[error(
+        "tierers were still at work, {attempts} times in a row: the catalogue is not rebuilt. Look with bindery tier status whether they are \
+         paused, and what they are at, and repeat this"
+    )]
+    Busy {
+        /// How often.
+        attempts: u32,
+    },
     /// It was opened for reading.
     #[error("this catalogue was opened for reading only")]
     ReadOnly,
+}
+
+impl CatalogueError {
+    /// What is in the bucket is not, or not whole, what was there: deleted, cut, damaged, or replaced by another copy.
+    pub fn is_tampered(&self) -> bool {
+        match self {
+            CatalogueError::Incomplete { .. }
+            | CatalogueError::Lost { .. }
+            | CatalogueError::Older { .. }
+            | CatalogueError::Changed { .. }
+            | CatalogueError::Damaged { .. }
+            | CatalogueError::NotThere { .. }
+            | CatalogueError::LogGap { .. } => true,
+            // A run of which nobody has said that it goes.
+            CatalogueError::Store(error) => matches!(error, StoreError::NotFound { .. }),
+            CatalogueError::TooLarge(_)
+            | CatalogueError::Superseded { .. }
+            | CatalogueError::Unknown { .. }
+            | CatalogueError::Contended { .. }
+            | CatalogueError::Busy { .. }
+            | CatalogueError::ReadOnly => false,
+        }
+    }
 }

@@ -34,7 +34,8 @@
 //! 8. A commit counts when its record was created **and** the newest manifest that is there after that does not let its
 //!    number be deleted: a process that was away for so long that its number was written, covered and deleted would
 //!    otherwise create it again. No clock is asked.
-//! 9. `NotFound` is never the proof of an empty catalogue: a marker says that there is one.
+//! 9. `NotFound` is never the proof of an empty catalogue: a marker says that there is one, and that there is no object.
+//!    [`genuine`] has what a process does to find that the catalogue was lost, cut, or replaced by an older copy.
 //!
 //! # The bytes
 //! Below `<prefix>/<INSTANCEID>/catalogue/`; numbers in keys have 20 digits. All numbers are little-endian, except in keys of
@@ -69,6 +70,7 @@ mod bucket;
 mod core;
 mod error;
 mod facts;
+mod genuine;
 mod manifest;
 mod rebuild;
 mod record;

@@ -21,20 +21,22 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bindery_io::{Clock, Random};
 use bindery_types::codec::crc32c;
 use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::ObjectMeta;
 
 use super::bucket::{Bucket, Created, damaged, number_of};
+use super::genuine::{ID_AHEAD_MS_MAX, make_marker};
 use super::manifest::{Manifest, RunName, RunRef, check_marker};
 use super::row::Key;
 use super::run::RunBuilder;
-use super::shell::{compare_clocks, make_marker, manifest};
+use super::shell::{compare_clocks, manifest};
 use super::{
     CatalogueError, CatalogueOptions, ExtentRow, LedgerRow, NewExtent, NewObject, ObjectRow, Position,
     REQUESTS_AT_ONCE, Record, Replaced, StoredObject, Totals, WriterId,
@@ -93,8 +95,15 @@ struct FoundExtent {
     object: u32,
 }
 
-/// Rebuilds the catalogue of `cluster`, as a snapshot that covers the whole log. **Stop all tierers first.** The store is read
-/// once: two requests for each object at most, however many objects there are. `seen` is called with the number of objects read so far.
+/// How often a rebuild begins again because tierers were still at work.
+const ATTEMPTS_MAX: u32 = 10;
+/// Before it does.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Rebuilds the catalogue of `cluster`, as a snapshot that covers the whole log. **Pause all tierers first**: what they are at they
+/// finish. When the log went on, or objects came or went, while footers were read, all of it is done again, and it fails when that does
+/// not end. Two requests for each object at most, however many objects there are. `seen` is called with the number of objects
+/// read so far.
 ///
 /// Cut off, it has changed nothing.
 pub async fn rebuild(
@@ -106,6 +115,34 @@ pub async fn rebuild(
     mut seen: impl FnMut(u64),
 ) -> Result<Rebuilt, CatalogueError> {
     let bucket = Bucket::new(store.clone(), cluster, options.request_timeout);
+    for attempt in 0..ATTEMPTS_MAX {
+        if attempt > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let before = what_is_left(&bucket).await?;
+        let log_end = before.log_end;
+        let Some(rebuilt) = rebuild_once(&bucket, before, options, &*clock, &*random, &mut seen).await?
+        else {
+            continue;
+        };
+        // Who committed just before the manifest was there has not read it, and goes on from its own state, which no one else can read.
+        if last_record(&bucket).await?.is_none_or(|last| last <= log_end) {
+            return Ok(rebuilt);
+        }
+    }
+    Err(CatalogueError::Busy { attempts: ATTEMPTS_MAX })
+}
+
+/// `None`, and nothing is changed: the log went on, or objects came or went.
+async fn rebuild_once(
+    bucket: &Bucket,
+    before: Left,
+    options: &CatalogueOptions,
+    clock: &dyn Clock,
+    random: &dyn Random,
+    mut seen: impl FnMut(u64),
+) -> Result<Option<Rebuilt>, CatalogueError> {
+    let cluster = bucket.cluster();
     let marker = bucket.marker();
     let has_marker = match bucket.get(&marker).await? {
         Some(bytes) => {
@@ -113,22 +150,23 @@ pub async fn rebuild(
         }
         None => false,
     };
-    let now_ms = compare_clocks(&bucket, &*clock, &*random).await?.store_ms;
-    let before = what_is_left(&bucket).await?;
-    let position = Position { number: before.log_end, log_ms: before.log_ms.max(now_ms) };
+    let now_ms = compare_clocks(bucket, clock, random).await?.store_ms;
+    // No object is newer than the catalogue that knows it ([`super::genuine`], invariant 3).
+    let keys = object_keys(bucket).await?;
+    let times = keys.iter().filter_map(|key| Some(id_of(key)?.reserved_ms()));
+    let newest_ms = times.filter(|ms| *ms <= now_ms.saturating_add(ID_AHEAD_MS_MAX)).max().unwrap_or(0);
+    let log_ms = before.log_ms.max(now_ms).max(newest_ms);
+    let position = Position { number: before.log_end, log_ms };
     let mut rebuilt = Rebuilt::default();
 
     let (mut objects, mut extents, mut unread) = (Vec::new(), Vec::new(), BTreeSet::new());
     let mut looked_at = 0;
     let mut footers = bucket
         .all_objects()
-        .map(|meta| {
-            let bucket = &bucket;
-            async move {
-                match meta {
-                    Ok(meta) => (meta.location.to_string(), footer_of(bucket, &meta).await),
-                    Err(error) => (String::new(), Err(Unread::Store(error))),
-                }
+        .map(|meta| async move {
+            match meta {
+                Ok(meta) => (meta.location.to_string(), footer_of(bucket, &meta).await),
+                Err(error) => (String::new(), Err(Unread::Store(error))),
             }
         })
         .buffer_unordered(REQUESTS_AT_ONCE);
@@ -233,6 +271,12 @@ pub async fn rebuild(
     let (rest, shape) = builder.finish();
     upload.push(rest).await?;
     upload.finish().await?;
+    let has_moved = last_record(bucket).await?.is_some_and(|last| last > position.number);
+    if has_moved || object_keys(bucket).await? != keys {
+        // No manifest names it, and none will.
+        bucket.delete(&key).await?;
+        return Ok(None);
+    }
 
     let next = Manifest {
         cluster,
@@ -249,9 +293,20 @@ pub async fn rebuild(
         Created::Unknown(error) => return Err(CatalogueError::Unknown { error }),
     }
     if !has_marker {
-        make_marker(&bucket, &*clock).await?;
+        make_marker(bucket, clock).await?;
     }
-    Ok(rebuilt)
+    Ok(Some(rebuilt))
+}
+
+/// All keys of objects.
+async fn object_keys(bucket: &Bucket) -> Result<BTreeSet<String>, StoreError> {
+    bucket.all_objects().map_ok(|meta| meta.location.to_string()).try_collect().await
+}
+
+/// The highest number that is in the log.
+async fn last_record(bucket: &Bucket) -> Result<Option<u64>, StoreError> {
+    let log = bucket.list(&bucket.log(), None).await?;
+    Ok(log.iter().filter_map(|found| number_of(&found.location)).max())
 }
 
 /// Numbers that go on from what is left of a catalogue.
@@ -277,8 +332,7 @@ async fn what_is_left(bucket: &Bucket) -> Result<Left, CatalogueError> {
         Ok(None) | Err(CatalogueError::Damaged { .. }) => {}
         Err(error) => return Err(error),
     }
-    let log = bucket.list(&bucket.log(), None).await?;
-    if let Some(last) = log.iter().filter_map(|found| number_of(&found.location)).max() {
+    if let Some(last) = last_record(bucket).await? {
         left.log_end = left.log_end.max(last);
         if let Some(bytes) = bucket.get(&bucket.record(last)).await?
             && let Ok(record) = Record::decode(&bytes, bucket.cluster(), last)

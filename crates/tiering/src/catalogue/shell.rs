@@ -13,7 +13,8 @@ use object_store::path::Path;
 
 use super::base::Base;
 use super::bucket::{Bucket, Created, Requests, damaged, number_of};
-use super::manifest::{Manifest, check_marker, encode_marker};
+use super::genuine::{Anchor, check_or_make_marker};
+use super::manifest::Manifest;
 use super::row::Key;
 use super::{
     CatalogueDamage, CatalogueError, Change, Core, ExtentRow, Facts, LedgerRow, Needs, ObjectRow, Outcome,
@@ -86,7 +87,9 @@ pub struct Catalogue {
     pub(super) random: Arc<dyn Random>,
     clock: Arc<dyn Clock>,
     /// Records up to this number were in the log when no newer manifest than ours was there.
-    verified: u64,
+    pub(super) verified: u64,
+    /// By which this process knows again what it has read ([`super::genuine`]).
+    pub(super) anchor: Anchor,
     writer: Option<Writer>,
 }
 
@@ -112,7 +115,7 @@ impl Catalogue {
         random: Arc<dyn Random>,
     ) -> Result<Catalogue, CatalogueError> {
         let bucket = Bucket::new(store.clone(), cluster, options.request_timeout);
-        check_or_make_marker(&bucket, mode, &*clock).await?;
+        let marker = check_or_make_marker(&bucket, mode, &*clock).await?;
         let writer = match mode {
             OpenMode::Read => None,
             OpenMode::Write | OpenMode::Create => Some(compare_clocks(&bucket, &*clock, &*random).await?),
@@ -126,14 +129,21 @@ impl Catalogue {
             random,
             clock,
             verified: 0,
+            anchor: Anchor::new(marker),
             writer,
         };
-        if let Some(manifest) = newest_manifest(&catalogue.bucket).await? {
-            catalogue.adopt(manifest).await?;
-        }
-        catalogue.refresh().await?;
-        catalogue.check_end().await?;
+        catalogue.read_all().await?;
         Ok(catalogue)
+    }
+
+    /// Reads the newest snapshot, and the log behind it to its end.
+    pub(super) async fn read_all(&mut self) -> Result<(), CatalogueError> {
+        if let Some(manifest) = newest_manifest(&self.bucket).await? {
+            self.adopt(manifest).await?;
+        }
+        self.refresh().await?;
+        self.check_end().await?;
+        self.check_age().await
     }
 
     /// The cluster.
@@ -194,8 +204,10 @@ impl Catalogue {
         }
     }
 
-    /// Follows the log to its end.
+    /// Follows the log to its end. Fails when what was read before is not there any more as it was.
     pub async fn refresh(&mut self) -> Result<(), CatalogueError> {
+        // Before anything is read behind it: another history may have more records than the one that was followed.
+        self.check_anchor().await?;
         loop {
             self.follow().await?;
             if !self.adopt_newer().await? {
@@ -213,7 +225,7 @@ impl Catalogue {
                 let key = self.bucket.record(from + 1);
                 let Some(bytes) = self.bucket.get(&key).await? else { return Ok(()) };
                 let record = self.decode(&key, from + 1, &bytes)?;
-                self.apply(&record).await?;
+                self.apply(&record, &bytes).await?;
                 probes += 1;
                 continue;
             }
@@ -232,27 +244,12 @@ impl Catalogue {
     }
 
     /// The numbers of the records after this one, ascending.
-    async fn numbers_behind(&self, number: u64) -> Result<Vec<u64>, CatalogueError> {
+    pub(super) async fn numbers_behind(&self, number: u64) -> Result<Vec<u64>, CatalogueError> {
         let listed = self.bucket.list(&self.bucket.log(), Some(&self.bucket.record(number))).await?;
         let numbers = listed.iter().filter_map(|found| number_of(&found.location));
         let mut numbers: Vec<u64> = numbers.filter(|found| *found > number).collect();
         numbers.sort_unstable();
         Ok(numbers)
-    }
-
-    /// Fails if a record is missing while later ones are there and no snapshot covers it: somebody else deleted it, and going on
-    /// from before it would give another state than others have.
-    async fn check_end(&mut self) -> Result<(), CatalogueError> {
-        let last = self.numbers_behind(self.core.position().number).await?.last().copied().unwrap_or(0);
-        if last > self.core.position().number {
-            self.refresh().await?;
-        }
-        let position = self.core.position().number;
-        if last > position {
-            let key = self.bucket.record(position + 1).to_string();
-            return Err(CatalogueError::LogGap { key, last });
-        }
-        Ok(())
     }
 
     /// Fetches records together, and applies them. False if the log was cut meanwhile, or the state was replaced.
@@ -273,17 +270,17 @@ impl Catalogue {
         let mut records = Vec::with_capacity(fetched.len());
         for (number, key, bytes) in &fetched {
             let Some(bytes) = bytes else { break };
-            records.push(self.decode(key, *number, bytes)?);
+            records.push((self.decode(key, *number, bytes)?, bytes));
         }
         let mut needs = Needs::default();
-        for record in &records {
+        for (record, _) in &records {
             let of_record = self.core.needs(record, &self.facts);
             needs.ledgers.extend(of_record.ledgers);
             needs.objects.extend(of_record.objects);
         }
         self.load(needs).await?;
-        for record in &records {
-            if self.apply(record).await?.is_none() {
+        for (record, bytes) in &records {
+            if self.apply(record, bytes).await?.is_none() {
                 return Ok(false);
             }
         }
@@ -295,11 +292,12 @@ impl Catalogue {
     }
 
     /// `None`: the state was replaced by that of a newer manifest while rows were loaded, and the record is not the next one any
-    /// more.
-    async fn apply(&mut self, record: &Record) -> Result<Option<Outcome>, CatalogueError> {
+    /// more. `bytes` are those of the record.
+    async fn apply(&mut self, record: &Record, bytes: &[u8]) -> Result<Option<Outcome>, CatalogueError> {
         while record.number == self.core.position().number + 1 {
             match self.core.apply(record, &self.facts) {
                 Ok(outcome) => {
+                    self.anchor.note_record(record.number, bytes);
                     if self.facts.len() > FACTS_MAX {
                         self.facts = self.nothing_known();
                     }
@@ -401,6 +399,7 @@ impl Catalogue {
             self.core = Core::at(self.core.cluster(), covered, manifest.totals);
             self.facts = self.nothing_known();
             self.verified = covered.number;
+            self.anchor.forget_record();
         } else if covered != covered_before {
             // Rows that leave the tail stay known: they were in use.
             let mut facts = self.nothing_known();
@@ -426,6 +425,15 @@ impl Catalogue {
     ///
     /// If it is cancelled, it may or may not have committed; the catalogue stays usable, and learns of it from the log.
     pub async fn commit(&mut self, changes: Vec<Change>) -> Result<Outcome, CatalogueError> {
+        self.writer().ok_or(CatalogueError::ReadOnly)?;
+        // The next number must not be one that somebody deleted.
+        self.check_anchor().await?;
+        self.check_end().await?;
+        self.write(changes).await
+    }
+
+    /// As [`Self::commit`], behind what was read, whatever has become of it since.
+    pub(super) async fn write(&mut self, changes: Vec<Change>) -> Result<Outcome, CatalogueError> {
         let writer = self.writer().ok_or(CatalogueError::ReadOnly)?;
         let mut record =
             Record { cluster: self.cluster(), number: 0, writer, time_ms: self.now_ms(), changes };
@@ -439,13 +447,13 @@ impl Catalogue {
                 unknown = None;
             }
             let key = self.bucket.record(number);
-            let created =
-                match (self.bucket.create(&key, Bytes::from(record.encode()?)).await, unknown.take()) {
-                    (Ok(created), _) => created,
-                    // An earlier try may have arrived.
-                    (Err(error), Some(_)) => return Err(CatalogueError::Unknown { error }),
-                    (Err(error), None) => return Err(error.into()),
-                };
+            let bytes = Bytes::from(record.encode()?);
+            let created = match (self.bucket.create(&key, bytes.clone()).await, unknown.take()) {
+                (Ok(created), _) => created,
+                // An earlier try may have arrived.
+                (Err(error), Some(_)) => return Err(CatalogueError::Unknown { error }),
+                (Err(error), None) => return Err(error.into()),
+            };
             match created {
                 Created::Own => {
                     while self.adopt_newer().await? {}
@@ -453,7 +461,7 @@ impl Catalogue {
                     if log_floor >= number {
                         return Err(self.superseded(&key, number, log_floor).await);
                     }
-                    return match self.apply(&record).await? {
+                    return match self.apply(&record, &bytes).await? {
                         Some(outcome) => {
                             self.verified = number;
                             Ok(outcome)
@@ -464,7 +472,7 @@ impl Catalogue {
                 }
                 Created::Other(bytes) => {
                     let other = self.decode(&key, number, &bytes)?;
-                    self.apply(&other).await?;
+                    self.apply(&other, &bytes).await?;
                     while self.adopt_newer().await? {}
                 }
                 Created::Unknown(error) => {
@@ -787,43 +795,6 @@ pub(super) async fn newest_manifest(bucket: &Bucket) -> Result<Option<Manifest>,
     match newest {
         Some(number) => manifest(bucket, number).await,
         None => Ok(None),
-    }
-}
-
-async fn check_or_make_marker(
-    bucket: &Bucket,
-    mode: OpenMode,
-    clock: &dyn Clock,
-) -> Result<(), CatalogueError> {
-    let key = bucket.marker();
-    if let Some(bytes) = bucket.get(&key).await? {
-        return check_marker(&bytes, bucket.cluster()).map_err(|damage| damaged(&key, damage));
-    }
-    // A bucket that does not exist has no keys, either: making the marker fails there, with the store's reason.
-    if let Some(found) = bucket.list(&bucket.everything(), None).await?.first() {
-        // Another tierer may have made it just now.
-        let Some(bytes) = bucket.get(&key).await? else {
-            let found = found.location.to_string();
-            return Err(CatalogueError::Incomplete { key: key.to_string(), found });
-        };
-        return check_marker(&bytes, bucket.cluster()).map_err(|damage| damaged(&key, damage));
-    }
-    if mode != OpenMode::Create {
-        return Err(CatalogueError::NotThere { key: key.to_string(), cluster: bucket.cluster() });
-    }
-    make_marker(bucket, clock).await
-}
-
-pub(super) async fn make_marker(bucket: &Bucket, clock: &dyn Clock) -> Result<(), CatalogueError> {
-    let key = bucket.marker();
-    let created_ms = u64::try_from(clock.wall_ms()).unwrap_or(0);
-    let marker = Bytes::from(encode_marker(bucket.cluster(), created_ms));
-    match bucket.create(&key, marker).await? {
-        Created::Own => Ok(()),
-        Created::Other(bytes) => {
-            check_marker(&bytes, bucket.cluster()).map_err(|damage| damaged(&key, damage))
-        }
-        Created::Unknown(error) => Err(CatalogueError::Unknown { error }),
     }
 }
 

@@ -24,6 +24,7 @@ mod batch;
 mod metadata;
 
 use super::args::TierRestoreArgs;
+use super::rebuild;
 use crate::args::LogFormat;
 use crate::bucket::{
     catalogue_failure, cluster_of, failure, is_lost, open_layout, open_store, read_catalogue,
@@ -37,17 +38,15 @@ use crate::progress::{Progress, Unit};
 use crate::runtime;
 use batch::{Batch, Done, Restorer, Step};
 use bindery_client::{Client, TierSupport};
-use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::RegistrationMode;
 use bindery_metadata::layout::{Ids, Layout};
 use bindery_tiering::ClusterId;
-use bindery_tiering::catalogue::{self, Catalogue, CatalogueOptions, LedgerRow};
+use bindery_tiering::catalogue::{Catalogue, LedgerRow};
 use bindery_tiering::footers::Footers;
 use bindery_tiering::store::{self, Store};
 use bindery_types::{BookieId, LedgerId};
 use metadata::End;
 use serde_json::json;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The reason of a pause begins with this if a restore may end the pause by itself.
@@ -192,13 +191,8 @@ async fn open_catalogue(
         Err(error) => return Err(catalogue_failure(store, &error)),
     };
     report.say(&format!("the catalogue is rebuilt from the objects: {why}"));
-    let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
-    let options = CatalogueOptions::default();
-    let rebuilt = catalogue::rebuild(store, cluster, &options, clock, random, |_| ()).await;
-    let rebuilt = rebuilt.map_err(|error| catalogue_failure(store, &error))?;
-    for (key, problem) in &rebuilt.unreadable {
-        report.say(&format!("{key} cannot be read, and is left alone: {problem}"));
-    }
+    let rebuilt = rebuild::catalogue(store, cluster).await?;
+    rebuild::say(&rebuilt, |line| report.say(line));
     report.say(&format!(
         "{} with {} found; {} could not be read",
         count(rebuilt.totals.objects, "object", "objects"),

@@ -145,18 +145,112 @@ fn without_permission_to_delete_rows_and_objects_stay() {
     world.die_and_start(false);
 }
 
-/// An upload that ends after its id was forgotten is an object of nobody: the scan finds it.
-#[test]
-fn an_object_without_a_row_goes_after_the_delay() {
-    let mut world = world();
+/// An upload that ends after its id was forgotten: the scan finds it, and it goes on the word of its footer.
+fn orphan(world: &mut World, of: i64, first: i64, last: i64) -> ObjectId {
     let id = world.draw(1)[0];
     let object = ObjectRef { id, length_bytes: 9, footer_offset: 1, footer_crc: 1, etag_crc: 1 };
-    world.bucket.insert(id, NewObject { object, extents: Vec::new() });
+    let bytes = (last - first + 1) as u64 * ENTRY_BYTES;
+    let extents = vec![NewExtent { ledger: ledger(of), first: entry(first), last: entry(last), bytes }];
+    world.bucket.insert(id, NewObject { object, extents });
     world.written.insert(id, world.now);
-    let since = world.now;
-    world.until_upkeep(|action| matches!(action, UpkeepAction::DeleteOrphans(_)));
-    assert!(world.now >= since + world.settings.upkeep.delete_delay);
-    world.die_and_start(false);
+    id
+}
+
+#[test]
+fn an_object_without_a_row_goes_after_the_delay_when_others_have_its_entries_or_its_ledger_is_gone() {
+    // Ledger 1 was deleted.
+    for of in [LEFT, 1] {
+        let mut world = world();
+        let id = orphan(&mut world, of, 0, 9);
+        let since = world.now;
+        world.until_upkeep(|action| matches!(action, UpkeepAction::Delete(objects) if objects.contains(&id)));
+        assert!(world.now >= since + world.settings.upkeep.delete_delay);
+        world.die_and_start(false);
+    }
+}
+
+/// The catalogue has no row for it, and lacks its entries: they may be nowhere else.
+#[test]
+fn an_object_whose_entries_no_other_has_stays() {
+    let mut world = world();
+    world.grow(LEFT, 0);
+    let id = orphan(&mut world, LEFT, 15, 24);
+    world.run(Duration::from_secs(300));
+    let keeper = world.tierers[0].keeper.as_ref().unwrap();
+    let status = keeper.core.status();
+    assert!(world.bucket.contains_key(&id) && status.scan.orphans_kept == 1, "{status:?}");
+    assert!(status.orphan_kept.as_ref().unwrap().contains("entries 15 to 24 of ledger 2"), "{status:?}");
+    assert!(status.deletions_stopped.is_none(), "it holds up nothing else: {status:?}");
+}
+
+/// A bookie that was told of it, by a catalogue that is gone, refers to it until it was told of another one.
+#[test]
+fn an_object_without_a_row_stays_for_a_bookie_that_is_away() {
+    let mut world = world();
+    let id = orphan(&mut world, LEFT, 0, 9);
+    world.bookies.get_mut(&bookie(1)).unwrap().ability = Ability::Absent;
+    world.tell_bookies(0);
+    world.run(Duration::from_secs(120));
+    assert!(world.bucket.contains_key(&id));
+    world.bookies.get_mut(&bookie(1)).unwrap().ability = Ability::Reconciles;
+    world.tell_bookies(0);
+    world.run(Duration::from_secs(60));
+    assert!(!world.bucket.contains_key(&id));
+}
+
+/// More than the limit: the catalogue is not believed, and nothing goes, neither they nor what nothing refers to.
+#[test]
+fn many_objects_without_a_row_stop_all_deletions() {
+    let mut world = world();
+    world.settings.upkeep.orphan_limits.always = 2;
+    world.crash(0);
+    world.start(0, Canaries::none());
+    let ids: Vec<ObjectId> = (0..3).map(|_| orphan(&mut world, LEFT, 0, 9)).collect();
+    world.run(Duration::from_secs(300));
+    let keeper = world.tierers[0].keeper.as_ref().unwrap();
+    let stopped = keeper.core.status().deletions_stopped.clone().unwrap();
+    assert!(stopped.contains("3 of ") && stopped.contains("bindery tier rebuild"), "{stopped}");
+    let is_alarm = |alarm: &Alarm| matches!(alarm, Alarm::DeletionsStopped { .. });
+    assert_eq!(keeper.alarms.iter().filter(|alarm| is_alarm(alarm)).count(), 1, "{:?}", keeper.alarms);
+    assert!(ids.iter().all(|id| world.bucket.contains_key(id)));
+    // Another ledger that is deleted stays in the catalogue.
+    world.add_ledger(3, 20, true);
+    world.run(Duration::from_secs(30));
+    world.delete_ledger(3);
+    world.add_ledger(4, 20, true);
+    world.run(Duration::from_secs(120));
+    assert!(world.tiered(ledger(3)).is_some() && world.tiered(ledger(4)).is_some());
+    // Fewer, and all of it goes.
+    world.bucket.remove(&ids[0]);
+    world.run(Duration::from_secs(120));
+    assert!(world.tiered(ledger(3)).is_none());
+    assert!(ids.iter().all(|id| !world.bucket.contains_key(id)));
+    assert!(world.tierers[0].keeper.as_ref().unwrap().core.status().deletions_stopped.is_none());
+}
+
+/// A catalogue that cannot be followed, and a ledger that a bookie knows better, stop everything that deletes, until that is over.
+#[test]
+fn a_catalogue_in_doubt_stops_all_deletions() {
+    let mut world = world();
+    world.until_upkeep(|action| matches!(action, UpkeepAction::Delete(_)));
+    world.crash(0);
+    world.estate.strays.clear();
+    world.fault = Some("a record is missing".to_owned());
+    world.start(0, Canaries::none());
+    world.run(Duration::from_secs(120));
+    assert_eq!(world.bucket.len(), 2);
+    world.fault = None;
+    world.run(Duration::from_secs(60));
+    assert_eq!(world.bucket.len(), 1);
+    let mut world = self::world();
+    world.bookies.get_mut(&bookie(0)).unwrap().told.get_mut(&ledger(LEFT)).unwrap().register =
+        Some(entry(25));
+    world.was_put_back = true;
+    world.crash(0);
+    world.start(0, Canaries::none());
+    world.run(Duration::from_secs(120));
+    assert_eq!((world.bucket.len(), world.tierers[0].alarms.len()), (2, 1), "T2");
+    assert!(world.tierers[0].keeper.as_ref().unwrap().core.status().deletions_stopped.is_some());
 }
 
 /// An object that somebody else deleted is one alarm.
@@ -183,6 +277,11 @@ fn an_object_that_is_missing_is_an_alarm() {
         world.keep_up(0);
     }
     assert_eq!(alarms, [Alarm::ObjectMissing { object: id }]);
+    let stopped =
+        |world: &World| world.tierers[0].keeper.as_ref().unwrap().core.status().deletions_stopped.clone();
+    assert!(stopped(&world).unwrap().contains(&id.to_string()), "nothing is deleted meanwhile");
     world.bucket.insert(id, kept);
+    world.run(Duration::from_secs(30));
+    assert_eq!(stopped(&world), None, "it is back");
     world.check();
 }

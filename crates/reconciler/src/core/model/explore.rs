@@ -312,7 +312,6 @@ fn is_change(action: &UpkeepAction) -> bool {
         | UpkeepAction::Mark
         | UpkeepAction::Delete(_)
         | UpkeepAction::Forget(_)
-        | UpkeepAction::DeleteOrphans(_)
         | UpkeepAction::Tell(_)
         | UpkeepAction::Release(_)
         | UpkeepAction::Reserve
@@ -325,6 +324,7 @@ fn is_change(action: &UpkeepAction) -> bool {
         | UpkeepAction::FindGarbage { .. }
         | UpkeepAction::Scan { .. }
         | UpkeepAction::AskFor(_)
+        | UpkeepAction::ReadFooters(_)
         | UpkeepAction::FindWaiting { .. }
         | UpkeepAction::WhereTo(..)
         | UpkeepAction::Survey(_) => false,

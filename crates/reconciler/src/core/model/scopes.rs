@@ -121,6 +121,18 @@ const PUT_BACK: Scope = Scope {
     ..PAIR
 };
 
+/// T13.
+const LOST: Scope = Scope {
+    name: "a lost catalogue, a fault and a crash",
+    start: lost,
+    roles: &[Role::Keeps],
+    time: seconds(150),
+    budget: Budget { faults: 1, crashes: 1, absences: 1, ..NOTHING },
+    end: |_| (),
+    states: 20_000,
+    ..PAIR
+};
+
 /// One tierer builds, and the other one looks for objects of nobody.
 const SCAN: Scope = Scope {
     name: "a builder, a scan, a fault and a pause",
@@ -227,6 +239,20 @@ fn put_back(tierers: usize) -> World {
     world
 }
 
+/// The catalogue was lost, and a tierer takes it for an empty one: the object of one ledger has no row, is old, and bookies have let
+/// their copies go.
+fn lost() -> World {
+    let mut world = world(1, 2);
+    world.add_on(1, 2, true, (2, 2, 1), &[0, 1]);
+    world.start(0, Canaries::none());
+    world.run(seconds(30));
+    world.assert_complete();
+    world.end_history();
+    (0..2).for_each(|name| world.trim(&bookie(name), ledger(1)));
+    (world.catalogue, world.was_put_back, world.is_diverged) = (Catalogue::new(CLUSTER).into(), true, true);
+    world
+}
+
 /// An object has one ledger less, waits for bookies, and its turn has come.
 fn waiting(tierers: usize, bookies: usize) -> World {
     let mut world = sparse(tierers, bookies);
@@ -309,7 +335,7 @@ fn explore_two_tierers_with_a_pause() {
 
 #[test]
 fn explore_a_tierer_that_starts_again_and_an_older_catalogue() {
-    [TAKE_OVER, PUT_BACK].iter().for_each(go_through);
+    [TAKE_OVER, PUT_BACK, LOST].iter().for_each(go_through);
 }
 
 #[test]
@@ -346,6 +372,7 @@ fn every_canary_is_found_by_the_explorer() {
         ("T2", PUT_BACK, "IT1"),
         ("T3", PAIR, "IT1"),
         ("T13", SCAN, "IT2"),
+        ("T13b", LOST, "IT5"),
         ("T16", ABSENCE, "IT5"),
         ("T16b", RETURN, "IT5"),
         ("T17", REWRITE, "IT1"),

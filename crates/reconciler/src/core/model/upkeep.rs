@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError,
-    Survey, Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
+    Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Orphan, Proof, ScanPage, ScannedRow,
+    SourceError, Survey, Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
 /// The upkeep of one tierer.
@@ -54,11 +54,31 @@ impl World {
     /// Begins what the upkeep of this tierer has to do.
     pub(super) fn keep_up(&mut self, tierer: usize) {
         let now = self.now;
+        let fault = self.fault.clone();
+        let Tierer { core, keeper, .. } = &mut *self.tierers[tierer];
+        if let Some(keeper) = keeper {
+            let of_ledgers = core.as_ref().and_then(Core::doubt_of_ledgers);
+            keeper.core.set_doubts(now, fault.as_deref(), of_ledgers);
+            keeper.alarms.extend(keeper.core.take_alarms());
+            let ahead = keeper.core.take_ahead();
+            ahead.into_iter().for_each(|ledger| self.event(tierer, Event::Now(ledger)));
+        }
         if let Some(keeper) = &mut self.tierers[tierer].keeper
             && keeper.work.is_none()
         {
             keeper.work = keeper.core.next(now).map(|action| (action, None));
             keeper.began = now;
+        }
+    }
+
+    /// Another catalogue takes the place of this one, and tierers read it from its beginning.
+    pub(super) fn replace_catalogue(&mut self, catalogue: Part<Catalogue>) {
+        (self.catalogue, self.was_put_back, self.is_diverged) = (catalogue, true, true);
+        for tierer in 0..self.tierers.len() {
+            if let Some(keeper) = &mut self.tierers[tierer].keeper {
+                keeper.core.on_catalogue_replaced();
+            }
+            self.event(tierer, Event::CatalogueReplaced);
         }
     }
 
@@ -109,6 +129,10 @@ impl World {
         fate: Fate,
     ) -> UpkeepEvent {
         let failed = || "it failed".to_owned();
+        let fate = match self.fault {
+            Some(_) if asks_the_catalogue(action) => Fate::Fails,
+            _ => fate,
+        };
         let is_lost = fate != Fate::Works;
         let facts = Facts::nothing_below();
         let draws = self.random.chance(self.estate.wiped);
@@ -260,12 +284,22 @@ impl World {
                 let missing = objects.iter().filter(is_missing).map(|(id, _)| *id).collect();
                 UpkeepEvent::Missing(if is_lost { Err(failed()) } else { Ok(missing) })
             }
-            UpkeepAction::DeleteOrphans(objects) => {
-                if fate != Fate::Fails {
-                    objects.iter().for_each(|object| drop(self.bucket.remove(object)));
-                }
-                let outcome = if is_lost { Deletion::Failed(failed()) } else { Deletion::Done };
-                UpkeepEvent::OrphansDeleted(objects.iter().map(|object| (*object, outcome.clone())).collect())
+            UpkeepAction::ReadFooters(objects) => {
+                let read = |(object, _): &(ObjectId, u64)| {
+                    let error = |why: String, fault| Err(SourceError { why, fault });
+                    let outcome = match self.bucket.get(object) {
+                        _ if is_lost => error(failed(), Fault::Passing),
+                        None => error("it is gone".to_owned(), Fault::Gone),
+                        Some(new) => {
+                            let ledgers: BTreeSet<LedgerId> =
+                                new.extents.iter().map(|extent| extent.ledger).collect();
+                            let (object, extents) = (new.object, new.extents.len() as u32);
+                            Ok(Orphan { object, extents, ledgers: ledgers.into_iter().collect() })
+                        }
+                    };
+                    (*object, outcome)
+                };
+                UpkeepEvent::FootersRead(objects.iter().map(read).collect())
             }
             _ => self.arrive_rewriting(action, began, fate),
         }
@@ -292,8 +326,15 @@ impl World {
                 UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
                     None if !is_lost => Err(SourceError { why: "it is gone".to_owned(), fault: Fault::Gone }),
                     Some(new) if !is_lost => {
-                        let of_place = |place: &u32| self.where_to(*place, &new.extents[*place as usize]);
-                        Ok(Whereabouts { at: self.now, moved: places.iter().filter_map(of_place).collect() })
+                        let (mut moved, mut absent) = (Vec::new(), Vec::new());
+                        for place in places {
+                            let extent = &new.extents[*place as usize];
+                            match self.where_to(*place, extent) {
+                                Some(found) => moved.push(found),
+                                None => absent.push((*place, extent.ledger)),
+                            }
+                        }
+                        Ok(Whereabouts { at: self.now, moved, absent })
                     }
                     _ => Err(SourceError { why: failed(), fault: Fault::Passing }),
                 })
@@ -351,12 +392,17 @@ impl World {
     fn where_to(&self, place: u32, extent: &NewExtent) -> Option<Moved> {
         let NewExtent { ledger, first, last, .. } = *extent;
         let row = self.catalogue.ledger(&Facts::nothing_below(), ledger).unwrap();
-        row.filter(|row| !row.is_removed)?;
-        let mut extents = self.extents_from(ledger, first, usize::MAX);
-        extents.retain(|extent| extent.first <= last);
+        let row = row.filter(|row| !row.is_removed);
         let ghost = &self.ledgers[&ledger];
         let metadata = (!ghost.is_deleted).then(|| Arc::new(ghost.metadata.clone()));
-        Some(Moved { place, ledger, first, last, extents, metadata })
+        if row.is_none() && metadata.is_none() {
+            return None;
+        }
+        let mut extents =
+            if row.is_some() { self.extents_from(ledger, first, usize::MAX) } else { Vec::new() };
+        extents.retain(|extent| extent.first <= last && self.bucket.contains_key(&extent.object.id));
+        let end = self.tiered(ledger);
+        Some(Moved { place, ledger, first, last, extents, end, metadata })
     }
 
     fn tell(&mut self, name: &BookieId, updates: &[Reconciliation], fate: Fate) -> Answer {
@@ -456,5 +502,31 @@ impl World {
             let row = self.catalogue.object(&facts, *id).unwrap();
             assert!(row.is_some(), "T13: object {id} stays without a row");
         }
+    }
+}
+
+/// Whether it fails while the catalogue cannot be followed.
+fn asks_the_catalogue(action: &UpkeepAction) -> bool {
+    match action {
+        UpkeepAction::Prove
+        | UpkeepAction::List { .. }
+        | UpkeepAction::LookAgain(_)
+        | UpkeepAction::Mark
+        | UpkeepAction::Delete(_)
+        | UpkeepAction::ReadFooters(_)
+        | UpkeepAction::Rewrite(_)
+        | UpkeepAction::Tell(_) => false,
+        UpkeepAction::Ledgers
+        | UpkeepAction::Remove(_)
+        | UpkeepAction::FindGarbage { .. }
+        | UpkeepAction::Forget(_)
+        | UpkeepAction::Scan { .. }
+        | UpkeepAction::AskFor(_)
+        | UpkeepAction::FindWaiting { .. }
+        | UpkeepAction::WhereTo(..)
+        | UpkeepAction::Release(_)
+        | UpkeepAction::Survey(_)
+        | UpkeepAction::Reserve
+        | UpkeepAction::Replace { .. } => true,
     }
 }

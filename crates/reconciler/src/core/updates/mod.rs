@@ -176,6 +176,17 @@ pub enum Report {
         /// The first entry.
         from: EntryId,
     },
+    /// The catalogue has no extent with this entry, and goes on behind it.
+    Gap {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The first entry that is missing.
+        first: EntryId,
+        /// The first entry behind the gap.
+        next: EntryId,
+    },
+    /// It has one by now.
+    GapClosed(LedgerId),
     /// A bookie said that it has too much to do.
     Pressure,
 }
@@ -212,8 +223,11 @@ struct Target {
     /// Contiguous, ending at or below the goal.
     extents: VecDeque<Kept>,
     wants_extents: bool,
-    /// When the catalogue was asked last.
+    /// When the catalogue was asked last, and for extents from which entry on.
     asked_at: Duration,
+    asked_from: EntryId,
+    /// It had none with that entry, and others behind it.
+    has_gap: bool,
     /// Nothing is sent before this (after the catalogue failed).
     no_extents_before: Duration,
     is_asking: bool,
@@ -379,6 +393,8 @@ impl Updates {
             extents: VecDeque::new(),
             wants_extents: false,
             asked_at: Duration::ZERO,
+            asked_from: EntryId::FIRST,
+            has_gap: false,
             no_extents_before: Duration::ZERO,
             is_asking: false,
             members: BTreeMap::new(),
@@ -477,8 +493,17 @@ impl Updates {
                 // The catalogue may have gone on.
                 target.goal = target.goal.max(extents.last().map(|last| last.last));
                 let at = target.asked_at;
+                let next = extents[0].first;
+                // Bookies that know what is behind a gap take these.
                 target.extents = extents.into_iter().map(|extent| Kept { extent, at }).collect();
-                PAGE_PAUSE
+                let is_gap = next > target.asked_from;
+                match (is_gap, std::mem::replace(&mut target.has_gap, is_gap)) {
+                    (true, false) => reports.push(Report::Gap { ledger, first: target.asked_from, next }),
+                    (false, true) => reports.push(Report::GapClosed(ledger)),
+                    _ => {}
+                }
+                // An object has to come back, and the catalogue has to be rebuilt: that takes a while.
+                if is_gap { RETRY_MAX } else { PAGE_PAUSE }
             }
             _ => RETRY_MIN,
         };
@@ -532,7 +557,7 @@ impl Updates {
             && !target.wants_extents
             && now >= target.no_extents_before
         {
-            (target.wants_extents, target.asked_at) = (true, now);
+            (target.wants_extents, target.asked_at, target.asked_from) = (true, now, from);
             reports.push(Report::WantsExtents { ledger, from });
         }
         self.judge(now, ledger, reports);

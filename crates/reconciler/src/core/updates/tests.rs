@@ -466,3 +466,55 @@ fn a_ledger_that_is_forgotten_leaves_nothing() {
     assert_eq!((desk.updates.targets.len(), desk.updates.waiting.len(), desk.updates.late.len()), (0, 0, 0));
     assert_eq!((desk.updates.requests.len(), desk.reconciled().len()), (0, 0));
 }
+
+/// T15: a catalogue that was rebuilt without an object. It is asked again once a minute, said once, and who knows what is behind the gap
+/// goes on.
+#[test]
+fn a_gap_in_the_catalogue_is_not_asked_for_ten_times_a_second() {
+    let mut desk = Desk::new(UpdateSettings::default());
+    desk.updates.know(desk.now, ledger(1), &metadata("a b c"), entry(39));
+    desk.updates.ask(desk.now, ledger(1), &mut desk.reports);
+    desk.go_on();
+    for (name, register) in [("a", 9), ("b", 29), ("c", 29)] {
+        let request = desk.take(name);
+        let (ledger, register) = (ledger(1), Some(entry(register)));
+        let result = UpdateResult { ledger, status: UpdateStatus::Done, register, is_durable: true };
+        desk.updates.on_answer(desk.now, request.id, Ok(vec![result]), &mut desk.reports);
+    }
+    desk.updates.advance(desk.now, ledger(1), entry(39), (&[], desk.now), &mut desk.reports);
+    let (mut asked, mut gaps) = (Vec::new(), 0);
+    let begin = desk.now;
+    while desk.now < begin + Duration::from_secs(300) {
+        desk.pass(Duration::from_millis(100));
+        while let Some(request) = desk.requests.pop() {
+            assert_ne!(request.bookie, bookie("a"), "nothing continues its register");
+            desk.answer(&request, UpdateStatus::Done);
+        }
+        for report in std::mem::take(&mut desk.reports) {
+            match report {
+                Report::WantsExtents { from, .. } => {
+                    asked.push(from);
+                    let rows = vec![extent(20, 29), extent(30, 39)];
+                    desk.updates.extents(desk.now, ledger(1), Some(rows), &mut desk.reports);
+                }
+                Report::Gap { first, next, .. } => {
+                    gaps += 1;
+                    assert_eq!((first, next), (entry(10), entry(20)));
+                }
+                other => desk.reports.push(other),
+            }
+        }
+    }
+    assert!((4..=8).contains(&asked.len()) && gaps == 1, "{asked:?}");
+    assert!(asked.iter().all(|from| *from == entry(10)));
+    assert_eq!(desk.updates.register_max(ledger(1)), Some(entry(39)), "b and c were told of what is behind");
+    // The object is back.
+    while !desk.reports.iter().any(|report| matches!(report, Report::WantsExtents { .. })) {
+        desk.pass(Duration::from_secs(1));
+    }
+    let rows = vec![extent(10, 19), extent(20, 29), extent(30, 39)];
+    desk.updates.extents(desk.now, ledger(1), Some(rows), &mut desk.reports);
+    assert!(desk.reports.contains(&Report::GapClosed(ledger(1))));
+    desk.go_on();
+    assert_eq!(desk.take("a").ledgers[0].last, Some(entry(39)));
+}

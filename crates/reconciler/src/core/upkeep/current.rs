@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bindery_tiering::catalogue::StoredObject;
 use bindery_types::tier::Reconciliation;
-use bindery_types::{BookieId, EntryId};
+use bindery_types::{BookieId, EntryId, LedgerId};
 
 use super::answers::Answers;
 use super::event::{Moved, Whereabouts};
@@ -62,16 +62,32 @@ impl Current {
         }
     }
 
-    /// Whom to tell of what (invariant 1).
-    pub fn plan(&mut self, found: Whereabouts, bookies: &BTreeMap<BookieId, Ability>, answers: &mut Answers) {
+    /// Whom to tell of what (invariant 1). Of an object without a row, the word of the catalogue is no proof that a ledger was
+    /// deleted: `proven` has those of which it was proved ([`super::orphans`], invariant 1).
+    pub fn plan(
+        &mut self,
+        found: Whereabouts,
+        bookies: &BTreeMap<BookieId, Ability>,
+        answers: &mut Answers,
+        proven: Option<&BTreeSet<LedgerId>>,
+    ) {
         (self.at, self.moved, self.has_gained) = (found.at, found.moved, false);
         (self.lacks, self.todo) = (vec![0; self.moved.len()], BTreeMap::new());
         let mut of_catalogue: BTreeSet<u32> = BTreeSet::new();
         for (at, moved) in self.moved.iter().enumerate() {
             let Moved { ledger, place, .. } = *moved;
             of_catalogue.insert(place);
-            let Some(metadata) = moved.metadata.as_ref().filter(|_| moved.is_covered()) else {
-                self.lacking = Some(format!("ledger {ledger} is about to leave the catalogue"));
+            // It may have got a row meanwhile: then the catalogue was put back.
+            let is_elsewhere = moved.extents.iter().all(|extent| extent.object.id != self.stored.object.id);
+            let is_covered = moved.is_covered() && (is_elsewhere || proven.is_none());
+            let Some(metadata) = moved.metadata.as_ref().filter(|_| is_covered) else {
+                self.lacking = Some(match moved.metadata {
+                    Some(_) => format!(
+                        "the catalogue does not have entries {} to {} of ledger {ledger} in other objects that are in the bucket",
+                        moved.first, moved.last
+                    ),
+                    None => format!("ledger {ledger} is about to leave the catalogue"),
+                });
                 self.lacks[at] += 1;
                 continue;
             };
@@ -104,8 +120,18 @@ impl Current {
                 _ => progress.reopen(moved.place),
             }
         }
-        let deleted = self.window.iter().filter(|place| !of_catalogue.contains(place));
-        deleted.for_each(|place| progress.finish(*place));
+        let absent: BTreeMap<u32, LedgerId> = found.absent.into_iter().collect();
+        for place in self.window.iter().filter(|place| !of_catalogue.contains(place)) {
+            let ledger = absent.get(place);
+            match proven {
+                Some(proven) if ledger.is_none_or(|ledger| !proven.contains(ledger)) => {
+                    progress.reopen(*place);
+                    let ledger = ledger.map_or_else(|| "of it".to_owned(), ToString::to_string);
+                    self.lacking = Some(format!("that ledger {ledger} was deleted is not proved yet"));
+                }
+                _ => progress.finish(*place),
+            }
+        }
         if self.is_check && progress.left > 0 {
             // A bookie that lacks these may lack others. They are examined in as many passes as that takes (invariant 4).
             self.is_check = false;

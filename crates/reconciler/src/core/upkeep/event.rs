@@ -8,7 +8,7 @@ use bindery_tiering::catalogue::{ExtentOutcome, NewObject, ObjectRow, Refusal, S
 use bindery_types::tier::{ObjectRef, Reconciliation, TierExtent};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
 
-use super::ScanPage;
+use super::{Orphan, ScanPage};
 use crate::core::updates::{RequestError, UpdateResult};
 use crate::core::{BuildOrder, Built};
 
@@ -43,16 +43,18 @@ pub struct Garbage {
     pub object: ObjectId,
     /// Its row, when bookies referred to it and were told of other objects: bookies that have come back since may refer to it still.
     pub released: Option<StoredObject>,
+    /// It was reserved in vain: whether there is an object of this id is not known, nor what is in it.
+    pub is_reserved: bool,
 }
 
 impl Garbage {
     /// From the catalogue's row.
     pub fn new(object: ObjectId, row: &ObjectRow) -> Garbage {
-        let released = match row {
-            ObjectRow::Stored(stored) => Some(*stored).filter(StoredObject::was_released),
-            ObjectRow::Reserved { .. } => None,
+        let (released, is_reserved) = match row {
+            ObjectRow::Stored(stored) => (Some(*stored).filter(StoredObject::was_released), false),
+            ObjectRow::Reserved { .. } => (None, true),
         };
-        Garbage { object, released }
+        Garbage { object, released, is_reserved }
     }
 }
 
@@ -78,8 +80,11 @@ pub struct Moved {
     pub first: EntryId,
     /// The last entry.
     pub last: EntryId,
-    /// Where it is now by the catalogue: extents that follow each other.
+    /// Where it is now by the catalogue: extents that follow each other, in objects that are in the bucket. None when the catalogue
+    /// does not have the ledger.
     pub extents: Vec<TierExtent>,
+    /// The last entry of the ledger in the catalogue.
+    pub end: Option<EntryId>,
     /// The ledger's metadata; `None` when the metadata store has no such ledger.
     pub metadata: Option<Arc<LedgerMetadata>>,
 }
@@ -89,8 +94,10 @@ pub struct Moved {
 pub struct Whereabouts {
     /// When the catalogue was asked.
     pub at: Duration,
-    /// Those of ledgers that it has.
+    /// Those of ledgers that it has, or that the metadata store has.
     pub moved: Vec<Moved>,
+    /// Places of extents whose ledger neither has.
+    pub absent: Vec<(u32, LedgerId)>,
 }
 
 impl Moved {
@@ -211,8 +218,8 @@ pub enum UpkeepAction {
     },
     /// Which of these objects are not in the bucket, or not with this length, while the catalogue still refers to them.
     AskFor(Vec<(ObjectId, u64)>),
-    /// Delete objects that have no row.
-    DeleteOrphans(Vec<ObjectId>),
+    /// Read the footers of objects that have no row, of these lengths.
+    ReadFooters(Vec<(ObjectId, u64)>),
     /// Follow the catalogue to its end, and read rows of objects that wait for bookies.
     FindWaiting {
         /// Behind this one; `None` from the beginning.
@@ -220,8 +227,7 @@ pub enum UpkeepAction {
         /// So many.
         limit: usize,
     },
-    /// Read the footer of an object that waits, and where the extents at these places in it, ascending, are by the catalogue; not of
-    /// ledgers that it does not have.
+    /// Read the footer of an object that waits, and where the extents at these places in it, ascending, are by the catalogue.
     WhereTo(ObjectRef, Vec<u32>),
     /// Tell bookies, all at once.
     Tell(Vec<(BookieId, Vec<Reconciliation>)>),
@@ -268,8 +274,8 @@ pub enum UpkeepEvent {
     Scanned(Result<ScanPage, String>),
     /// Those that are not there as they should be.
     Missing(Result<Vec<ObjectId>, String>),
-    /// Of each orphan.
-    OrphansDeleted(Vec<(ObjectId, Deletion)>),
+    /// Of [`UpkeepAction::ReadFooters`].
+    FootersRead(Vec<(ObjectId, Result<Orphan, SourceError>)>),
     /// Of [`UpkeepAction::FindWaiting`].
     Waiting(Result<WaitingPage, String>),
     /// Of [`UpkeepAction::WhereTo`].

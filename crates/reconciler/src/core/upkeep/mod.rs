@@ -6,16 +6,18 @@
 //! ledgers of the catalogue ─► proof, listing, proof ─► looked up again, proof again ─► removed from the catalogue (T17)
 //! unreferenced, or reserved in vain, for the delay ─► object deleted ─► row forgotten (T13)
 //! rewritten ─► bookies are told where its extents went ─► unreferenced (T16)
-//! a page of the bucket's objects ─► compared with rows ─► of nobody for the delay: deleted; missing: an alarm
+//! a page of the bucket's objects ─► compared with rows ─► without a row for the delay: examined; missing: an alarm
 //!                                                     └─► little is live of it: rewritten
 //! ```
-//! [`rewrite`] and [`waiting`] have what concerns objects that are rewritten.
+//! [`rewrite`] and [`waiting`] have what concerns objects that are rewritten, [`orphans`] those without a row. A doubt about the
+//! catalogue stops all of it ([`doubts`]).
 //!
 //! # Invariants
 //! 1. A ledger leaves the catalogue on the proof of absence that garbage collection of bookies wants ([`GarbageRound`], IB16):
 //!    the ledgers of the catalogue are taken first; a ledger is in metadata before anything of it is in the catalogue.
-//! 2. An object is deleted only when the catalogue said that nothing refers to it, durably and for the delay, and its row goes
-//!    after it. Either may be repeated, by anybody.
+//! 2. An object that was committed is deleted only when the catalogue said that nothing refers to it, durably and for the delay, and
+//!    its row goes after it. Either may be repeated, by anybody. Of an id that was reserved in vain the row goes alone: an object
+//!    of that id has no row from then on, and is deleted on the word of its own footer ([`orphans`]).
 //! 3. The first doubt ends the removal of ledgers for this pass; objects that became garbage earlier go nevertheless. An
 //!    object that cannot be deleted holds up no other, however many there are: garbage is gone through once in each pass.
 //! 4. An object that bookies referred to once is deleted only after another look at all of them ([`waiting`], invariant 7).
@@ -28,7 +30,9 @@
 
 mod answers;
 mod current;
+mod doubts;
 mod event;
+mod orphans;
 mod rewrite;
 mod scan;
 mod status;
@@ -47,10 +51,13 @@ use bindery_tiering::catalogue::NewObject;
 use bindery_types::tier::{ObjectRef, Reconciliation};
 use bindery_types::{BookieId, LedgerId};
 
+use self::doubts::Doubts;
 pub use self::event::{
     Deletion, Fault, Garbage, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told,
     UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
+pub use self::orphans::Orphan;
+use self::orphans::Orphans;
 use self::rewrite::Rewriting;
 use self::scan::Scan;
 pub use self::scan::{ListedObject, ScanCounts, ScanPage, ScannedRow};
@@ -74,6 +81,8 @@ pub struct UpkeepSettings {
     pub delete_delay: Duration,
     /// When a pass would remove too many ledgers.
     pub limits: GarbageLimits,
+    /// When too many objects have no row: the share of those that were listed, and a number that is never too many.
+    pub orphan_limits: GarbageLimits,
     /// Between a pass that found a large share gone and the one that confirms it, at least.
     pub confirm_pause: Duration,
     /// An object of whose entries a smaller part than this is referred to is rewritten; 0: none is.
@@ -92,6 +101,7 @@ impl Default for UpkeepSettings {
             interval: Duration::from_secs(5 * 60),
             delete_delay: Duration::from_secs(3600),
             limits: GarbageLimits::default(),
+            orphan_limits: GarbageLimits { share_max: 0.2, always: 32 },
             confirm_pause: Duration::from_secs(5),
             rewrite_below: 0.5,
             rewrite_pause: Duration::from_secs(10 * 60),
@@ -133,8 +143,8 @@ enum Phase {
     Delete(Vec<ObjectId>),
     Forget(Vec<ObjectId>),
     Scan,
-    AskFor(Vec<(ObjectId, u64)>, Vec<ObjectId>),
-    DeleteOrphans(Vec<ObjectId>),
+    AskFor(Vec<(ObjectId, u64)>, Vec<(ObjectId, u64)>),
+    ReadFooters(Vec<(ObjectId, u64)>),
     FindWaiting,
     WhereTo(ObjectRef, Vec<u32>),
     Tell(Vec<(BookieId, Vec<Reconciliation>)>),
@@ -175,7 +185,20 @@ pub struct Upkeep {
     /// Behind which garbage is sought next in this pass.
     garbage_after: Option<ObjectId>,
     is_denied: bool,
+    /// Ids that were reserved in vain, whose rows go with the next ones.
+    expired: Vec<ObjectId>,
     scan: Scan,
+    orphans: Orphans,
+    doubts: Doubts,
+    /// The catalogue was replaced while the action under way was: its answer is about another one.
+    is_replaced: bool,
+    /// A planted bug deletes objects that the scan found.
+    deletes_blindly: bool,
+    /// Ledgers of the catalogue, ascending, while those of objects without a row are looked up with them.
+    of_catalogue: Option<Vec<LedgerId>>,
+    /// Ledgers of which a bookie said that it is ahead, and alarms, until they are taken.
+    ahead_ledgers: Vec<LedgerId>,
+    alarms: Vec<Alarm>,
     rewriting: Rewriting,
     waiting: Waiting,
     /// The length at which an object is finished.
@@ -216,7 +239,15 @@ impl Upkeep {
             held: BTreeSet::new(),
             garbage_after: None,
             is_denied: false,
+            expired: Vec::new(),
             scan: Scan::default(),
+            orphans: Orphans::default(),
+            doubts: Doubts::default(),
+            is_replaced: false,
+            deletes_blindly: false,
+            of_catalogue: None,
+            ahead_ledgers: Vec::new(),
+            alarms: Vec::new(),
             rewriting: Rewriting::default(),
             waiting: Waiting::default(),
             bookies: BTreeMap::new(),
@@ -233,7 +264,8 @@ impl Upkeep {
         let of_proof =
             (self.is_proven, self.has_mark, self.of_here, self.marked, self.is_empty, &self.found_before);
         let of_objects = (self.scan.essence(), &self.rewriting, &self.waiting, self.status.objects_waiting);
-        (of_pass, of_proof, of_objects, &self.bookies, self.is_paused, self.is_ending)
+        let of_doubts = (self.orphans.essence(), self.doubts.essence(), &self.expired, &self.of_catalogue);
+        (of_pass, of_proof, of_objects, of_doubts, &self.bookies, self.is_paused, self.is_ending)
     }
 
     /// How it stands.
@@ -274,9 +306,15 @@ impl Upkeep {
         if self.phase == Phase::Waits {
             self.status.counts.passes += 1;
             self.held.clear();
+            self.expired.clear();
             self.garbage_after = None;
             self.waiting.begin_pass();
+            self.orphans.begin_pass();
             self.phase = Phase::Ledgers;
+        }
+        let is_doubtful = self.doubt_of_catalogue().is_some() && !self.deletes_blindly;
+        if is_doubtful && !self.go_to_scan(now) {
+            return None;
         }
         self.is_under_way = true;
         Some(match &self.phase {
@@ -295,7 +333,7 @@ impl Upkeep {
             Phase::Forget(objects) => UpkeepAction::Forget(objects.clone()),
             Phase::Scan => UpkeepAction::Scan { after: self.scan.after },
             Phase::AskFor(objects, _) => UpkeepAction::AskFor(objects.clone()),
-            Phase::DeleteOrphans(objects) => UpkeepAction::DeleteOrphans(objects.clone()),
+            Phase::ReadFooters(objects) => UpkeepAction::ReadFooters(objects.clone()),
             Phase::FindWaiting => {
                 UpkeepAction::FindWaiting { after: self.waiting.after(), limit: WAITING_MAX }
             }
@@ -311,9 +349,34 @@ impl Upkeep {
         })
     }
 
+    /// In doubt about the catalogue the scan alone goes on ([`doubts`], invariant 1). False: the pass is over.
+    fn go_to_scan(&mut self, now: Duration) -> bool {
+        match self.phase {
+            Phase::Scan | Phase::AskFor(..) => true,
+            Phase::Survey(_)
+            | Phase::Reserve
+            | Phase::Rewrite(_)
+            | Phase::Replace(..)
+            | Phase::ReadFooters(_) => {
+                self.phase = self.end_pass(now);
+                false
+            }
+            _ => {
+                self.round = None;
+                self.found_before.clear();
+                self.phase = Phase::Scan;
+                true
+            }
+        }
+    }
+
     /// Takes the answer to the action under way.
     pub fn on_event(&mut self, now: Duration, event: UpkeepEvent, alarms: &mut Vec<Alarm>) {
         self.is_under_way = false;
+        if std::mem::take(&mut self.is_replaced) {
+            self.phase = self.end_pass(now);
+            return;
+        }
         self.phase = match event {
             UpkeepEvent::Ledgers(found) => match found {
                 Ok(ledgers) => self.begin(ledgers),
@@ -342,13 +405,15 @@ impl Upkeep {
                 match () {
                     () if self.waiting.is_open() => self.end_waiting(),
                     () if is_forgotten => Phase::FindGarbage,
-                    () => Phase::FindWaiting,
+                    () => self.go_to_waiting(),
                 }
             }
             UpkeepEvent::Scanned(page) => self.on_scanned(now, page),
             UpkeepEvent::Missing(missing) => self.on_missing(now, missing, alarms),
-            UpkeepEvent::OrphansDeleted(outcomes) => {
-                self.scan.counts.orphans_deleted += self.note(outcomes, alarms).len() as u64;
+            UpkeepEvent::FootersRead(read) => {
+                if let Some(why) = self.orphans.on_read(read, alarms) {
+                    self.status.last_error = Some(why);
+                }
                 self.go_to_rewriting(now)
             }
             UpkeepEvent::Waiting(page) => self.on_waiting(now, page),
@@ -361,6 +426,17 @@ impl Upkeep {
             UpkeepEvent::Replaced(outcome) => self.on_replaced(now, outcome),
         };
         alarms.append(&mut self.waiting.take_alarms());
+        self.show_orphans();
+        self.status.deletions_stopped = self.doubt_of_catalogue();
+    }
+
+    fn show_orphans(&mut self) {
+        (self.scan.counts.orphans_kept, self.scan.counts.orphans_unreadable) = self.orphans.counts();
+        if self.scan.counts.orphans_kept == 0 {
+            self.status.orphan_kept = None;
+        }
+        let unreadable = self.orphans.unreadable();
+        self.status.orphan_unreadable = unreadable.map(|(object, why)| format!("object {object}: {why}"));
         self.status.scan = self.scan.counts;
     }
 
@@ -374,10 +450,18 @@ impl Upkeep {
         };
         self.rewriting.note(now, &page.rows, self.settings.rewrite_below);
         let is_blind = self.canaries.has(Canary::T13ReservationIgnored);
+        let range = (self.scan.after, page.next);
         let findings = self.scan.on_page(&page, self.settings.delete_delay, is_blind);
+        if is_blind || self.canaries.has(Canary::T13OrphanWithoutProof) {
+            self.deletes_blindly = !findings.orphans.is_empty();
+            let orphans: Vec<ObjectId> = findings.orphans.iter().map(|orphan| orphan.object).collect();
+            return if orphans.is_empty() { self.go_to_rewriting(now) } else { Phase::Delete(orphans) };
+        }
+        let limits = self.settings.orphan_limits;
+        let unread = self.orphans.on_page(range, &findings.orphans, page.objects.len(), limits);
         match findings.doubtful.is_empty() {
-            false => Phase::AskFor(findings.doubtful, findings.orphans),
-            true => self.go_to_orphans(now, findings.orphans),
+            false => Phase::AskFor(findings.doubtful, unread),
+            true => self.go_to_footers(now, unread),
         }
     }
 
@@ -387,25 +471,35 @@ impl Upkeep {
         missing: Result<Vec<ObjectId>, String>,
         alarms: &mut Vec<Alarm>,
     ) -> Phase {
+        let (asked, unread) = match &mut self.phase {
+            Phase::AskFor(asked, unread) => (std::mem::take(asked), std::mem::take(unread)),
+            _ => Default::default(),
+        };
         match missing {
             Ok(missing) => {
-                let new = self.scan.on_missing(missing).into_iter();
+                let new = self.scan.on_missing(&asked, &missing).into_iter();
                 alarms.extend(new.map(|object| Alarm::ObjectMissing { object }));
             }
             Err(why) => self.status.last_error = Some(why),
         }
-        let orphans = match &mut self.phase {
-            Phase::AskFor(_, orphans) => std::mem::take(orphans),
-            _ => Vec::new(),
-        };
-        self.go_to_orphans(now, orphans)
+        self.go_to_footers(now, unread)
     }
 
-    fn go_to_orphans(&mut self, now: Duration, orphans: Vec<ObjectId>) -> Phase {
-        if orphans.is_empty() { self.go_to_rewriting(now) } else { Phase::DeleteOrphans(orphans) }
+    fn go_to_footers(&mut self, now: Duration, unread: Vec<(ObjectId, u64)>) -> Phase {
+        if unread.is_empty() { self.go_to_rewriting(now) } else { Phase::ReadFooters(unread) }
     }
 
     fn begin(&mut self, ledgers: Vec<LedgerId>) -> Phase {
+        // Ledgers of objects without a row are held to the same proof, in the same round.
+        let of_orphans = self.orphans.ledgers();
+        self.of_catalogue = None;
+        let ledgers = match of_orphans.is_empty() {
+            true => ledgers,
+            false => {
+                self.of_catalogue = Some(ledgers.clone());
+                of_orphans.into_iter().chain(ledgers).collect::<BTreeSet<_>>().into_iter().collect()
+            }
+        };
         let mut hasher = DefaultHasher::new();
         ledgers.hash(&mut hasher);
         (self.of_here, self.is_empty) = (hasher.finish(), ledgers.is_empty());
@@ -466,7 +560,13 @@ impl Upkeep {
             Why::Removal if self.is_proven && self.has_mark && !proof.has_mark => {
                 self.doubt(Doubt::MarkGone, alarms)
             }
-            Why::Removal => Phase::Remove,
+            Why::Removal => {
+                self.orphans.note_gone(&self.batch);
+                if let Some(of_catalogue) = &self.of_catalogue {
+                    self.batch.retain(|ledger| of_catalogue.binary_search(ledger).is_ok());
+                }
+                if self.batch.is_empty() { self.next_batch() } else { Phase::Remove }
+            }
         }
     }
 
@@ -530,22 +630,33 @@ impl Upkeep {
             Ok(found) => {
                 let are_all_known = self.canaries.has(Canary::T16ReturnsNotAwaited)
                     || self.canaries.has(Canary::T16BookiesNotAwaited);
-                let Some(last) = found.last() else { return Phase::FindWaiting };
+                let Some(last) = found.last() else { return self.go_to_waiting() };
                 self.garbage_after = Some(last.object);
                 let mut delete = Vec::new();
-                for Garbage { object, released } in found {
+                for Garbage { object, released, is_reserved } in found {
                     match released.filter(|_| !are_all_known) {
+                        None if is_reserved => self.expired.push(object),
                         None => delete.push(object),
                         Some(stored) => self.waiting.look_at(stored),
                     }
                 }
-                if delete.is_empty() { Phase::FindGarbage } else { Phase::Delete(delete) }
+                match () {
+                    () if !delete.is_empty() => Phase::Delete(delete),
+                    () if !self.expired.is_empty() => Phase::Forget(std::mem::take(&mut self.expired)),
+                    () => Phase::FindGarbage,
+                }
             }
             Err(why) => {
                 self.status.last_error = Some(why);
-                Phase::FindWaiting
+                self.go_to_waiting()
             }
         }
+    }
+
+    /// Objects without a row are examined beside those that wait.
+    fn go_to_waiting(&mut self) -> Phase {
+        self.waiting.examine(self.orphans.to_examine());
+        Phase::FindWaiting
     }
 
     fn on_deleted(
@@ -554,12 +665,20 @@ impl Upkeep {
         outcomes: Vec<(ObjectId, Deletion)>,
         alarms: &mut Vec<Alarm>,
     ) -> Phase {
-        let deleted = self.note(outcomes, alarms);
+        let mut deleted = self.note(outcomes, alarms);
+        if std::mem::take(&mut self.deletes_blindly) {
+            self.scan.counts.orphans_deleted += deleted.len() as u64;
+            return self.go_to_rewriting(now);
+        }
+        let before = deleted.len();
+        deleted.retain(|object| !self.orphans.deleted(*object));
+        self.scan.counts.orphans_deleted += (before - deleted.len()) as u64;
         self.status.counts.objects_deleted += deleted.len() as u64;
         if self.waiting.is_open() {
             self.waiting.forget_later(deleted);
             return self.next_waiting(now);
         }
+        deleted.append(&mut self.expired);
         if deleted.is_empty() { Phase::FindGarbage } else { Phase::Forget(deleted) }
     }
 

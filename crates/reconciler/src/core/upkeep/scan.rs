@@ -1,12 +1,14 @@
 //! The scan: compares the objects of the bucket with the rows of the catalogue, a page with each pass, round and round.
 //!
 //! # Invariants
-//! 1. A page is listed before its rows are read. A row is there before its object, so an object without a row is of nobody.
-//! 2. Such an object goes when the store says that it was written longer ago than the delay, by the store's own clock.
+//! 1. A page is listed before its rows are read. A row is there before its object, so the catalogue as it is does not know an object
+//!    without a row. Whether anybody needs it is for [`super::orphans`] to prove.
+//! 2. Such an object is looked at when the store says that it was written longer ago than the delay, by the store's own clock.
 //! 3. An object that a row refers to and that was not listed is looked up by name, and is missing only when it is not there.
-//!    That is an alarm, once; nothing is deleted for it.
+//!    That is an alarm, once, and it is asked for again in each pass; nothing at all is deleted until it is back, or nothing refers
+//!    to it any more ([`super::doubts`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bindery_tiering::ObjectId;
@@ -72,6 +74,10 @@ pub struct ScanCounts {
     pub orphans_deleted: u64,
     /// Objects without a row that are not old enough, of this sweep or the last.
     pub orphans_waiting: u64,
+    /// Objects without a row that are old enough, and kept: somebody may need them, as far as is known.
+    pub orphans_kept: u64,
+    /// Objects without a row that are kept because they cannot be read.
+    pub orphans_unreadable: u64,
     /// Objects that the catalogue refers to and the bucket does not have as they were committed.
     pub missing: u64,
 }
@@ -79,8 +85,8 @@ pub struct ScanCounts {
 /// What a page asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Findings {
-    /// Objects of nobody, to be deleted.
-    pub orphans: Vec<ObjectId>,
+    /// Objects without a row that are old enough.
+    pub orphans: Vec<ListedObject>,
     /// Objects that were not listed, or have another length than was committed, with that one.
     pub doubtful: Vec<(ObjectId, u64)>,
 }
@@ -91,8 +97,8 @@ pub(super) struct Scan {
     /// Behind which the next page begins.
     pub after: Option<ObjectId>,
     waiting: u64,
-    /// Objects that are missing, for each of which there was an alarm.
-    missing: BTreeSet<ObjectId>,
+    /// Objects that are missing, for each of which there was an alarm, with the lengths that were committed.
+    missing: BTreeMap<ObjectId, u64>,
     pub counts: ScanCounts,
 }
 
@@ -108,7 +114,9 @@ impl Scan {
         let mut listed: BTreeMap<ObjectId, ListedObject> =
             page.objects.iter().map(|found| (found.object, *found)).collect();
         self.counts.objects += listed.len() as u64;
-        let mut findings = Findings::default();
+        // Those that are missing come first, so that the doubt about them ends soon.
+        let doubtful = self.missing.iter().map(|(object, length)| (*object, *length)).collect();
+        let mut findings = Findings { doubtful, orphans: Vec::new() };
         for row in &page.rows {
             if ignores_reservations && row.live.is_none() {
                 continue;
@@ -118,17 +126,17 @@ impl Scan {
                 && found.is_none_or(|found| found.length_bytes != length)
             {
                 // Of more than these the next sweep hears.
-                if findings.doubtful.len() < DOUBTFUL_MAX {
+                if findings.doubtful.len() < DOUBTFUL_MAX + MISSING_MAX
+                    && !self.missing.contains_key(&row.object)
+                {
                     findings.doubtful.push((row.object, length));
                 }
-            } else {
-                self.missing.remove(&row.object);
             }
         }
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         for orphan in listed.values() {
             match ignores_reservations || orphan.modified_ms.saturating_add(delay_ms) <= page.now_ms {
-                true => findings.orphans.push(orphan.object),
+                true => findings.orphans.push(*orphan),
                 false => self.waiting += 1,
             }
         }
@@ -141,15 +149,23 @@ impl Scan {
         findings
     }
 
-    /// Objects that were looked up by name and are not there. Returns the new ones.
-    pub fn on_missing(&mut self, missing: Vec<ObjectId>) -> Vec<ObjectId> {
-        let is_room = |known: &BTreeSet<ObjectId>| known.len() < MISSING_MAX;
-        let new: Vec<ObjectId> = missing
-            .into_iter()
-            .filter(|object| is_room(&self.missing) && self.missing.insert(*object))
-            .collect();
+    /// These objects were looked up by name, and those of them are not there. Returns the new ones.
+    pub fn on_missing(&mut self, asked: &[(ObjectId, u64)], missing: &[ObjectId]) -> Vec<ObjectId> {
+        let mut new = Vec::new();
+        for (object, length) in asked {
+            if !missing.contains(object) {
+                self.missing.remove(object);
+            } else if self.missing.len() < MISSING_MAX && self.missing.insert(*object, *length).is_none() {
+                new.push(*object);
+            }
+        }
         self.counts.missing = self.missing.len() as u64;
         new
+    }
+
+    /// One that is missing.
+    pub fn a_missing(&self) -> Option<ObjectId> {
+        self.missing.keys().next().copied()
     }
 }
 
@@ -193,11 +209,12 @@ mod tests {
 
     /// Invariant 2.
     #[test]
-    fn objects_of_nobody_go_when_the_store_says_that_they_are_old() {
+    fn objects_without_a_row_count_when_the_store_says_that_they_are_old() {
         let mut scan = Scan::default();
         let page = page(&[(1, 0), (2, 0), (3, 900), (4, 901)], &[(1, Some(10)), (2, None)]);
         let findings = scan.on_page(&page, DELAY, false);
-        assert_eq!(findings, Findings { orphans: vec![object(3)], doubtful: Vec::new() });
+        let old = ListedObject { object: object(3), modified_ms: 900, length_bytes: 10 };
+        assert_eq!(findings, Findings { orphans: vec![old], doubtful: Vec::new() });
         assert_eq!((scan.counts.orphans_waiting, scan.counts.sweeps, scan.counts.objects), (1, 1, 4));
     }
 
@@ -208,11 +225,13 @@ mod tests {
         let rows = [(1, Some(10)), (2, Some(10)), (3, Some(11)), (4, None)];
         let findings = scan.on_page(&page(&[(1, 0), (3, 0)], &rows), DELAY, false);
         assert_eq!(findings.doubtful, [(object(2), 10), (object(3), 11)]);
-        assert_eq!(scan.on_missing(vec![object(2)]), [object(2)]);
-        assert_eq!(scan.on_missing(vec![object(2)]), [], "one alarm");
-        assert_eq!(scan.counts.missing, 1);
-        scan.on_page(&page(&[(2, 0)], &[(2, Some(10))]), DELAY, false);
-        scan.on_missing(Vec::new());
+        assert_eq!(scan.on_missing(&findings.doubtful, &[object(2)]), [object(2)]);
+        assert_eq!(scan.on_missing(&findings.doubtful, &[object(2)]), [], "one alarm");
+        assert_eq!((scan.counts.missing, scan.a_missing()), (1, Some(object(2))));
+        // It is asked for again with each page, wherever it is, and only the answer counts.
+        let findings = scan.on_page(&page(&[(9, 0)], &[(9, Some(10))]), DELAY, false);
+        assert_eq!(findings.doubtful, [(object(2), 10)]);
+        scan.on_missing(&findings.doubtful, &[]);
         assert_eq!(scan.counts.missing, 0, "it is back");
     }
 }

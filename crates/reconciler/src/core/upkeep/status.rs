@@ -44,6 +44,12 @@ pub struct UpkeepStatus {
     pub objects_damaged: u64,
     /// One of them, and in which way.
     pub damaged: Option<String>,
+    /// Why one of the objects without a row is kept,
+    pub orphan_kept: Option<String>,
+    /// and which of them cannot be read.
+    pub orphan_unreadable: Option<String>,
+    /// Why nothing is deleted at the moment, and what ends that.
+    pub deletions_stopped: Option<String>,
     /// Why no ledger is removed from the catalogue at the moment.
     pub doubt: Option<String>,
     /// The last thing that did not work.

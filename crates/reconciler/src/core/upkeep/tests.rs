@@ -72,7 +72,7 @@ fn live(of: i64, first: i64, last: i64) -> LiveExtent {
 fn moved(of: i64, first: i64, last: i64, names: &str) -> Moved {
     let (first, last) = (entry(first), entry(last));
     let extents = vec![TierExtent { first, last, object: reference(object(9), 50) }];
-    Moved { place: 0, ledger: id(of), first, last, extents, metadata: Some(metadata(names)) }
+    Moved { place: 0, ledger: id(of), first, last, extents, end: Some(last), metadata: Some(metadata(names)) }
 }
 
 /// A cluster, as an upkeep sees it.
@@ -239,6 +239,7 @@ impl Around {
                     let garbage = behind.map(|object| Garbage {
                         object: *object,
                         released: self.released.get(object).copied(),
+                        is_reserved: false,
                     });
                     UpkeepEvent::Garbage(Ok(garbage.take(limit).collect()))
                 }
@@ -264,7 +265,7 @@ impl Around {
                     }))
                 }
                 UpkeepAction::AskFor(_) => UpkeepEvent::Missing(Ok(Vec::new())),
-                UpkeepAction::DeleteOrphans(_) => UpkeepEvent::OrphansDeleted(Vec::new()),
+                UpkeepAction::ReadFooters(_) => UpkeepEvent::FootersRead(Vec::new()),
                 UpkeepAction::FindWaiting { after, limit } => UpkeepEvent::Waiting(Ok(WaitingPage {
                     objects: (self.waiting.iter().filter(|stored| Some(stored.object.id) > after))
                         .take(limit)
@@ -288,7 +289,7 @@ impl Around {
                         self.moved.get(*place as usize).map(|moved| Moved { place: *place, ..moved.clone() })
                     };
                     let moved = places.iter().filter_map(of_place).collect();
-                    UpkeepEvent::Whereabouts(Ok(Whereabouts { at, moved }))
+                    UpkeepEvent::Whereabouts(Ok(Whereabouts { at, moved, absent: Vec::new() }))
                 }
                 UpkeepAction::Tell(requests) => {
                     self.now += self.slowness;

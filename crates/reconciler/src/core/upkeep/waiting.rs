@@ -41,6 +41,8 @@
 //!    (`bindery_server::tier`, invariant 7). An object is believed to be gone when two passes found it so: stores
 //!    say the same of an access key that they do not know at the moment, and whoever deletes it then has told nobody.
 //! 8. Objects that are held before their deletion count as those that wait for bookies.
+//! 9. Objects without a row are examined and checked as those that were released, and wait for nobody's release: see
+//!    [`super::orphans`]. They do not count as waiting.
 //!
 //! # Limits
 //! Objects in one page: [`WAITING_MAX`]; objects looked at before their deletion beside one: [`LOOKS_MAX`]. Extents in one window:
@@ -60,7 +62,8 @@ use bindery_types::{BookieId, LedgerId};
 use super::answers::{Answers, Settled};
 use super::current::{Current, TOLD_MAX};
 use super::event::{Fault, Moved, SourceError, Told, WaitingPage, Whereabouts};
-use super::{Phase, Upkeep};
+use super::orphans::Orphans;
+use super::{Phase, Upkeep, UpkeepStatus};
 use crate::core::Alarm;
 use crate::core::updates::{EXTENTS_KEPT_FOR, UpdateStatus};
 
@@ -126,6 +129,8 @@ pub(super) struct Waiting {
     /// and whether there are more behind the last one.
     has_more_looks: bool,
     last_look: Option<ObjectId>,
+    /// Objects without a row, which come last.
+    orphans: Vec<StoredObject>,
     /// Objects that the last check did not find in the bucket.
     gone: BTreeSet<ObjectId>,
     /// They come before the others in this pass.
@@ -164,6 +169,7 @@ impl Default for Waiting {
             looks_after: None,
             has_more_looks: false,
             last_look: None,
+            orphans: Vec::new(),
             gone: BTreeSet::new(),
             are_looks_first: false,
             deleted: Vec::new(),
@@ -197,6 +203,11 @@ impl Waiting {
             true => self.last_looks.push(stored),
             false => self.has_more_looks = true,
         }
+    }
+
+    /// Objects without a row are to be examined in this pass (invariant 9).
+    pub fn examine(&mut self, orphans: Vec<StoredObject>) {
+        self.orphans = orphans;
     }
 
     /// Whether objects are being examined, or deleted, in this pass.
@@ -263,10 +274,12 @@ impl Waiting {
             if !are_all_seen {
                 return;
             }
-            self.answers.of_objects.retain(|object, _| seen.contains(object));
-            self.damaged.retain(|object, _| seen.contains(object));
-            self.slow.retain(|object, _| seen.contains(object));
-            self.gone.retain(|object| seen.contains(object));
+            let orphans: BTreeSet<ObjectId> = self.orphans.iter().map(|stored| stored.object.id).collect();
+            let seen = |object: &ObjectId| seen.contains(object) || orphans.contains(object);
+            self.answers.of_objects.retain(|object, _| seen(object));
+            self.damaged.retain(|object, _| seen(object));
+            self.slow.retain(|object, _| seen(object));
+            self.gone.retain(seen);
         }
     }
 
@@ -334,7 +347,8 @@ impl Upkeep {
         // Neither keeps the other from its turn.
         waiting.are_looks_first = !waiting.are_looks_first;
         let (first, then) = if waiting.are_looks_first { (looks, due) } else { (due, looks) };
-        waiting.queue = first.into_iter().chain(then).collect();
+        let orphans = waiting.orphans.iter().filter(|stored| !waiting.had_turn.contains(&stored.object.id));
+        waiting.queue = first.into_iter().chain(then).chain(orphans.copied()).collect();
         self.next_waiting(now)
     }
 
@@ -396,14 +410,14 @@ impl Upkeep {
                 true => "it has more time when its turn comes again",
                 false => "it is tried again",
             };
-            self.status.waits_for =
-                Some(format!("object {object}: checking it takes longer than {took:?}; {then}"));
+            let why = format!("checking it takes longer than {took:?}; {then}");
+            say(&mut self.status, &self.orphans, object, &why);
             waiting.had_turn.insert(object);
             return self.next_waiting(now);
         }
         if !window.is_empty() {
             let why = current.lacking.take().unwrap_or_else(goes_on);
-            self.status.waits_for = Some(format!("object {object}: {why}"));
+            say(&mut self.status, &self.orphans, object, &why);
             waiting.resume.insert(object, current.from);
             waiting.current = None;
             waiting.queue.clear();
@@ -422,7 +436,7 @@ impl Upkeep {
             }
             None => {
                 let why = current.lacking.take().unwrap_or_else(goes_on);
-                self.status.waits_for = Some(format!("object {object}: {why}"));
+                say(&mut self.status, &self.orphans, object, &why);
             }
         }
         waiting.had_turn.insert(object);
@@ -449,7 +463,9 @@ impl Upkeep {
                     () => waiting.window_max * 2,
                 };
                 waiting.window_max = window_max.clamp(1, WINDOW_MAX);
-                current.plan(found, &self.bookies, &mut waiting.answers);
+                let is_orphan = self.orphans.has(current.stored.object.id);
+                let proven = is_orphan.then(|| self.orphans.gone());
+                current.plan(found, &self.bookies, &mut waiting.answers, proven);
                 let is_too_late = took > EXTENTS_KEPT_FOR && !current.todo.is_empty();
                 if is_too_late && !current.is_check && current.window.len() > 1 {
                     // Again with fewer extents, and not with others: the next look from here on would have as many.
@@ -461,8 +477,8 @@ impl Upkeep {
                 let object = current.stored.object.id;
                 waiting.had_turn.insert(object);
                 if waiting.gone.insert(object) {
-                    self.status.waits_for =
-                        Some(format!("object {object}: {why}; another pass looks whether that is so"));
+                    let why = format!("{why}; another pass looks whether that is so");
+                    say(&mut self.status, &self.orphans, object, &why);
                     return self.next_waiting(now);
                 }
                 // Somebody deleted it, and its row is left.
@@ -470,13 +486,18 @@ impl Upkeep {
             }
             Err(SourceError { why, fault }) => {
                 let object = current.stored.object.id;
+                if self.orphans.has(object) && fault == Fault::Damage {
+                    self.orphans.damage(object, why, alarms);
+                    waiting.had_turn.insert(object);
+                    return self.next_waiting(now);
+                }
                 let is_damage = fault == Fault::Damage;
                 let is_new = !waiting.damaged.contains_key(&object) && waiting.damaged.len() < DAMAGED_MAX;
                 if is_damage && is_new {
                     waiting.damaged.insert(object, why.clone());
                     alarms.push(Alarm::ObjectDamaged { object, why: why.clone() });
                 }
-                self.status.waits_for = Some(format!("object {object}: {why}"));
+                say(&mut self.status, &self.orphans, object, &why);
                 waiting.had_turn.insert(object);
                 self.next_waiting(now)
             }
@@ -543,8 +564,18 @@ impl Upkeep {
                 results.into_iter().map(|result| (result.ledger, result)).collect();
             let progress = waiting.answers.of(&current.stored);
             for at in sent {
-                let Moved { ledger, place, extents, .. } = &current.moved[at];
+                let Moved { ledger, place, extents, end, .. } = &current.moved[at];
                 let last = extents.last().map(|extent| extent.last);
+                let ahead =
+                    by_ledger.get(ledger).and_then(|result| result.register).filter(|at| Some(*at) > *end);
+                if let Some(register) = ahead {
+                    // Another tierer may just have committed: the ledger is looked at anew, and that decides.
+                    self.doubts.note_ahead(
+                        now,
+                        format!("bookie {bookie} says that ledger {ledger} is in the tier up to entry {register}, and the catalogue ends before"),
+                    );
+                    self.ahead_ledgers.push(*ledger);
+                }
                 let is_told = by_ledger.get(ledger).is_some_and(|result| match result.status {
                     UpdateStatus::Done => result.is_durable && result.register >= last,
                     UpdateStatus::NoLedger => true,
@@ -579,5 +610,14 @@ impl Upkeep {
             Err(why) => self.status.last_error = Some(why),
         }
         Phase::Scan
+    }
+}
+
+/// Why an object stays.
+fn say(status: &mut UpkeepStatus, orphans: &Orphans, object: ObjectId, why: &str) {
+    let of_object = format!("object {object}: {why}");
+    match orphans.has(object) {
+        true => status.orphan_kept = Some(of_object),
+        false => status.waits_for = Some(of_object),
     }
 }

@@ -1,5 +1,6 @@
 mod codec;
 mod faulty;
+mod genuine;
 pub(crate) mod rebuild;
 mod rules;
 mod shared;

@@ -276,7 +276,7 @@ fn the_first_tierers_make_one_catalogue() {
 
 /// Requests of a round, and of an idle look.
 #[test]
-fn a_commit_is_one_put_and_one_get() {
+fn a_commit_is_one_put_and_two_gets_and_a_listing() {
     run(async {
         let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let mut catalogue = open(store, OpenMode::Create, 1).await.unwrap();
@@ -284,10 +284,14 @@ fn a_commit_is_one_put_and_one_get() {
         let before = catalogue.requests();
         catalogue.commit(vec![commit(1, &[(1, 0, 9)]), reserve(&[2])]).await.unwrap();
         let after = catalogue.requests();
-        assert_eq!((after.puts - before.puts, after.gets - before.gets), (1, 1));
+        // The record before it is still there, and none behind; and no newer manifest.
+        assert_eq!(
+            (after.puts - before.puts, after.gets - before.gets, after.lists - before.lists),
+            (1, 2, 1)
+        );
         catalogue.refresh().await.unwrap();
         let idle = catalogue.requests();
-        assert_eq!((idle.gets - after.gets, idle.lists, idle.puts), (2, after.lists, after.puts));
+        assert_eq!((idle.gets - after.gets, idle.lists, idle.puts), (3, after.lists, after.puts));
     });
 }
 
