@@ -201,7 +201,7 @@ impl Bookie {
             let round_interval = config.garbage.interval;
             let prepare = move || {
                 let (ledgers, volumes) = (dirs.ledger_files(), dirs.volumes_of_all());
-                DiskWatch::prepare(disk, ledger_calls, ledgers, volumes, write, limits, slow, round_interval)
+                DiskWatch::prepare(disk, ledgers, volumes, write, limits, slow, round_interval)
             };
             blocking(move || Ok::<_, StartError>(prepare())).await?
         };
@@ -341,6 +341,7 @@ impl Bookie {
         let garbage = tokio::spawn(collector.run(stop_serving.clone()));
         let may_be_read_only = disk_watch.may_be_read_only();
         let watch = tokio::spawn(disk_watch.run(
+            ledger_calls,
             shared.engine.clone(),
             desk,
             components.clock.clone(),

@@ -286,8 +286,6 @@ impl Checks {
 /// Watches the disks of a bookie.
 pub struct DiskWatch {
     gauges: Gauges,
-    calls: Arc<LedgerCalls>,
-    hang: LedgerHangCore,
     limits: DiskLimits,
     slow: SlowLimits,
     desk: Arc<DiskDesk>,
@@ -300,11 +298,10 @@ pub struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// For these ledger directories on these volumes. `disk` notes its calls in `calls`. Makes room for the start: a reserve is
+    /// For these ledger directories on these volumes. Makes room for the start: a reserve is
     /// given up where the volume is nearly full, and none is made yet. Blocks on the disk.
     pub fn prepare(
         disk: Arc<dyn Disk>,
-        calls: Arc<LedgerCalls>,
         dirs: Vec<PathBuf>,
         volumes: Vec<Volume>,
         write_pool_bytes: u64,
@@ -340,8 +337,6 @@ impl DiskWatch {
         let gauges = Gauges { disk, dirs, volumes: reserves, core, is_new: true };
         DiskWatch {
             gauges,
-            calls,
-            hang: LedgerHangCore::default(),
             limits,
             slow,
             desk: Arc::new(DiskDesk::default()),
@@ -408,9 +403,10 @@ impl DiskWatch {
         }
     }
 
-    /// Watches until `stop`.
+    /// Watches until `stop`. `calls` are those to the disks of the ledger directories.
     pub async fn run(
         mut self,
+        calls: Arc<LedgerCalls>,
         engine: Arc<Engine>,
         garbage: Arc<GarbageDesk>,
         clock: Arc<dyn Clock>,
@@ -418,6 +414,7 @@ impl DiskWatch {
         stop: Arc<Latch>,
     ) {
         let mut slow = SlowJournalCore::new(self.slow);
+        let mut hang = LedgerHangCore::default();
         let mut checks = Checks { checked_ns: clock.monotonic_ns(), was_short: false };
         let (mut refused, mut is_told) = (0, false);
         loop {
@@ -451,7 +448,7 @@ impl DiskWatch {
             engine.set_probing(reason.is_some());
             standing.set(Cause::SlowJournal, reason);
             let adds_wait = engine.adds_wait();
-            let reason = self.hang.tick(Duration::from_nanos(now_ns), &self.calls.oldest(), adds_wait);
+            let reason = hang.tick(Duration::from_nanos(now_ns), &calls.oldest(), adds_wait);
             standing.set(Cause::LedgersHang, reason);
             if checks.is_due(now_ns, is_short, self.limits.interval) {
                 self.check(&engine, &standing, &garbage).await;
@@ -651,9 +648,8 @@ mod tests {
     fn gauges(disk: Arc<dyn Disk>, dirs: &[&Path], volumes: Vec<Volume>, reserve_bytes: u64) -> Gauges {
         let limits = DiskLimits { reserve_bytes: Some(reserve_bytes), ..DiskLimits::default() };
         let dirs: Vec<PathBuf> = dirs.iter().map(|dir| (*dir).to_owned()).collect();
-        let calls = LedgerCalls::new(&dirs, Arc::new(bindery_io::SystemClock::new()));
         let (slow, round_interval) = (SlowLimits::default(), Duration::from_secs(900));
-        DiskWatch::prepare(disk, calls, dirs, volumes, 0, limits, slow, round_interval).gauges
+        DiskWatch::prepare(disk, dirs, volumes, 0, limits, slow, round_interval).gauges
     }
 
     fn on(dir: &Path, ledger_dirs: Vec<usize>) -> Volume {
@@ -668,7 +664,8 @@ mod tests {
         let disk = Arc::new(Exhausted(RealDisk::new(), Arc::default()));
         let mut gauges = gauges(disk, &[dir.path(), dir.path()], vec![on(dir.path(), vec![1])], SIZE);
         let path = dir.path().join(reserve::RESERVE_NAME);
-        let told: Arc<Mutex<Vec<(Vec<u64>, bool)>>> = Arc::default();
+        type Told = Vec<(Vec<u64>, bool)>;
+        let told: Arc<Mutex<Told>> = Arc::default();
         let kept = vec![0, SIZE / 2];
         let expected = [
             (false, vec![(vec![0, 0], true)], "it is held"),
@@ -704,7 +701,7 @@ mod tests {
     struct Volatile {
         real: RealDisk,
         hangs: PathBuf,
-        is_hanging: parking_lot::RwLock<()>,
+        is_hanging: AtomicBool,
         /// Of the other one.
         free: std::sync::atomic::AtomicU64,
     }
@@ -714,11 +711,11 @@ mod tests {
             &self.real
         }
         fn space(&self, dir: &Path) -> io::Result<Space> {
-            let is_hanging = dir == self.hangs;
-            if is_hanging {
-                drop(self.is_hanging.read());
+            let may_hang = dir == self.hangs;
+            while may_hang && self.is_hanging.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
             }
-            let free = if is_hanging { 1 << 29 } else { self.free.load(Ordering::SeqCst) };
+            let free = if may_hang { 1 << 29 } else { self.free.load(Ordering::SeqCst) };
             Ok(Space { total: 1 << 30, free })
         }
     }
@@ -730,7 +727,7 @@ mod tests {
         let disk = Arc::new(Volatile {
             real: RealDisk::new(),
             hangs: paths[0].to_owned(),
-            is_hanging: parking_lot::RwLock::new(()),
+            is_hanging: AtomicBool::new(false),
             free: (1 << 29).into(),
         });
         let volumes = vec![on(paths[0], vec![0]), on(paths[1], vec![1])];
@@ -742,7 +739,7 @@ mod tests {
         while gauges.spaces_known() < 2 {
             check(&mut gauges).await;
         }
-        let is_hanging = disk.is_hanging.write();
+        disk.is_hanging.store(true, Ordering::SeqCst);
         disk.free.store(0, Ordering::SeqCst);
         let mut full = vec![];
         while full != [false, true] {
@@ -752,7 +749,7 @@ mod tests {
             gauges.volumes[0].is_busy.load(Ordering::SeqCst),
             "one call is under way, and no other was begun"
         );
-        drop(is_hanging);
+        disk.is_hanging.store(false, Ordering::SeqCst);
         disk.free.store(1 << 29, Ordering::SeqCst);
         while full != [false, false] || gauges.volumes[0].is_busy.load(Ordering::SeqCst) {
             full = check(&mut gauges).await.verdict.full;

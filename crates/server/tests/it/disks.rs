@@ -16,11 +16,10 @@ use bindery_types::LedgerState;
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, v2};
 use bytes::BytesMut;
-use parking_lot::RwLock;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -299,10 +298,18 @@ async fn a_bookie_is_writable_as_soon_as_what_waited_for_space_has_it() {
 /// The real disk, whose writes to one directory wait for the test, as on a frozen file system.
 struct Frozen {
     inner: RealDisk,
-    frozen: Arc<RwLock<()>>,
+    is_frozen: Arc<AtomicBool>,
 }
 
-struct FrozenFile(Arc<dyn DiskFile>, Arc<RwLock<()>>);
+struct FrozenFile(Arc<dyn DiskFile>, Arc<AtomicBool>);
+
+impl FrozenFile {
+    fn wait(&self) {
+        while self.1.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
 
 /// The name of the ledger directory whose disk hangs.
 const FREEZES: &str = "freezes";
@@ -314,7 +321,7 @@ impl DiskLayer for Frozen {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let file = self.inner.open(path, mode)?;
         Ok(match path.components().any(|part| part.as_os_str() == FREEZES) {
-            true => Arc::new(FrozenFile(file, self.frozen.clone())),
+            true => Arc::new(FrozenFile(file, self.is_frozen.clone())),
             false => file,
         })
     }
@@ -325,11 +332,11 @@ impl FileLayer for FrozenFile {
         &*self.0
     }
     fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        let _ = self.1.read();
+        self.wait();
         self.0.write_at(slices, offset)
     }
     fn sync(&self) -> io::Result<()> {
-        let _ = self.1.read();
+        self.wait();
         self.0.sync()
     }
 }
@@ -339,16 +346,16 @@ impl FileLayer for FrozenFile {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bookie_whose_ledger_disk_hangs_is_read_only_until_it_answers() {
     let place = Place::new().await;
-    let frozen = Arc::new(RwLock::new(()));
+    let is_frozen = Arc::new(AtomicBool::new(false));
     let config = config_that_flushes(place.dir.path());
     let ledger_dirs = vec![place.dir.path().join("sound"), place.dir.path().join(FREEZES)];
     let config = BookieConfig { ledger_dirs, disks: limits(), ..config };
-    let disk = Frozen { inner: RealDisk::new(), frozen: frozen.clone() };
+    let disk = Frozen { inner: RealDisk::new(), is_frozen: is_frozen.clone() };
     let running = start_on(Arc::new(disk), config, &place.cluster).await.unwrap();
     assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
     running.flushed(1).await;
 
-    let is_frozen = frozen.write();
+    is_frozen.store(true, Ordering::SeqCst);
     // Until no memory is left for more: each of these connections is refused, or waits for an answer.
     let writers: Vec<_> = (10..14)
         .map(|ledger| {
@@ -385,7 +392,7 @@ async fn a_bookie_whose_ledger_disk_hangs_is_read_only_until_it_answers() {
     let metrics = running.get("/metrics").await;
     assert!(metrics.contains("bindery_read_only{cause=\"ledgers_hang\"} 1"), "{metrics}");
 
-    drop(is_frozen);
+    is_frozen.store(false, Ordering::SeqCst);
     tokio::time::timeout(PATIENCE, place.registered(RegistrationMode::Writable)).await.unwrap();
     assert_eq!(running.add(1, 1).await, ErrorCode::Ok);
     running.stop().await;
