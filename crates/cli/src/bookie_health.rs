@@ -17,6 +17,7 @@ use crate::ledger::form;
 use crate::live::fit::{self, Column};
 use crate::live::{Event, Events, Key, Screen};
 use crate::output;
+use crate::printable::within_line;
 use bindery_client::{
     BookieHealth, BookieId, Client, EntryId, LedgerReader, NodeState, OpenMode, Percentiles, ReadHealth,
 };
@@ -164,7 +165,7 @@ fn render(bookies: &[BookieHealth], reads: &ReadHealth, columns: Option<usize>) 
     lines.push(fit::parts(&said, "   ", columns));
     let unwell = bookies.iter().filter(|bookie| bookie.state != NodeState::Healthy);
     for (bookie, error) in unwell.filter_map(|bookie| Some((bookie, bookie.last_error.as_ref()?))) {
-        let line = format!("{}: {error}", bookie.bookie);
+        let line = format!("{}: {}", bookie.bookie, within_line(error));
         lines.push(columns.map_or(line.clone(), |columns| line.chars().take(columns).collect()));
     }
     lines.into_iter().map(|line| line + "\n").collect()

@@ -41,8 +41,10 @@ pub struct Failure {
 impl Failure {
     /// A failure with a code of its own.
     pub fn with_code(code: u8, message: impl fmt::Display) -> Failure {
-        // Much of it may be what another process said.
-        Failure { code, message: printable::lines(&message.to_string()).into_owned() }
+        // Much of it may be what another process said, which makes no lines of its own.
+        let message = message.to_string();
+        let faults: Vec<_> = message.split(BETWEEN_FAULTS).map(printable::within_line).collect();
+        Failure { code, message: faults.join(BETWEEN_FAULTS) }
     }
 
     /// Something did not work.
@@ -74,5 +76,20 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_in_a_failure_makes_no_lines() {
+        let failure = Failure::new("cannot connect to \x1b]0;t\x07\nevil: refused");
+        assert_eq!(failure.to_string(), r"cannot connect to \u{1b}]0;t\u{7}\nevil: refused");
+        let faults = ["one".to_owned(), "two\r".to_owned()];
+        assert_eq!(Failure::usage_of(&faults).faults().collect::<Vec<_>>(), ["one", r"two\r"]);
+        let again = Failure::new(&failure);
+        assert_eq!(again.to_string(), failure.to_string());
     }
 }

@@ -37,6 +37,7 @@ mod settings;
 mod signals;
 mod sources;
 mod standalone;
+mod switches;
 mod tier;
 mod tier_role;
 mod tls_settings;

@@ -7,7 +7,6 @@ mod disks;
 pub(crate) mod metadata_security;
 mod places;
 mod space;
-pub(crate) mod switches;
 #[cfg(test)]
 mod tests;
 

@@ -2,8 +2,8 @@
 //!
 //! Nothing is read here but the settings: the files are loaded when the bookie starts.
 
-use crate::settings::switches::{Switch, refuse_without};
 use crate::sources::values::{Values, absolute};
+use crate::switches::{Switch, refuse_without};
 use bindery_server::tls::{CipherName, TlsConfig, TlsSettings};
 use bindery_tls::store::PasswordSource;
 use std::path::{Path, PathBuf};

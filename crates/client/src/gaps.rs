@@ -12,7 +12,8 @@
 //!
 //! # Invariants
 //! 1. In metadata that is written with [`Gaps::with_splits`] every run of entries that a member lacks touches an end of its
-//!    entries of a segment (IC23), as far as there are no more than [`RUNS_MAX`] runs.
+//!    entries of a segment (IC23), as far as there are no more than [`RUNS_MAX`] runs, and the metadata does not become larger than
+//!    [`GROWN_SIZE_BYTES`] by that.
 //! 2. The write sets of all entries stay the same.
 //!
 //! 3. A run that stands for several, or that has entries which the member got, stays as it is: rather too much than too little.
@@ -23,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bindery_types::{BookieId, EntryId, LedgerMetadata, Quorum};
 
-use crate::metadata_edit::with_splits;
+use crate::metadata_edit::{GROWN_SIZE_BYTES, size_bytes, with_splits};
 use crate::transport::AddTag;
 use crate::window::{AddWindow, Lack};
 
@@ -172,7 +173,11 @@ impl Gaps {
                 }
             }
         }
-        if splits.is_empty() { metadata } else { with_splits(&metadata, &splits) }
+        if splits.is_empty() {
+            return metadata;
+        }
+        let split = with_splits(&metadata, &splits);
+        if size_bytes(&split) <= GROWN_SIZE_BYTES { split } else { metadata }
     }
 }
 

@@ -1,8 +1,44 @@
-//! Changes of ledger metadata, each made on a copy (protocol reference, section 7.8).
+//! Changes of ledger metadata, each made on a copy (protocol reference, section 7.8), and how large it may grow.
+//!
+//! A store takes 1 MiB for a ledger, and a ledger whose metadata does not fit any more can never be closed. So a ledger that is written to
+//! for long, with a bookie that comes and goes, gets fewer segments the larger its metadata is ([`GROWN_SIZE_BYTES`],
+//! [`FULL_SIZE_BYTES`]), and its end always fits ([`that_fits`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bindery_metadata::codec::ledger;
+use bindery_metadata::store::VALUE_SIZE_BYTES_MAX;
 use bindery_types::{BookieId, EntryId, LedgerMetadata, Segment};
+
+/// From this size on no segment is made so that repair sees a gap, nor for a bookie that is back: the mark of the ledger says what is
+/// missing, and the bookie gets nothing more. It is some thousands of segments.
+pub(crate) const GROWN_SIZE_BYTES: usize = 256 << 10;
+
+/// From this size on a bookie that failed is replaced only where there is no ack quorum without it. What is left to the limit of the
+/// store is for those replacements, for a recovery, and for the end.
+pub(crate) const FULL_SIZE_BYTES: usize = 768 << 10;
+
+/// What the store would have to take.
+pub(crate) fn size_bytes(metadata: &LedgerMetadata) -> usize {
+    ledger::encode(metadata).len()
+}
+
+/// The metadata as it fits into a node: where it does not, neighbours of one ensemble become one segment. Readers find the same bookies.
+/// Repair may not see a gap between the two any more, which is less than a ledger that cannot be closed. The last segment stays: it says up
+/// to where entries are confirmed.
+pub(crate) fn that_fits(metadata: LedgerMetadata) -> LedgerMetadata {
+    if size_bytes(&metadata) <= VALUE_SIZE_BYTES_MAX {
+        return metadata;
+    }
+    let mut merged: Vec<Segment> = Vec::new();
+    let last = metadata.segments().len().saturating_sub(1);
+    for (index, segment) in metadata.segments().iter().enumerate() {
+        if index == last || merged.last().is_none_or(|before| before.ensemble != segment.ensemble) {
+            merged.push(segment.clone());
+        }
+    }
+    with_segments(&metadata, merged)
+}
 
 /// The ensemble with the chosen bookies at the first of these positions.
 ///
@@ -75,6 +111,31 @@ pub(crate) fn with_segments(metadata: &LedgerMetadata, segments: Vec<Segment>) -
 mod tests {
     use super::*;
     use bindery_types::{DigestType, LedgerSecret, LedgerState, Quorum};
+
+    #[test]
+    fn what_does_not_fit_loses_segments_that_say_nothing_to_readers() {
+        let ids = |names: &str| -> Vec<BookieId> {
+            names.split(' ').map(|name| BookieId::new(name).unwrap()).collect()
+        };
+        let at = |entry| EntryId::new(entry).unwrap();
+        let secret = LedgerSecret { digest_type: DigestType::Hmac, password: b"p".to_vec() };
+        let empty = LedgerMetadata::new(Quorum::new(2, 2, 1).unwrap(), secret);
+        let of = |segments: &[(i64, &str)]| {
+            let segments = segments
+                .iter()
+                .map(|(first, names)| Segment { first_entry: at(*first), ensemble: ids(names) });
+            with_segments(&empty, segments.collect())
+        };
+        let mut small = of(&[(0, "a b"), (5, "a b"), (9, "a b")]);
+        assert_eq!(that_fits(small.clone()), small, "it fits");
+        // Something else takes the room.
+        small.custom.insert("k".into(), vec![0; VALUE_SIZE_BYTES_MAX]);
+        let mut large = of(&[(0, "a b"), (5, "a b"), (7, "a c"), (8, "a c"), (9, "a c")]);
+        large.custom = small.custom.clone();
+        let mut merged = of(&[(0, "a b"), (7, "a c"), (9, "a c")]);
+        merged.custom = small.custom;
+        assert_eq!(that_fits(large), merged);
+    }
 
     #[test]
     fn a_segment_replaces_one_of_the_same_entry_and_follows_others() {

@@ -3,8 +3,8 @@
 //! Nothing is read here but the settings: the files are loaded when the bookie starts.
 
 use crate::exit::{self, Failure};
-use crate::settings::switches::{Switch, refuse_without};
 use crate::sources::values::{Finding, Values, absolute};
+use crate::switches::{Switch, refuse_without};
 use bindery_server::tls::{TlsConfig, TlsSettings};
 use bindery_tls::store::{Password, PasswordSource};
 use std::path::Path;

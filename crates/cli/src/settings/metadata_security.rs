@@ -6,8 +6,8 @@
 use crate::args::MetadataArgs;
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::settings::switches::{Switch, refuse_without};
 use crate::sources::values::{Finding, Values, absolute};
+use crate::switches::{Switch, refuse_without};
 use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions, WaitFor};
 use bindery_tls::store::{Password, PasswordSource, StoreFile};
 use std::path::{Path, PathBuf};

@@ -107,7 +107,7 @@ fn ports_descriptors_and_memory_are_checked_before_anything_else() {
     let (code, error) = refused(&["--data", data, "--admin", &address]);
     assert!(code == 1 && error.contains(&address) && error.contains("--admin"), "{error}");
     let (code, error) = refused(&["--data", data, "--memory-limit", "1MiB"]);
-    assert!(code == 1 && error.contains("--memory-limit at least"), "{error}");
+    assert!(code == 2 && error.contains("--memory-limit at least"), "{error}");
 
     let script = format!(
         "ulimit -n 100; exec {} bookie {} --data {data}",

@@ -44,7 +44,7 @@ use crate::entry::{Entry, EntryCodec};
 use crate::error::{BookieAnswer, BookieAnswers, NotEnoughBookies, RecoveryError};
 use crate::gaps::Gaps;
 use crate::handover::Handover;
-use crate::metadata_edit::{with_ensemble, with_replacements};
+use crate::metadata_edit::{that_fits, with_ensemble, with_replacements};
 use crate::transport::{AddTag, BookieError};
 use crate::window::{AddWindow, Heard, Send};
 use crate::writer::core::{CHANGES_IN_A_ROW_MAX, Step};
@@ -688,7 +688,7 @@ impl RecoveryCore {
                     Phase::Closing(end) => *end,
                     _ => LedgerState::InRecovery,
                 };
-                Some(Step::Write { metadata: Box::new(metadata), expected: self.version })
+                Some(Step::Write { metadata: Box::new(that_fits(metadata)), expected: self.version })
             }
             MetadataPhase::Reading => Some(Step::Read),
         }

@@ -2,7 +2,7 @@
 
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
-use bindery_metadata::store::Version;
+use bindery_metadata::store::{VALUE_SIZE_BYTES_MAX, Version};
 use bindery_types::{
     BookieId, DigestType, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Quorum,
     Segment,
@@ -14,7 +14,7 @@ use super::core::{Out, READ_AHEAD_ENTRIES, RecoveryCore, RecoveryRead};
 use crate::entry::EntryCodec;
 use crate::error::RecoveryError;
 use crate::handover::Handover;
-use crate::metadata_edit::with_ensemble;
+use crate::metadata_edit::{size_bytes, with_ensemble};
 use crate::transport::{AddTag, BookieError};
 use crate::writer::core::Step;
 
@@ -614,4 +614,28 @@ fn a_length_that_was_lost_is_asked_of_new_members_when_the_close_conflicts() {
     assert_eq!(script.end(), closed(9));
     let script = until_closing("a b c");
     assert!(script.end().is_some(), "nothing has moved");
+}
+
+/// Of a writer that did not bound it.
+#[test]
+fn a_ledger_whose_metadata_is_at_the_limit_of_the_store_is_closed() {
+    let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+    let mut grown = LedgerMetadata::new(Quorum::new(3, 3, 2).unwrap(), secret);
+    let mut entries = 0;
+    while entries % 1024 != 0 || size_bytes(&grown) <= VALUE_SIZE_BYTES_MAX {
+        grown.push_segment(Segment { first_entry: at(entries), ensemble: ids("a b c") }).unwrap();
+        entries += 1;
+    }
+    let last = entries - 1;
+    let mut script = Script::fenced(grown, stored(last, last - 1));
+    script.answer("a", last, Ok(stored(last, last - 1)));
+    script.ack("a b c");
+    while script.is_reading() {
+        let read = script.out.reads.remove(0);
+        script.core.on_read(read.tag, ABSENT, &mut script.out);
+    }
+    let Some(Step::Write { metadata, .. }) = script.core.next_step() else { panic!("it closes") };
+    assert_eq!(script.end(), closed(last));
+    assert!(size_bytes(&metadata) <= VALUE_SIZE_BYTES_MAX);
+    assert_eq!(metadata.segments().len(), 2, "one, and the last, which says what is confirmed");
 }

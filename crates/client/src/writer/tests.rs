@@ -1,6 +1,7 @@
 //! Each rule of adding (protocol reference, section 7.3) and of changing metadata (7.8), by scripted events.
 
 mod force;
+mod grown;
 mod shell;
 mod slow;
 
@@ -20,6 +21,7 @@ use super::counts::Counting;
 use crate::entry::EntryCodec;
 use crate::error::{NotEnoughBookies, WhyStopped};
 use crate::handover::Handover;
+use crate::metadata_edit;
 use crate::transport::{AddTag, BookieError, Connection};
 use crate::window::Send;
 use crate::write_counts::WriteCounts;
@@ -71,6 +73,31 @@ impl Script {
             is_deferred,
         });
         core.may_keep(u64::MAX);
+        Script { core, sent: Vec::new(), codec }
+    }
+
+    /// A writer of 3/3/2 whose ledger has as many segments of a, b and c as this size takes, one entry each.
+    fn grown(size_bytes: usize) -> Script {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let ledger = LedgerId::new(1).unwrap();
+        let codec = EntryCodec::new(ledger, Digester::new(DigestType::Crc32c, b""));
+        let mut metadata = LedgerMetadata::new(Quorum::new(3, 3, 2).unwrap(), secret);
+        let mut entries = 0;
+        while entries % 1024 != 0 || metadata_edit::size_bytes(&metadata) < size_bytes {
+            metadata.push_segment(Segment { first_entry: at(entries), ensemble: ids("a b c") }).unwrap();
+            entries += 1;
+        }
+        let mut core = WriterCore::new(Start {
+            ledger,
+            codec: codec.clone(),
+            metadata,
+            version: Version(0),
+            confirmed: Some(at(entries - 1)),
+            length_bytes: entries as u64,
+            token: None,
+            is_deferred: false,
+        });
+        core.may_keep(0);
         Script { core, sent: Vec::new(), codec }
     }
 

@@ -47,6 +47,8 @@ pub(super) struct Changes {
     confirmed_at_change: Option<EntryId>,
     /// See [`may_wait`](Self::may_wait).
     may_wait: bool,
+    /// It was logged that metadata has grown.
+    is_growth_told: bool,
     canaries: Canaries,
 }
 
@@ -60,6 +62,7 @@ impl Changes {
             changes_in_a_row: 0,
             confirmed_at_change: None,
             may_wait: false,
+            is_growth_told: false,
             canaries: Canaries::none(),
         }
     }
@@ -304,12 +307,21 @@ impl Changes {
     ) -> Result<(), WhyStopped> {
         let window = &adds.window;
         let replacing = window.replacing().expect("a change is under way while placing");
+        let is_held = |position: usize| self.members.is_held(position);
+        let can_go_on_as_it_is =
+            window.keeps_quorum(|position| !replacing.contains_key(&position) && !is_held(position));
+        // Core invariant 13: nothing is written then.
+        let (chosen, alive) = match can_go_on_as_it_is {
+            true if self.known.is_full() => (&[][..], &[][..]),
+            true if chosen.is_empty() && self.known.is_grown() => (chosen, &[][..]),
+            _ => (chosen, alive),
+        };
         let ensemble = with_replacements(window.ensemble(), replacing.keys(), chosen);
         // Fewer replacements than failures: those that were found are used, and the rest is held (core invariant 5).
         let rest: BTreeSet<usize> = replacing.keys().copied().skip(chosen.len()).collect();
         let rejoins = self.members.rejoining(alive, &ensemble);
         let holds_rest = window.keeps_quorum(|position| {
-            !rest.contains(&position) && (!self.members.is_held(position) || rejoins.contains(&position))
+            !rest.contains(&position) && (!is_held(position) || rejoins.contains(&position))
         });
         let change = EnsembleChange { ensemble, holds_rest, rejoins };
         if rest.is_empty() {
@@ -343,6 +355,15 @@ impl Changes {
         if adds.window.wants_change() || self.members.has_news() {
             // First things first; the search is repeated.
             return self.begin_if_wanted(adds);
+        }
+        if self.known.is_grown() {
+            // Core invariant 13.
+            if !self.is_growth_told {
+                self.is_growth_told = true;
+                tracing::warn!(ledger_id = %self.ledger, "the metadata of this ledger is so large that no bookie is taken back or \
+                     replaced any more as long as an ack quorum is left: close the ledger, and write to another one");
+            }
+            return Ok(());
         }
         let before = adds.ensemble();
         // In the order in which they were requested.

@@ -20,7 +20,7 @@ use super::step::{EnsembleChange, Goal};
 use crate::error::WhyStopped;
 use crate::gaps::Gaps;
 use crate::handover::Handover;
-use crate::metadata_edit::with_ensemble;
+use crate::metadata_edit::{FULL_SIZE_BYTES, GROWN_SIZE_BYTES, size_bytes, that_fits, with_ensemble};
 
 /// Where the ledger ends, if nothing more is confirmed.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +79,16 @@ impl KnownMetadata {
         &self.metadata
     }
 
+    /// Whether segments are made only for bookies that failed.
+    pub fn is_grown(&self) -> bool {
+        size_bytes(&self.metadata) >= GROWN_SIZE_BYTES
+    }
+
+    /// Whether segments are made only where there is no ack quorum without.
+    pub fn is_full(&self) -> bool {
+        size_bytes(&self.metadata) >= FULL_SIZE_BYTES
+    }
+
     /// The version that a write is conditional on.
     pub fn version(&self) -> Version {
         self.version
@@ -122,6 +132,7 @@ impl KnownMetadata {
                 let mut metadata = match self.metadata.segments().last() {
                     Some(last)
                         if gaps.is_in_last_segment(&self.metadata)
+                            && !self.is_grown()
                             && !canaries.has(Canary::M40HandsOverTheSegment) =>
                     {
                         with_ensemble(&self.metadata, end.next(), last.ensemble.clone())
@@ -132,7 +143,11 @@ impl KnownMetadata {
                 metadata
             }
         };
-        self.proposal = Some(with_splits(gaps, metadata, end, canaries));
+        let metadata = with_splits(gaps, metadata, end, canaries);
+        self.proposal = Some(match goal {
+            Goal::Close | Goal::HandOver => that_fits(metadata),
+            Goal::Ensemble(_) | Goal::Splits => metadata,
+        });
     }
 
     /// What is to be written.

@@ -52,6 +52,9 @@
 //!     back (`kept`), whether it is still a member or not. Copies that are let go of instead are counted, and marked; those of
 //!     a writer that stops by itself get one attempt to mark them. With deferred sync no copies are kept.
 //! 12. Entries in the queue to a bookie count until they are answered or withdrawn.
+//! 13. Metadata stays so small that the ledger can be closed, by this writer and by others. Once it is large
+//!     ([`metadata_edit`](crate::metadata_edit)) held bookies stay held, and what 7 says of segments ends: the mark remains. Larger still,
+//!     a bookie that failed is held as well, as long as an ack quorum is left.
 //!
 //! # Limits
 //! Ensemble changes without an entry confirmed in between: [`CHANGES_IN_A_ROW_MAX`], and one more for each pause while the
