@@ -12,7 +12,7 @@ use crate::api::{
 use crate::completions::Completions;
 use crate::config::Admission;
 use crate::journals::JournalStats;
-use crate::ledger_budget::LedgerMemory;
+use crate::ledger_budget::{Beginning, LedgerMemory};
 use crate::lookup::{DiskRead, Lookup, OnDisk, entries_on_disk, on_disk, sole_run};
 use crate::pulse::JournalPulse;
 use crate::run_set::RunSet;
@@ -200,12 +200,35 @@ impl Engine {
     /// Fences the ledger, known or not. The waiter fires with `Ok` when the fence is durable; only then may the
     /// request be answered, whether the entry it asks for exists or not (protocol reference, section 4.3).
     pub fn fence(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
+        self.fence_as(Beginning::Urgent, ledger, key, waiter);
+    }
+
+    /// As [`Engine::fence`], but gives the waiter back when all that is lacking is memory for one more ledger: the caller looks
+    /// whether metadata has the ledger, and then calls [`Engine::fence_known`].
+    #[must_use]
+    pub fn fence_or_ask(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) -> Option<Waiter> {
+        {
+            let shard = self.shared.lock_of(ledger);
+            if !shard.has_failed() && !shard.may_begin(ledger, Beginning::Urgent) {
+                return Some(waiter);
+            }
+        }
+        self.fence(ledger, key, waiter);
+        None
+    }
+
+    /// As [`Engine::fence`], of a ledger that metadata has: whatever memory the others take.
+    pub fn fence_known(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
+        self.fence_as(Beginning::Known, ledger, key, waiter);
+    }
+
+    fn fence_as(&self, beginning: Beginning, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
         let mut shard = self.shared.lock_of(ledger);
         if shard.has_failed() {
             drop(shard);
             return self.shared.fence_directly(ledger, key, waiter);
         }
-        let answered = shard.fence(ledger, key, waiter);
+        let answered = shard.fence(beginning, ledger, key, waiter);
         drop(shard);
         self.shared.answer_or_wake(self.shared.shard_of(ledger), answered);
     }

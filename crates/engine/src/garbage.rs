@@ -71,6 +71,11 @@ pub enum Doubt {
     /// The store failed, or the listing did.
     #[error("metadata: {0}")]
     Metadata(String),
+    /// The journal does not make removals durable.
+    #[error(
+        "removals of ledgers are not durable after {0} s: a journal hangs, or is far too slow. They count once it goes on"
+    )]
+    JournalHangs(u64),
     /// Ids that do not ascend.
     #[error("the listing of ledgers is out of order at ledger {0}")]
     OutOfOrder(LedgerId),

@@ -13,7 +13,8 @@
 //! # Invariants
 //! 1. From the limit on no ledger begins with an ordinary add, an explicit LAC, or a copy in object storage.
 //! 2. Fences and adds of recoveries begin ledgers up to an eighth more: writers that filled the memory must not keep others from
-//!    closing their ledgers.
+//!    closing their ledgers. Beyond that a fence begins one that metadata has ([`Engine::fence_known`](crate::Engine::fence_known)),
+//!    and none that somebody made up.
 //! 3. Adds, fences and reads of a ledger that is known are never refused here, and a start takes over whatever was acknowledged. From
 //!    the limit on a known ledger gets no larger explicit LAC, and no first copy in object storage: both are tried again, and would
 //!    use up what is for recoveries.
@@ -41,6 +42,8 @@ pub(crate) enum Beginning {
     Ordinary,
     /// A fence, or an add of a recovery.
     Urgent,
+    /// A fence of a ledger that metadata has.
+    Known,
 }
 
 /// The memory that the states of ledgers take.
@@ -70,6 +73,7 @@ impl LedgerBudget {
     pub(crate) fn has_room(&self, bytes: u64, beginning: Beginning) -> bool {
         let limit = match beginning {
             Beginning::Ordinary => self.bytes_max,
+            Beginning::Known => return true,
             Beginning::Urgent => self.bytes_max.saturating_add(self.bytes_max / URGENT_SHARE),
         };
         let has_room = self.index.used(IndexUse::Ledgers).saturating_add(bytes) <= limit;

@@ -24,7 +24,9 @@ use bindery_io::canary::{CachedDisk, Canary};
 use bindery_io::{Clock, Disk, OpenMode, Random, create_durable_dir};
 use bindery_journal::record::HEADER_SIZE_BYTES;
 use bindery_journal::{ReplayError, Replayed};
-use bindery_storage::{DirectoryCommit, JournalMark, LedgerDirectory, Mark, Meta, StorageMemory};
+use bindery_storage::{
+    DirectoryCommit, JournalMark, LedgerDirectory, LedgerRanges, Mark, Meta, StorageMemory,
+};
 use journals::Coverage;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -228,6 +230,7 @@ impl Machine {
         let mut directories = Vec::new();
         let mut known = Vec::new();
         let mut metas = Vec::new();
+        let mut fences_forgotten = LedgerRanges::default();
         let memory = StorageMemory {
             log_write_bytes: config.log_write_bytes,
             ..StorageMemory::new(config.index_pool_bytes, config.cache_pool_bytes)
@@ -239,6 +242,7 @@ impl Machine {
                 check_owner(path, found, &meta_of(&config, index))?;
             }
             metas.push(opened.recovered.meta.take());
+            fences_forgotten.join(&opened.recovered.fences_forgotten);
             known.append(&mut opened.recovered.ledgers);
             directories.push(opened.directory);
         }
@@ -270,6 +274,9 @@ impl Machine {
         let shared = Arc::new(Shared::new(config, views, tiers, memory));
         let engine = Arc::new(Engine::new(shared.clone()));
         *shared.covered().lock() = coverage.lowest.clone();
+        for shard in shared.shards() {
+            shard.lock().recall_fences(&fences_forgotten);
+        }
         for record in known {
             shared.lock_of(record.ledger).restore(&record);
         }

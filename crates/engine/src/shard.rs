@@ -21,7 +21,8 @@
 //! 5. A cut takes everything placed; there is never more than one cut in flight.
 //! 6. Records that are not durable are not shown.
 //! 7. A removed ledger answers nothing and takes nothing from the moment its removal is placed; its state stays, so
-//!    that late writers meet it (BookKeeper #4462), until [`Shard::forget`]. It hides copies of lower generations only.
+//!    that late writers meet it (BookKeeper #4462), until [`Shard::forget`]. It hides copies of lower generations only. Of a
+//!    fenced one a trace stays then: metadata is asked about writers of it.
 //! 8. A freeze has of each ledger what was placed up to its cut, nothing more and nothing less, though it takes ledgers over
 //!    while others change: before a ledger changes, it is taken over ([`Shard::settle`]).
 //!
@@ -61,7 +62,7 @@ use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{ChunkPool, ChunkSlice, Lane, OpenChunk};
 use bindery_journal::Part;
 use bindery_journal::record::{self, Kind};
-use bindery_storage::LedgerRecord;
+use bindery_storage::{LedgerRanges, LedgerRecord};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -153,8 +154,8 @@ pub(crate) struct Shard {
     last_removal: u64,
     /// Removed and remembered.
     removed: BTreeSet<LedgerId>,
-    /// Those of them that are not fenced: [`Shard::forget`] examines these.
-    unfenced_removed: BTreeSet<LedgerId>,
+    /// Forgotten although they were fenced: whether a writer of one that is unknown is late is metadata's to say.
+    fences_forgotten: LedgerRanges,
     /// Dropped here, and still in a table, perhaps for good: the commits that forget them are under way.
     forgetting: BTreeMap<LedgerId, LedgerRecord>,
     /// Charged for ledgers.
@@ -227,7 +228,7 @@ impl Shard {
             generation: 1,
             last_removal: 0,
             removed: BTreeSet::new(),
-            unfenced_removed: BTreeSet::new(),
+            fences_forgotten: LedgerRanges::default(),
             forgetting: BTreeMap::new(),
             charged: 0,
             explicit_lac_bytes: 0,
@@ -341,7 +342,13 @@ impl Shard {
     }
 
     /// Fences a ledger, known or not. The waiter fires when that is durable.
-    pub(crate) fn fence(&mut self, ledger: LedgerId, key: MasterKey, waiter: Waiter) -> Answer {
+    pub(crate) fn fence(
+        &mut self,
+        beginning: Beginning,
+        ledger: LedgerId,
+        key: MasterKey,
+        waiter: Waiter,
+    ) -> Answer {
         let state = self.ledgers.get(&ledger);
         if state.is_some_and(|s| !s.accepts(&key)) {
             return Answer::Now(waiter, Err(Refusal::WrongKey));
@@ -358,7 +365,7 @@ impl Shard {
         if state.is_some_and(|state| state.is_removed()) {
             return self.place_removal(ledger, true, waiter);
         }
-        if !self.may_begin(ledger, Beginning::Urgent) {
+        if !self.may_begin(ledger, beginning) {
             return Answer::Now(waiter, Err(Refusal::TooManyRequests));
         }
         let ledger_bytes = ledger.get().to_be_bytes();

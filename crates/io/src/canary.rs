@@ -73,6 +73,8 @@ pub enum Canary {
     M48RefusalOvertakes,
     /// A rewrite takes it that no other log has copies of a ledger's entries.
     M49OtherLogsIgnored,
+    /// Ledgers that were fenced are forgotten like others, so that after a restart nobody asks metadata about them.
+    M50FencesForgotten,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
     /// A recovery takes its fences for covering with one bookie too few.
@@ -134,7 +136,7 @@ pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 31] = [
+pub const ALL: [(&str, Canary); 32] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -166,6 +168,7 @@ pub const ALL: [(&str, Canary); 31] = [
     ("M47", Canary::M47DeadBytesUncounted),
     ("M48", Canary::M48RefusalOvertakes),
     ("M49", Canary::M49OtherLogsIgnored),
+    ("M50", Canary::M50FencesForgotten),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the

@@ -330,6 +330,7 @@ impl Bookie {
                 config: config.surplus.clone(),
                 ops_per_second: config.garbage.ops_per_second,
                 limits: config.garbage.limits,
+                journal_patience: config.garbage.journal_patience,
                 before: BTreeMap::new(),
             },
             found_before: Vec::new(),

@@ -13,7 +13,8 @@
 //! 1. A verdict that lets an add pass was read, after a sync of the store, when the add was parked already. Verdicts that
 //!    refuse may be [`VERDICT_TTL`] old: a late writer sends many adds.
 //! 2. Only the adds that need a verdict wait for it: neither the rest of their connection nor other ledgers do.
-//! 3. Every parked add is placed or refused within the deadline, or its connection is closed.
+//! 3. Every parked add is placed or refused within the deadline, or its connection is closed. A panic on the way costs the adds
+//!    it hits their answer, and keeps no later one of their keys waiting.
 //! 4. Adds of one key leave in the order in which they came (IB23, protocol reference, section 1.7): while one is parked
 //!    or on its way to be placed, later ones are parked behind it ([`ParkedAdds::free_run`]), and a ledger is placed by
 //!    one task at a time.
@@ -23,8 +24,10 @@
 //! many again, without their bytes, that must be refused behind one of their key: they take no place of the former. Of either a
 //! connection has its share ([`Shares`]). Reads under way: [`READS_MAX`].
 
+pub mod fences;
 mod shares;
 
+use self::fences::WaitingFences;
 use self::shares::Shares;
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
@@ -153,6 +156,8 @@ pub struct ParkedAdds {
     pub reads: Counter,
     /// Reads that failed or were too slow.
     pub silent: Counter,
+    /// Fences that wait for a word, too.
+    pub fences: WaitingFences,
 }
 
 impl ParkedAdds {
@@ -355,7 +360,16 @@ impl MetadataChecker {
 
     /// Works until `stop`.
     pub async fn run(self, stop: Arc<Latch>) {
-        let mut reads: JoinSet<(LedgerId, Begun, MetadataVerdict)> = JoinSet::new();
+        tokio::select! {
+            () = stop.wait() => {}
+            () = self.check_adds() => {}
+            () = self.parked.fences.serve(&self) => {}
+        }
+    }
+
+    async fn check_adds(&self) {
+        let mut reads: JoinSet<MetadataVerdict> = JoinSet::new();
+        let mut reading: BTreeMap<tokio::task::Id, (LedgerId, Begun)> = BTreeMap::new();
         let mut placing: JoinSet<()> = JoinSet::new();
         let parked = &self.parked;
         loop {
@@ -364,14 +378,19 @@ impl MetadataChecker {
             {
                 let begun = parked.begin(ledger);
                 let left = self.admission_deadline.saturating_sub(since.elapsed());
-                reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, begun, left));
+                let task = reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, left));
+                reading.insert(task.id(), (ledger, begun));
                 parked.reads.add(1);
             }
             tokio::select! {
-                () = stop.wait() => return,
                 () = parked.wake.notified() => {}
-                Some(read) = reads.join_next() => {
-                    let Ok((ledger, begun, verdict)) = read else { continue };
+                Some(read) = reads.join_next_with_id() => {
+                    let (task, verdict) = match read {
+                        Ok(read) => read,
+                        // It panicked.
+                        Err(error) => (error.id(), MetadataVerdict::Silent),
+                    };
+                    let Some((ledger, begun)) = reading.remove(&task) else { continue };
                     if verdict == MetadataVerdict::Silent {
                         parked.silent.add(1);
                     }
@@ -384,20 +403,14 @@ impl MetadataChecker {
     }
 }
 
-async fn read(
-    layout: Layout,
-    bookie_id: BookieId,
-    ledger: LedgerId,
-    begun: Begun,
-    left: Duration,
-) -> (LedgerId, Begun, MetadataVerdict) {
+async fn read(layout: Layout, bookie_id: BookieId, ledger: LedgerId, left: Duration) -> MetadataVerdict {
     let ledgers = layout.ledgers();
     let answer = async {
         // A server that lags would not know that the ledger was closed.
         layout.store().sync(&ledgers.path(ledger)).await.map_err(LedgerError::from)?;
         ledgers.get(ledger).await
     };
-    let verdict = match tokio::time::timeout(left, answer).await {
+    match tokio::time::timeout(left, answer).await {
         Ok(Ok(stored)) => verdict_of(&stored.metadata, &bookie_id),
         Ok(Err(LedgerError::NotFound(_))) => MetadataVerdict::Absent,
         Ok(Err(error)) => {
@@ -405,8 +418,7 @@ async fn read(
             MetadataVerdict::Silent
         }
         Err(_) => MetadataVerdict::Silent,
-    };
-    (ledger, begun, verdict)
+    }
 }
 
 /// The parts that placing needs.
@@ -417,15 +429,39 @@ struct Placing {
     admission_deadline: Duration,
 }
 
+/// Adds that were taken out, on their way to their shard. Those of their keys that came later may follow when this is dropped,
+/// also by a panic.
+struct OnTheWay {
+    placing: Placing,
+    ledger: LedgerId,
+    adds: Vec<Parked>,
+    /// How many of them were begun.
+    begun: usize,
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        let shard = self.placing.engine.shard_of(self.ledger);
+        for parked in &self.adds[self.begun..] {
+            self.placing.engine.refuse(shard, &[parked.add(self.ledger)], Refusal::Unknown);
+        }
+        self.placing.parked.placed(self.ledger, &self.adds);
+    }
+}
+
 /// Places adds in their order, or refuses them.
 async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: MetadataVerdict) {
     let deadline = Instant::now() + placing.admission_deadline;
-    for parked in &adds {
+    let mut on_the_way = OnTheWay { placing, ledger, adds, begun: 0 };
+    while on_the_way.begun < on_the_way.adds.len() {
+        on_the_way.begun += 1;
+        let OnTheWay { placing, adds, begun, .. } = &on_the_way;
+        let parked = &adds[begun - 1];
         let on_verdict = || placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, verdict);
         // One that is refused changes nothing.
         let judged = if parked.permit.is_none() { Err(Refusal::TooManyRequests) } else { on_verdict() };
         let outcome = match judged {
-            Ok(()) if is_stored(&placing, ledger, parked, deadline).await => Ok(()),
+            Ok(()) if is_stored(placing, ledger, parked, deadline).await => Ok(()),
             Ok(()) => offer(&placing.engine, ledger, parked, deadline).await,
             Err(refusal) => Err(refusal),
         };
@@ -433,7 +469,6 @@ async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: M
             placing.engine.refuse(placing.engine.shard_of(ledger), &[parked.add(ledger)], refusal);
         }
     }
-    placing.parked.placed(ledger, &adds);
 }
 
 /// True when the add was acknowledged, because a copy on disk is the same. One that cannot be read in time is none.

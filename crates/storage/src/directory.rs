@@ -81,6 +81,8 @@ pub struct DirectoryCommit<'a> {
     pub extents: &'a [ExtentChange],
     /// Ledgers to be forgotten; one that the directory does not know is fine.
     pub ledgers_forgotten: &'a [LedgerId],
+    /// Those of them that were fenced.
+    pub fences_forgotten: &'a [LedgerId],
     /// Replaces identity and layout.
     pub meta: Option<&'a Meta>,
 }
@@ -272,6 +274,7 @@ impl LedgerDirectory {
             ledgers: commit.ledgers,
             extents: commit.extents,
             ledgers_forgotten: commit.ledgers_forgotten,
+            fences_forgotten: commit.fences_forgotten,
             meta: commit.meta,
             next_log_id: None,
         })?;

@@ -26,6 +26,7 @@ pub mod entry_log;
 mod error;
 mod extents;
 mod index_pool;
+pub mod ledger_ranges;
 mod memory;
 mod paged;
 mod read_only;
@@ -51,6 +52,7 @@ pub use error::{
 pub use extents::{Coverage, ExtentDirectory};
 pub(crate) use index_pool::IndexCharge;
 pub use index_pool::{IndexPool, IndexUse};
+pub use ledger_ranges::LedgerRanges;
 pub use memory::StorageMemory;
 pub use paged::PagedLog;
 pub use read_only::ReadOnlyDisk;

@@ -188,7 +188,7 @@ impl Affected {
     fn push(&mut self, ledger: LedgerId, first: EntryId, last: EntryId) {
         if let Some(EntryRange { ledger: before, entries: Some((_, end)) }) = self.ranges.last_mut()
             && *before == ledger
-            && end.get() + 1 == first.get()
+            && end.get().checked_add(1) == Some(first.get())
         {
             *end = last;
         } else if self.ranges.len() < RANGES_MAX {

@@ -4,8 +4,8 @@
 //! 1. A ledger in limbo gives no negative, no last entry and no LAC; entries that are here are shown (IB27). Limbo is a
 //!    mark of the ledger, durable before anybody is told, or covers every ledger up to an id until metadata was gone
 //!    through.
-//! 2. A normal add of a ledger that is in limbo, that this bookie may have held before its disks were new, or that came
-//!    back from a removal, is placed only when metadata said that the ledger is open and names this bookie last (IB28).
+//! 2. A normal add of a ledger that is in limbo, that this bookie may have held before its disks were new, that came
+//!    back from a removal, or whose fence may be forgotten, is placed only when metadata said that the ledger is open and names this bookie last (IB28).
 //!    That answer is kept until the restart, the removal or the next limbo.
 //! 3. A removed ledger comes back only after a check of metadata: for its writer as in 2, for a recovery add when the
 //!    ledger exists. The latter puts it into limbo, because the copies that came before the removal are gone
@@ -50,7 +50,10 @@ impl Shard {
     /// True if a normal add of a ledger that is not removed must wait for a check of metadata (invariant 2).
     pub(super) fn needs_word(&self, ledger: LedgerId, state: Option<&LedgerState>) -> bool {
         let is_checked = self.config.checked_up_to.is_some_and(|up_to| ledger <= up_to);
-        let is_marked = state.is_some_and(|state| state.is_limbo || state.life > 0);
+        let is_marked = match state {
+            Some(state) => state.is_limbo || state.life > 0,
+            None => self.fences_forgotten.contains(ledger),
+        };
         (is_checked || is_marked || self.is_covered(ledger)) && !self.vouched.contains(&ledger)
     }
 

@@ -15,7 +15,7 @@ const SET_BYTES: usize = size_of::<LedgerId>() * 2;
 
 impl Shard {
     /// True when the ledger is known, or there is room for one more.
-    pub(super) fn may_begin(&self, ledger: LedgerId, beginning: Beginning) -> bool {
+    pub(crate) fn may_begin(&self, ledger: LedgerId, beginning: Beginning) -> bool {
         if self.ledgers.contains_key(&ledger) {
             return true;
         }
@@ -41,7 +41,12 @@ impl Shard {
     /// The state of a ledger, which begins if it was not known. A request that begins one asks [`Shard::may_begin`] before.
     pub(super) fn known_or_begun(&mut self, ledger: LedgerId) -> &mut LedgerState {
         if let Entry::Vacant(place) = self.ledgers.entry(ledger) {
-            place.insert(LedgerState::boxed(None));
+            let state = place.insert(LedgerState::boxed(None));
+            // It may have had a fence that is forgotten: its writer needs a verdict of metadata from now on, as that of a ledger
+            // that came back.
+            if self.fences_forgotten.contains(ledger) && !self.vouched.contains(&ledger) {
+                state.life = 2;
+            }
             self.charge_ledgers();
         }
         self.ledgers.get_mut(&ledger).expect("it began if it was not known")
@@ -50,8 +55,7 @@ impl Shard {
     /// Computes the bytes of memory that all ledgers of this shard take now, and charges the budget for them instead of those before.
     pub(super) fn charge_ledgers(&mut self) {
         let states = self.ledgers.len() * LedgerState::BYTES + self.ledgers.capacity() * SLOT_BYTES;
-        let in_sets =
-            self.removed.len() + self.unfenced_removed.len() + self.untrimmed.len() + self.vouched.len();
+        let in_sets = self.removed.len() + self.untrimmed.len() + self.vouched.len();
         let tiered = self.tiered_count * TierState::BYTES;
         let now = (states + in_sets * SET_BYTES + tiered + self.explicit_lac_bytes) as u64;
         self.config.ledger_budget.recharge(std::mem::replace(&mut self.charged, now), now);
@@ -119,7 +123,7 @@ mod tests {
     }
 
     fn fence(shard: &mut Shard, ledger: i64) -> Option<Result<(), Refusal>> {
-        now(shard.fence(id(ledger), KEY, Box::new(|_| {})))
+        now(shard.fence(Beginning::Urgent, id(ledger), KEY, Box::new(|_| {})))
     }
 
     fn write_lac(shard: &mut Shard, ledger: i64, lac: i64, size: usize) -> Option<Result<(), Refusal>> {
@@ -198,6 +202,9 @@ mod tests {
         assert!(used(&shard) <= LIMIT + LIMIT / 8 && used(&shard) > LIMIT, "{}", used(&shard));
         assert_eq!(fence(&mut shard, last), Some(Err(Refusal::TooManyRequests)), "as without a chunk");
         assert_eq!(add_as(&mut shard, last, true, true), read_only);
+        assert_eq!(now(shard.fence(Beginning::Known, id(last), KEY, Box::new(|_| {}))), None);
+        assert_eq!(add_as(&mut shard, last, true, true), Ok(()), "so that it can be closed");
+        let last = last + 1;
         assert_eq!((add(&mut shard, 0), fence(&mut shard, 4)), (Ok(()), None));
         assert!(shard.config.ledger_budget.memory().refused >= 8);
 
@@ -225,7 +232,7 @@ mod tests {
         assert_eq!(fence(&mut shard, 1000), Some(Err(Refusal::TooManyRequests)));
         assert_eq!(fence(&mut shard, 0), None, "it is known");
         let begun = used(&shard);
-        assert_eq!(shard.forget(0, &known).len(), 499);
+        assert_eq!(shard.forget(0, &known, &mut Vec::new()).len(), 499);
         assert!(used(&shard) < begun / 4, "{} of {begun}", used(&shard));
         shard.end_forgetting(true);
         assert_eq!(add(&mut shard, 1000), Ok(()));

@@ -6,6 +6,7 @@ use crate::ledger::LedgerState;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
 use bindery_journal::record::Kind;
+use bindery_storage::LedgerRanges;
 use bindery_types::{LedgerId, MasterKey};
 use std::ops::Bound;
 
@@ -66,20 +67,14 @@ impl Shard {
         self.mark_dirty(ledger);
     }
 
-    /// A ledger is removed, or was fenced since.
+    /// A ledger is removed.
     pub(super) fn on_removed(&mut self, ledger: LedgerId) {
         self.removed.insert(ledger);
-        if self.ledgers[&ledger].fence.is_none() {
-            self.unfenced_removed.insert(ledger);
-        } else {
-            self.unfenced_removed.remove(&ledger);
-        }
     }
 
     /// A ledger is not removed any more, or forgotten.
     pub(super) fn on_back(&mut self, ledger: LedgerId) {
         self.removed.remove(&ledger);
-        self.unfenced_removed.remove(&ledger);
     }
 
     /// A removed ledger exists after all: metadata names this bookie again. It is empty. Its fence holds, and with it
@@ -144,9 +139,8 @@ impl Shard {
         self.removed.len()
     }
 
-    /// Removed ledgers that may be forgotten if they have no copies on disk, ascending: those never fenced, whose removal is
-    /// flushed with generation `flushed` or before, and that nothing in memory mentions. A fenced one stays: that it was
-    /// fenced is for good (IB5).
+    /// Removed ledgers that may be forgotten if they have no copies on disk, ascending: those whose removal, and whose fence
+    /// if there is one, is flushed with generation `flushed` or before, and that nothing in memory mentions.
     ///
     /// Looks at the first `most` of them after `after`, so that the shard is locked for a short time. Also returns the last one that it
     /// looked at, from which to go on; `None`: there are no others.
@@ -156,18 +150,9 @@ impl Shard {
         after: Option<LedgerId>,
         most: usize,
     ) -> (Vec<LedgerId>, Option<LedgerId>) {
-        debug_assert!(
-            after.is_some()
-                || self
-                    .removed
-                    .iter()
-                    .all(|l| self.ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
-            "none is left out"
-        );
-        // Fenced ones only grow in number: they are not examined.
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut looked: Vec<LedgerId> =
-            self.unfenced_removed.range((begin, Bound::Unbounded)).take(most).copied().collect();
+            self.removed.range((begin, Bound::Unbounded)).take(most).copied().collect();
         let last = looked.last().copied().filter(|_| looked.len() == most);
         looked.retain(|ledger| !self.is_mentioned(*ledger, flushed));
         (looked, last)
@@ -178,21 +163,31 @@ impl Shard {
         let state = &self.ledgers[&ledger];
         let is_busy = state.dirty_in.is_some() || !state.polls.is_empty() || state.hidden_below > flushed;
         let in_cache = || self.caches().any(|cache| cache.records.contains_key(&ledger));
-        state.fence.is_some() || is_busy || in_cache()
+        is_busy || in_cache()
     }
 
     /// Drops the memory of those of the ledgers that may still be forgotten, and returns them. None of them has a copy on disk:
     /// the caller found that without the lock of the shard, and it is still true because only the calling thread adds logs. Call
-    /// [`Shard::end_forgetting`] when the tables have forgotten them, too, or failed to.
-    pub(crate) fn forget(&mut self, flushed: u64, without_copies: &[LedgerId]) -> Vec<LedgerId> {
+    /// [`Shard::end_forgetting`] when the tables have forgotten them, too, or failed to. Those that were fenced are added to
+    /// `fenced`: the tables remember that as long as they live.
+    pub(crate) fn forget(
+        &mut self,
+        flushed: u64,
+        without_copies: &[LedgerId],
+        fenced: &mut Vec<LedgerId>,
+    ) -> Vec<LedgerId> {
         let may_go = |ledger: &&LedgerId| {
             // It may be back, and removed again, since it was listed.
-            self.unfenced_removed.contains(ledger) && !self.is_mentioned(**ledger, flushed)
+            self.removed.contains(ledger) && !self.is_mentioned(**ledger, flushed)
         };
         let forgotten: Vec<LedgerId> = without_copies.iter().filter(may_go).copied().collect();
         for ledger in &forgotten {
             self.on_back(*ledger);
             let state = self.ledgers.remove(ledger).expect("a removed ledger is known");
+            if state.fence.is_some() {
+                self.fences_forgotten.insert(*ledger);
+                fenced.push(*ledger);
+            }
             self.forgetting.insert(*ledger, state.snapshot(*ledger));
             self.raised.remove(ledger);
             self.vouched.remove(ledger);
@@ -222,6 +217,11 @@ impl Shard {
             self.mark_dirty(ledger);
         }
         self.charge_ledgers();
+    }
+
+    /// The fences that earlier processes forgot.
+    pub(crate) fn recall_fences(&mut self, forgotten: &LedgerRanges) {
+        self.fences_forgotten.join(forgotten);
     }
 
     /// Marks all removed ledgers as changed, so that the next freeze writes their states again.

@@ -448,6 +448,7 @@ impl TierState {
 pub(super) mod tests {
     use super::*;
     use crate::config::EngineConfig;
+    use crate::ledger_budget::Beginning;
     use crate::ledger_budget::LedgerBudget;
     use crate::shard::ShardConfig;
     use crate::tier::{TierBudget, resolve};
@@ -495,8 +496,8 @@ pub(super) mod tests {
         let record = LedgerRecord { hidden_below: Generation(0), ..removed.snapshot(ledger) };
         shard.restore(&record);
         assert_eq!(shard.forgettable(0, None, 10), (vec![ledger], None));
-        assert_eq!(shard.forget(0, &[ledger]), vec![ledger]);
-        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
+        assert_eq!(shard.forget(0, &[ledger], &mut Vec::new()), vec![ledger]);
+        assert!(shard.fence(Beginning::Urgent, ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
         let extents = vec![extent(0, 9, 1)];
         let update = Reconciliation { ledger, last: Some(extents[0].last), extents };
         assert_eq!(shard.reconcile(&update).0.result, Err(Refusal::TooManyRequests));
@@ -519,9 +520,9 @@ pub(super) mod tests {
         assert_eq!(shard.forgettable(0, None, 3), (both.clone(), None));
         let key = MasterKey::new([1; 20]);
         assert!(shard.revive(back, key, Box::new(|_| {})).is_later());
-        assert_eq!(shard.forget(0, &both), vec![gone], "it exists");
+        assert_eq!(shard.forget(0, &both, &mut Vec::new()), vec![gone], "it exists");
         assert!(shard.remove(back, Box::new(|_| {})).is_later());
-        assert_eq!(shard.forget(0, &both), [], "its removal is in no table");
+        assert_eq!(shard.forget(0, &both, &mut Vec::new()), [], "its removal is in no table");
         assert_eq!(shard.forgettable(0, None, 3), (vec![], None));
     }
 
@@ -534,7 +535,7 @@ pub(super) mod tests {
     #[test]
     fn extents_that_came_since_they_were_compared_stay() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
-        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
+        assert!(shard.fence(Beginning::Urgent, ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
         let of = |first, last, object| update(1, vec![extent(first, last, object)]);
         assert_eq!(shard.reconcile(&of(0, 9, 1)).0.result, Ok(()));
         settle(&mut shard);
@@ -588,7 +589,7 @@ pub(super) mod tests {
     #[test]
     fn a_ledger_with_copies_is_not_restored() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
-        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
+        assert!(shard.fence(Beginning::Urgent, ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
         let refused = shard.restore_from_tier(&update(1, vec![extent(0, 9, 1)])).0;
         assert_eq!((refused.result, refused.lre), (Err(Refusal::BadRequest), None));
         // Nor if the ledger is reconciled, and not trimmed.

@@ -629,7 +629,7 @@ impl Upkeep {
         let begun = self.clock.monotonic_ns();
         let has_time = || self.clock.monotonic_ns().saturating_sub(begun) < FORGET_STEP_NS;
         forgetting.searches.resize_with(self.shared.views().len(), RunSearch::default);
-        let (forgotten, index) = loop {
+        let (forgotten, fenced, index) = loop {
             if forgetting.ledgers.is_empty() {
                 self.list_removed(forgetting, has_time);
             }
@@ -641,15 +641,15 @@ impl Upkeep {
             }
             let index = forgetting.shard;
             let flushed = self.directories.flushed_generation(index);
-            let mut forgotten = Vec::new();
+            let (mut forgotten, mut fenced) = (Vec::new(), Vec::new());
             for some in std::mem::take(&mut forgetting.ledgers).chunks(FORGET_LOCKED) {
-                forgotten.extend(self.shared.lock(index).forget(flushed, some));
+                forgotten.extend(self.shared.lock(index).forget(flushed, some, &mut fenced));
             }
             if forgetting.after.is_none() {
                 forgetting.shard += 1;
             }
             if !forgotten.is_empty() {
-                break (forgotten, index);
+                break (forgotten, fenced, index);
             }
             if forgetting.is_done(self) || !has_time() {
                 return Ok(0);
@@ -658,7 +658,7 @@ impl Upkeep {
         let count = forgotten.len();
         let mut of_directory: Vec<Vec<LedgerId>> = vec![Vec::new(); self.directories.len()];
         of_directory[index % self.directories.len()] = forgotten;
-        let committed = self.commit_forgetting(&of_directory);
+        let committed = self.commit_forgetting(&of_directory, &fenced);
         self.shared.lock(index).end_forgetting(matches!(committed, Ok(true)));
         if matches!(committed, Ok(false)) {
             // The others find no space either.
@@ -684,8 +684,14 @@ impl Upkeep {
 
     /// Of each directory, the ledgers whose memory it has: that goes from the others first (invariant 5). `false`: one
     /// of them has no space for it.
-    fn commit_forgetting(&mut self, forgotten: &[Vec<LedgerId>]) -> Result<bool, FlushError> {
+    fn commit_forgetting(
+        &mut self,
+        forgotten: &[Vec<LedgerId>],
+        fenced: &[LedgerId],
+    ) -> Result<bool, FlushError> {
         let directory_count = forgotten.len();
+        let is_planted = self.shared.config().canaries.has(Canary::M50FencesForgotten);
+        let fences_forgotten = if is_planted { &[] } else { fenced };
         for is_last in [false, true] {
             for index in 0..directory_count {
                 let of_others =
@@ -695,7 +701,8 @@ impl Upkeep {
                 if ledgers.is_empty() {
                     continue;
                 }
-                let commit = DirectoryCommit { ledgers_forgotten: &ledgers, ..Default::default() };
+                let commit =
+                    DirectoryCommit { ledgers_forgotten: &ledgers, fences_forgotten, ..Default::default() };
                 if !self.commit_space(index, &commit)? {
                     return Ok(false);
                 }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Any error of the store ends the round, before or between batches; the next round starts over.
+//! 1. Any error of the store ends the round, before or between batches; the next round starts over. So does a journal that does
+//!    not make removals durable in time; they are placed, and count when it does.
 //! 2. The store is synced after the ledgers here were taken: a server that lags would not list a new ledger.
 //! 3. Records placed for a ledger after its metadata was read are not removed because of that reading.
 //! 4. A round that ended in doubt says so in a metric and the admin port until one goes through, and in one log line: the
@@ -35,6 +36,7 @@ use crate::data_dirs::DataDirs;
 use crate::latch::Latch;
 use crate::maintenance::integrity::{self, InLimbo};
 use crate::maintenance::surplus::Surplus;
+use crate::maintenance::{JournalHangs, durable};
 use crate::metrics::Counter;
 use bindery_engine::{
     Changes, Doubt, Engine, Evidence, GarbageLimits, GarbageRound, LedgerPresence, Listed, Refusal,
@@ -76,6 +78,8 @@ pub struct GarbageConfig {
     /// How long a ledger stays of which nothing shows that metadata ever knew it, though metadata is the store that we know: so
     /// long an operator has who put back a copy that is a little too old.
     pub unproven_kept: Duration,
+    /// How long a round waits for a journal to make something durable.
+    pub journal_patience: Duration,
 }
 
 impl Default for GarbageConfig {
@@ -85,6 +89,7 @@ impl Default for GarbageConfig {
             ops_per_second: 1000,
             limits: GarbageLimits::default(),
             unproven_kept: Duration::from_secs(3600),
+            journal_patience: Duration::from_secs(30),
         }
     }
 }
@@ -300,7 +305,15 @@ impl GarbageCollector {
         self.desk.limbo_count.store(count, Ordering::Relaxed);
         for ledger in ledgers {
             self.pace().await;
-            match integrity::check(&self.layout, &self.engine, &self.surplus.bookie_id, ledger).await {
+            match integrity::check(
+                &self.layout,
+                &self.engine,
+                &self.surplus.bookie_id,
+                ledger,
+                self.config.journal_patience,
+            )
+            .await
+            {
                 Ok(None) => count -= 1,
                 Ok(Some(in_limbo)) if stay.len() < LIMBO_LISTED_MAX => stay.push(in_limbo),
                 Ok(Some(_)) => {}
@@ -378,7 +391,7 @@ impl GarbageCollector {
             Err(doubt) if before == kind => {
                 tracing::debug!(%doubt, removed, "garbage collection is still stopped");
             }
-            Err(doubt @ Doubt::Metadata(_)) => {
+            Err(doubt @ (Doubt::Metadata(_) | Doubt::JournalHangs(_))) => {
                 tracing::warn!(%doubt, removed, "garbage collection stopped and will be retried");
             }
             Err(doubt) => {
@@ -607,11 +620,15 @@ impl GarbageCollector {
                      next round");
                 }
             }
+            let deadline = Instant::now() + self.config.journal_patience;
             for (ledger, was_here, answer) in answers {
-                match answer.await {
-                    Ok(Ok(())) => removed += u64::from(was_here),
-                    Ok(Err(Refusal::TooManyRequests)) => left.push(ledger),
-                    Ok(Err(_)) | Err(_) => {
+                let answered = durable(answer, deadline).await;
+                match answered
+                    .map_err(|JournalHangs| Doubt::JournalHangs(self.config.journal_patience.as_secs()))?
+                {
+                    Ok(()) => removed += u64::from(was_here),
+                    Err(Refusal::TooManyRequests) => left.push(ledger),
+                    Err(_) => {
                         return Err(Doubt::Metadata("the bookie's storage failed".to_owned()));
                     }
                 }

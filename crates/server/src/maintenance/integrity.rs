@@ -17,11 +17,12 @@
 //! Metadata reads under way: [`READS_MAX`]; marks under way: [`BATCH_MAX`]; entries that are compared at a time:
 //! [`COMPARED_AT_ONCE`].
 
-use bindery_engine::{Engine, EntryRun, Refusal, Waiter};
+use bindery_engine::{Doubt, Engine, EntryRun, Refusal, Waiter};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
-use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Quorum};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -32,6 +33,8 @@ const BATCH_MAX: usize = 64;
 
 /// Of a striped ledger each entry is a run of its own, 16 bytes.
 const COMPARED_AT_ONCE: i64 = 1 << 18;
+/// Once something is missing, so many ranges of [`COMPARED_AT_ONCE`] entries are compared still, to count what else is.
+const COUNTED_FURTHER: u32 = 64;
 
 /// What a bookie lacks of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +54,8 @@ pub enum Missing {
     Undecided,
 }
 
-/// Compares what `bookie` should hold with what it holds; `held` says what that is from one entry to another, ascending.
+/// Compares what `bookie` should hold with what it holds; `held` says what that is from one entry to another, ascending. Takes
+/// time by what is held, whatever ids metadata names: it ends soon after the first range of entries of which one is missing.
 ///
 /// # Errors
 /// Those of `held`.
@@ -61,41 +65,35 @@ pub fn missing<E>(
     mut held: impl FnMut(EntryId, EntryId) -> Result<Vec<EntryRun>, E>,
 ) -> Result<Missing, E> {
     let end = match metadata.state {
-        LedgerState::Closed { last_entry, .. } => Some(EntryId::to_wire(last_entry) + 1),
+        LedgerState::Closed { last_entry, .. } => Some(EntryId::to_wire(last_entry)),
         LedgerState::Open | LedgerState::InRecovery => None,
     };
     let segments = metadata.segments();
     let (mut first, mut count, mut is_named, mut is_open_here) = (None, 0, false, false);
-    let mut runs = Vec::new().into_iter().peekable();
+    let mut further = COUNTED_FURTHER;
     for (at, segment) in segments.iter().enumerate() {
-        let places: Vec<usize> =
-            (0..segment.ensemble.len()).filter(|index| segment.ensemble[*index] == *bookie).collect();
-        if places.is_empty() {
+        if !segment.ensemble.contains(bookie) {
             continue;
         }
         is_named = true;
-        let end = match segments.get(at + 1) {
-            Some(next) => Some(next.first_entry.get()),
+        let last = match segments.get(at + 1) {
+            Some(next) => Some(next.first_entry.get() - 1),
             None => end,
         };
-        let Some(end) = end else {
+        let Some(last) = last else {
             is_open_here = true;
             continue;
         };
-        let begin = segment.first_entry.get();
-        for entry in (begin..end).filter_map(EntryId::new) {
-            if (entry.get() - begin) % COMPARED_AT_ONCE == 0 {
-                let last = EntryId::new((entry.get() + COMPARED_AT_ONCE).min(end) - 1).unwrap_or(entry);
-                runs = held(entry, last)?.into_iter().peekable();
-            }
-            while runs.peek().is_some_and(|run| run.last < entry) {
-                runs.next();
-            }
-            let is_held = runs.peek().is_some_and(|run| run.first <= entry);
-            if !is_held && places.iter().any(|place| metadata.quorum.is_in_write_set(entry, *place)) {
-                first = first.or(Some(entry));
-                count += 1;
-            }
+        let stripes = Stripes::of(metadata.quorum, &segment.ensemble, bookie);
+        let mut next = Some(segment.first_entry.get());
+        while let Some(begin) = next.filter(|begin| *begin <= last && further > 0) {
+            let until = last.min(begin.saturating_add(COMPARED_AT_ONCE - 1));
+            let (Some(from), Some(to)) = (EntryId::new(begin), EntryId::new(until)) else { break };
+            let (lacked, lacked_first) = stripes.lacked(begin, until, &held(from, to)?);
+            count += lacked;
+            first = first.or(lacked_first);
+            further -= u32::from(first.is_some());
+            next = until.checked_add(1);
         }
     }
     Ok(match first {
@@ -104,6 +102,64 @@ pub fn missing<E>(
         None if is_named => Missing::Nothing,
         None => Missing::NotOurs,
     })
+}
+
+/// The entries of a segment that belong to a bookie: those whose ids leave one of these remainders.
+struct Stripes {
+    ensemble_size: i64,
+    /// Ascending.
+    remainders: Vec<i64>,
+}
+
+impl Stripes {
+    fn of(quorum: Quorum, ensemble: &[BookieId], bookie: &BookieId) -> Stripes {
+        let places: Vec<usize> = (0..ensemble.len()).filter(|place| ensemble[*place] == *bookie).collect();
+        let belongs = |remainder: &i64| {
+            let entry = EntryId::new(*remainder).expect("a remainder is not negative");
+            places.iter().any(|place| quorum.is_in_write_set(entry, *place))
+        };
+        let ensemble_size = i64::try_from(quorum.ensemble_size()).expect("an ensemble is small");
+        Stripes { ensemble_size, remainders: (0..ensemble_size).filter(belongs).collect() }
+    }
+
+    /// How many of the entries from `first` to `last` belong to the bookie.
+    fn count(&self, first: i64, last: i64) -> u64 {
+        if first > last {
+            return 0;
+        }
+        // Of the entries below `end`, which may be beyond the last id.
+        let below = |end: i128| -> i128 {
+            let size = i128::from(self.ensemble_size);
+            let partial = self.remainders.iter().filter(|r| i128::from(**r) < end % size).count() as i128;
+            end / size * self.remainders.len() as i128 + partial
+        };
+        u64::try_from(below(i128::from(last) + 1) - below(i128::from(first))).expect("no more than ids")
+    }
+
+    /// The first from `first` to `last`.
+    fn first(&self, first: i64, last: i64) -> Option<EntryId> {
+        let after = |remainder: &i64| {
+            first.checked_add((remainder - first % self.ensemble_size).rem_euclid(self.ensemble_size))
+        };
+        self.remainders.iter().filter_map(after).min().filter(|entry| *entry <= last).and_then(EntryId::new)
+    }
+
+    /// Of the entries from `first` to `last`: how many that belong to the bookie are in no run, and the first of them.
+    fn lacked(&self, first: i64, last: i64, held: &[EntryRun]) -> (u64, Option<EntryId>) {
+        let (mut count, mut lowest, mut next) = (0, None, Some(first));
+        for run in held {
+            let Some(begin) = next else { break };
+            let gap_end = last.min(run.first.get() - 1);
+            count += self.count(begin, gap_end);
+            lowest = lowest.or_else(|| self.first(begin, gap_end));
+            next = run.last.get().checked_add(1).map(|after| after.max(begin));
+        }
+        if let Some(begin) = next {
+            count += self.count(begin, last);
+            lowest = lowest.or_else(|| self.first(begin, last));
+        }
+        (count, lowest)
+    }
 }
 
 /// Marks every ledger up to `up_to` that metadata says may have been here (invariant 1). Returns how many.
@@ -198,12 +254,14 @@ pub struct InLimbo {
     pub count: u64,
 }
 
-/// Looks at one marked ledger: `None` when it is whole, or gone, and not in limbo any more.
+/// Looks at one marked ledger: `None` when it is whole, or gone, and not in limbo any more. Waits for the journal no longer than
+/// `journal_patience`.
 pub async fn check(
     layout: &Layout,
     engine: &Arc<Engine>,
     bookie: &BookieId,
     ledger: LedgerId,
+    journal_patience: Duration,
 ) -> Result<Option<InLimbo>, String> {
     let stays = |why: &str, first, count| Ok(Some(InLimbo { ledger, why: why.to_owned(), first, count }));
     let stored = match layout.ledgers().get(ledger).await {
@@ -221,7 +279,9 @@ pub async fn check(
     });
     match compared.await.map_err(|error| error.to_string())? {
         Ok(Missing::Nothing) => {
-            set_limbo(engine, ledger, false).await.map_err(|refusal| refusal.to_string())?;
+            let sound = tokio::time::timeout(journal_patience, set_limbo(engine, ledger, false)).await;
+            let sound = sound.map_err(|_| Doubt::JournalHangs(journal_patience.as_secs()).to_string())?;
+            sound.map_err(|refusal| refusal.to_string())?;
             tracing::info!(%ledger, "nothing is missing: the ledger leaves limbo");
             Ok(None)
         }
@@ -235,7 +295,7 @@ pub async fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bindery_types::{DigestType, LedgerSecret, Quorum, Segment};
+    use bindery_types::{DigestType, LedgerSecret, Segment};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -248,6 +308,45 @@ mod tests {
             }
         }
         runs
+    }
+
+    /// Ids that metadata may name, and no bookie ever held.
+    #[test]
+    fn a_ledger_that_ends_at_any_id_is_compared_in_bounded_time_and_lacks_what_is_not_here() {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let ensemble: Vec<BookieId> = (0..3).map(|n| BookieId::new(format!("b:{n}")).unwrap()).collect();
+        for end in [1 << 40, 1 << 60, 1 << 62, i64::MAX - 1, i64::MAX] {
+            let mut metadata = LedgerMetadata::new(Quorum::new(3, 2, 2).unwrap(), secret.clone());
+            metadata
+                .push_segment(Segment { first_entry: EntryId::FIRST, ensemble: ensemble.clone() })
+                .unwrap();
+            metadata.state = LedgerState::Closed { last_entry: EntryId::new(end), length_bytes: 0 };
+            let mut asked = 0;
+            let outcome = missing(&metadata, &ensemble[0], |first, last| {
+                assert!(first <= last);
+                asked += 1;
+                Ok::<_, ()>(Vec::new())
+            });
+            assert!(asked <= COUNTED_FURTHER, "{asked}");
+            let Ok(Missing::Entries { first, count }) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(first, EntryId::FIRST);
+            assert!(count >= (COMPARED_AT_ONCE as u64) * 2 / 3, "{count}");
+            // At the very end.
+            metadata
+                .push_segment(Segment { first_entry: EntryId::new(end).unwrap(), ensemble: ensemble.clone() })
+                .unwrap();
+            let all = |first: EntryId, last: EntryId| Ok::<_, ()>(vec![EntryRun { first, last }]);
+            let near = Stripes::of(metadata.quorum, &ensemble, &ensemble[0]);
+            assert_eq!(
+                near.lacked(
+                    end - 2,
+                    end,
+                    &all(EntryId::new(end - 2).unwrap(), EntryId::new(end).unwrap()).unwrap()
+                ),
+                (0, None)
+            );
+            assert_eq!(near.lacked(end - 2, end, &[]).0, 2);
+        }
     }
 
     proptest! {

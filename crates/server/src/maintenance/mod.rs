@@ -2,6 +2,23 @@
 //! ([`garbage`]), of replicas that no ensemble names ([`surplus`]), and the search for ledgers that may have lost
 //! entries here ([`integrity`]). [`crate::cluster_record`] is what a bookie remembers about the cluster between starts.
 
+use bindery_engine::Refusal;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
 pub mod garbage;
 pub mod integrity;
 pub mod surplus;
+
+/// A journal did not answer in time. What was asked of it may be done later.
+#[derive(Debug)]
+struct JournalHangs;
+
+/// Waits for the answer of a journal, or of storage that failed and gives none.
+async fn durable(
+    answer: oneshot::Receiver<Result<(), Refusal>>,
+    deadline: Instant,
+) -> Result<Result<(), Refusal>, JournalHangs> {
+    let answered = timeout_at(deadline, answer).await.map_err(|_| JournalHangs)?;
+    Ok(answered.unwrap_or(Err(Refusal::Io)))
+}

@@ -14,6 +14,7 @@
 //!    process goes only in the second round that finds it surplus and unchanged.
 //! 3. Any error of the store ends the round; too large a share does as well, unless an operator says otherwise.
 
+use crate::maintenance::{JournalHangs, durable};
 use bindery_engine::{Changes, Doubt, Engine, GarbageLimits, GarbageRound, LedgerPresence};
 use bindery_metadata::layout::LedgerError;
 use bindery_metadata::{Layout, StoreError};
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Settings. Keys of `bk_server.conf` in brackets.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +62,8 @@ pub struct Surplus {
     pub ops_per_second: u32,
     /// When a round goes too far.
     pub limits: GarbageLimits,
+    /// How long a removal waits for the journal.
+    pub journal_patience: Duration,
     /// What the round before found, with what was placed last.
     pub before: BTreeMap<LedgerId, Changes>,
 }
@@ -156,13 +160,13 @@ impl Surplus {
         if !self.engine.remove_unchanged(ledger, changes, waiter) {
             return Ok(false);
         }
-        match answer.await {
+        match durable(answer, Instant::now() + self.journal_patience).await {
             Ok(Ok(())) => {
                 tracing::info!(%ledger, "removed a surplus ledger: it is closed, and other bookies have it");
                 Ok(true)
             }
             Ok(Err(refusal)) => Err(refusal.to_string()),
-            Err(_) => Err("the bookie's storage failed".to_owned()),
+            Err(JournalHangs) => Err(Doubt::JournalHangs(self.journal_patience.as_secs()).to_string()),
         }
     }
 

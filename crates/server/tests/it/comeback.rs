@@ -72,6 +72,8 @@ enum Answer {
     /// Not before the script says something else.
     Held,
     Fails,
+    /// The task that asks.
+    Panics,
 }
 
 /// Requests that are not in here are answered at once.
@@ -124,9 +126,10 @@ impl StoreLayer for Scripted {
             let mut script = self.script.subscribe();
             let is_answered = |script: &Script| script.checks.get(&path) != Some(&Answer::Held);
             self.held.fetch_add(1, Ordering::SeqCst);
-            let is_failed = script.wait_for(is_answered).await.unwrap().checks.contains_key(&path);
+            let answer = script.wait_for(is_answered).await.unwrap().checks.get(&path).copied();
             self.held.fetch_sub(1, Ordering::SeqCst);
-            if is_failed { Err(StoreError::ConnectionLoss) } else { self.inner.sync(&path).await }
+            assert!(answer != Some(Answer::Panics), "planted");
+            if answer.is_some() { Err(StoreError::ConnectionLoss) } else { self.inner.sync(&path).await }
         })
     }
 }
@@ -324,6 +327,25 @@ async fn adds_that_come_while_lost_directories_are_replaced_get_the_verdict_of_m
     bookie.stop().await;
     let bookie = start(config, &cluster).await;
     holds(&bookie).await;
+    bookie.stop().await;
+}
+
+/// A panic while metadata is read costs the adds that waited for it a refusal, and keeps no later one of their keys waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_in_a_check_keeps_no_key_waiting() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let config = config_at(dir.path(), 50);
+    let layout = lose_directories(&config, &cluster).await;
+    let script =
+        Script { checks: [(layout.ledgers().path(id(1)), Answer::Panics)].into(), is_cover_held: true };
+    let store = Scripted::new(&cluster, &layout, script);
+    let starting = come_back(&config, &cluster, &store).await;
+    let (_, codes) = tokio::time::timeout(PATIENCE, write(config.listen, 1)).await.unwrap();
+    assert_eq!(codes, [ErrorCode::Io; ADDS as usize]);
+    store.script.send_modify(|script| *script = Script::default());
+    let (_, codes) = tokio::time::timeout(PATIENCE, write(config.listen, 1)).await.unwrap();
+    assert_eq!(codes, [ErrorCode::Ok; ADDS as usize]);
+    let bookie = tokio::time::timeout(PATIENCE, starting).await.unwrap().unwrap();
     bookie.stop().await;
 }
 

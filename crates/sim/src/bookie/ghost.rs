@@ -847,6 +847,13 @@ impl Ghost {
         };
     }
 
+    /// As [`Ghost::begin_life`], of a ledger that the bookie forgot: neither key nor fence is left of it.
+    pub fn begin_life_unfenced(&mut self, ledger: LedgerId) {
+        self.begin_life(ledger);
+        let state = self.ledger(ledger);
+        (state.is_fence_answered, state.is_key_durable, state.fence_last) = (false, false, None);
+    }
+
     /// The return of a ledger was answered OK.
     pub fn on_revived(&mut self, ledger: LedgerId) {
         self.ledger(ledger).is_revival_open = false;

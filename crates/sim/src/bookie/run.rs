@@ -221,6 +221,8 @@ struct Sim {
     held: Vec<Held>,
     /// Ledgers whose writers metadata spoke for since the last start.
     spoken: BTreeSet<LedgerId>,
+    /// Fenced, removed and forgotten, and metadata did not speak for a writer since.
+    late: BTreeSet<LedgerId>,
     comeback: Comeback,
     marks_failed: bool,
     wipes: u64,
@@ -266,6 +268,7 @@ pub fn run(profile: Profile) -> Report {
         ended: BTreeSet::new(),
         held: Vec::new(),
         spoken: BTreeSet::new(),
+        late: BTreeSet::new(),
         comeback: Comeback::No,
         marks_failed: false,
         wipes: 0,
@@ -636,6 +639,7 @@ impl Sim {
         self.check_writable(&format!("add {ledger}:{entry}"), writable, done.result)?;
         if done.result.is_ok() {
             self.check_spoken(ledger, entry, is_recovery)?;
+            self.check_late(ledger, entry, is_recovery)?;
         }
         if !is_key_right {
             return self.ghost.on_wrong_key_answered(ledger, done.result);

@@ -46,7 +46,8 @@
 //! the one after a crash, which verifies every page and recounts the free ones. A stop writes nothing.
 //!
 //! # Limits
-//! redb's cache: 4 MiB. `load` holds one record per ledger, and reads the extents one by one.
+//! redb's cache: 4 MiB. `load` holds one record per ledger, and reads the extents one by one. Of fenced ledgers that are forgotten
+//! [`LedgerRanges::RANGES_MAX`] ranges stay.
 
 mod record;
 #[cfg(test)]
@@ -56,6 +57,7 @@ mod tier;
 use crate::codec::{Put, Take};
 pub use crate::error::STATE_FILE_NAME;
 use crate::error::SYNC_STATE_TABLE;
+use crate::ledger_ranges::LedgerRanges;
 use crate::read_only::ReadOnlyDisk;
 use crate::redb_file::{
     Backend, Format, HEADER_SIZE, Latch, Medium, Seals, check_header, encode_header, state_error,
@@ -118,8 +120,8 @@ pub struct Recovered {
     pub extents: u64,
     /// All logs that were ever listed, or reserved, are below it.
     pub next_log_id: u64,
-    /// The highest ledger that this table ever held, also when it is gone.
-    pub highest_ledger: Option<LedgerId>,
+    /// Ledgers that were forgotten although they were fenced, and perhaps others.
+    pub fences_forgotten: LedgerRanges,
 }
 
 /// Changes that come into force together.
@@ -137,6 +139,8 @@ pub struct Checkpoint<'a> {
     pub extents: &'a [ExtentChange],
     /// Ledgers to be forgotten, with their extents; one that the table does not hold is fine.
     pub ledgers_forgotten: &'a [LedgerId],
+    /// Those of them that were fenced, which is remembered in ranges.
+    pub fences_forgotten: &'a [LedgerId],
     /// Replaces identity and layout.
     pub meta: Option<&'a Meta>,
     /// Log ids below it are never given out again; `None` reserves up to the logs added.
@@ -292,7 +296,8 @@ impl StateTable {
         let recovered = table.load()?;
         table.has_extents = table.extents()?.is_some();
         table.marks = recovered.marks.iter().map(|m| (m.journal, m.mark)).collect();
-        table.next = NextIds { log: recovered.next_log_id, highest_ledger: recovered.highest_ledger };
+        table.next =
+            NextIds { log: recovered.next_log_id, fences_forgotten: recovered.fences_forgotten.clone() };
         (table.commits, table.sum) = table.committed_sum()?;
         table.check_seal()?;
         Ok((table, recovered))
@@ -418,7 +423,7 @@ impl StateTable {
                 KEY_IDENTITY => recovered.meta = Some(unseal(TableId::Meta, key, value, Meta::take)?),
                 KEY_NEXT_LOG => {
                     let next = unseal(TableId::Meta, key, value, NextIds::take)?;
-                    (recovered.next_log_id, recovered.highest_ledger) = (next.log, next.highest_ledger);
+                    (recovered.next_log_id, recovered.fences_forgotten) = (next.log, next.fences_forgotten);
                 }
                 _ => return Err(BadValue::Damaged("there is a key that nobody wrote")),
             }
@@ -442,9 +447,6 @@ impl StateTable {
             Ok(())
         })?;
         self.each_extent(&mut sum, || recovered.extents += 1)?;
-        // A table of the first value version did not keep it apart.
-        let highest_held = recovered.ledgers.last().map(|record| record.ledger);
-        recovered.highest_ledger = recovered.highest_ledger.max(highest_held);
         if sum != self.committed_sum()?.1 {
             let what = "the records are not the ones that were committed last";
             return Err(Damaged::new(&self.path, 0, what).into());
@@ -464,14 +466,14 @@ impl StateTable {
         }
         let above_added = checkpoint.logs_added.iter().map(|log| log.log_id.0 + 1);
         let log = above_added.chain(checkpoint.next_log_id).max().unwrap_or(0).max(self.next.log);
-        let highest_ledger =
-            checkpoint.records().map(|record| record.ledger).max().max(self.next.highest_ledger);
-        let next = NextIds { log, highest_ledger };
+        let mut fences_forgotten = self.next.fences_forgotten.clone();
+        checkpoint.fences_forgotten.iter().for_each(|ledger| fences_forgotten.insert(*ledger));
+        let next = NextIds { log, fences_forgotten };
         if let Some(reason) = self.latch.reason() {
             return Err(StateError::Latched { path: self.path.clone(), reason });
         }
         let number = self.commits + 1;
-        let written = self.write(checkpoint, number, next);
+        let written = self.write(checkpoint, number, &next);
         let sealed = written.and_then(|sum| Ok(self.seals.write(number).map(|()| sum)?));
         let sum = sealed.map_err(|error| {
             let error = match error {
@@ -490,7 +492,7 @@ impl StateTable {
         Ok(())
     }
 
-    fn write(&self, checkpoint: &Checkpoint<'_>, number: u64, next: NextIds) -> Result<Sum, PutError> {
+    fn write(&self, checkpoint: &Checkpoint<'_>, number: u64, next: &NextIds) -> Result<Sum, PutError> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         // See the module's text.

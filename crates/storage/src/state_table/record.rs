@@ -2,6 +2,7 @@
 //! (table u8, key, value), so that a value that redb returns for the wrong key is found out too.
 
 use crate::codec::{Put, Take, crc32c};
+use crate::ledger_ranges::LedgerRanges;
 use crate::{Generation, LogId};
 use bindery_types::tier::{ObjectRef, TierExtent, TierStamp};
 use bindery_types::{EntryId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey};
@@ -13,7 +14,8 @@ const VALUE_VERSION: u8 = 1;
 const VERSION_WITH_LIFE: u8 = 2;
 const VERSION_WITH_OUT: u8 = 3;
 const VERSION_WITH_TIER: u8 = 4;
-const VALUE_VERSION_MAX: u8 = VERSION_WITH_TIER;
+const VERSION_WITH_FENCES: u8 = 5;
+const VALUE_VERSION_MAX: u8 = VERSION_WITH_FENCES;
 
 const HAS_KEY: u8 = 1;
 const FENCED: u8 = 2;
@@ -297,29 +299,29 @@ impl LogRecord {
     }
 }
 
-/// The next log id: lower ones are never given out again. And the highest ledger id ever seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The next log id: lower ones are never given out again. And the ledgers that were forgotten although they were fenced.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct NextIds {
     pub(super) log: u64,
-    pub(super) highest_ledger: Option<LedgerId>,
+    pub(super) fences_forgotten: LedgerRanges,
 }
 
 impl NextIds {
     pub(super) fn seal(&self, key: u64) -> Vec<u8> {
-        let Some(highest) = self.highest_ledger else {
-            return seal(TableId::Meta, key, |put| {
-                put.u64(self.log);
-            });
-        };
-        seal_as(VERSION_WITH_LIFE, TableId::Meta, key, |put| {
-            put.u64(self.log).i64(highest.get());
+        let version = if self.fences_forgotten.is_empty() { VALUE_VERSION } else { VERSION_WITH_FENCES };
+        seal_as(version, TableId::Meta, key, |put| {
+            put.u64(self.log);
+            self.fences_forgotten.put(put);
         })
     }
 
     pub(super) fn take(take: &mut Take<'_>) -> Option<NextIds> {
         let log = take.u64()?;
-        let highest_ledger = if take.is_empty() { None } else { Some(LedgerId::new(take.i64()?)?) };
-        Some(NextIds { log, highest_ledger })
+        // Version 2 had the highest ledger ever seen here. Ranges are pairs.
+        if take.0.len() == size_of::<i64>() {
+            take.i64()?;
+        }
+        Some(NextIds { log, fences_forgotten: LedgerRanges::take(take)? })
     }
 }
 

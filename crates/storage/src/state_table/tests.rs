@@ -72,6 +72,7 @@ fn step(table: &mut StateTable, model: &mut Recovered, n: u64) -> Result<(), Sta
         logs_removed: &removed,
         ledgers: &[&ledgers],
         ledgers_forgotten: &forgotten,
+        fences_forgotten: &forgotten,
         meta: identity.as_ref(),
         next_log_id: None,
         ..Checkpoint::default()
@@ -86,7 +87,7 @@ fn step(table: &mut StateTable, model: &mut Recovered, n: u64) -> Result<(), Sta
         model.ledgers.push(record);
     }
     model.ledgers.sort_by_key(|r| r.ledger);
-    model.highest_ledger = model.highest_ledger.max(model.ledgers.last().map(|r| r.ledger));
+    forgotten.iter().for_each(|ledger| model.fences_forgotten.insert(*ledger));
     model.ledgers.retain(|r| !forgotten.contains(&r.ledger));
     model.meta = identity.or(model.meta.take());
     model.next_log_id = n + 1;

@@ -336,7 +336,10 @@ impl<'f> Frames<'_, 'f> {
                     connection.wake_sender.notify_one();
                 }
             });
-            self.shared.engine.fence(ledger, key, waiter);
+            if let Some(waiter) = self.shared.engine.fence_or_ask(ledger, key, waiter) {
+                let fences = &self.shared.parked_adds.fences;
+                fences.push(self.connection.id, ledger, key, waiter);
+            }
         } else {
             self.connection.push_read(self.shared, request);
         }

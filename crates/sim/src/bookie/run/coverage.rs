@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 49] = [
+pub const MARKS: [Mark; 50] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -31,6 +31,7 @@ pub const MARKS: [Mark; 49] = [
     "space.merged_in_flush",
     "ledger.removed",
     "ledger.forgotten",
+    "ledger.fence_forgotten",
     "ledger.refused",
     "add.no_room",
     "read.together",
@@ -132,7 +133,7 @@ impl Sim {
         image
     }
 
-    /// A removed ledger that nobody fenced was forgotten.
+    /// A removed ledger was forgotten.
     pub(super) fn note_forgotten(&mut self) {
         let forgotten = |ledger| {
             self.ghost.is_removed(ledger) && self.machine().engine.presence(ledger) == LedgerPresence::Unknown

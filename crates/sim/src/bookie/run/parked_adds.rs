@@ -95,6 +95,7 @@ impl Sim {
         }
         if word == MetadataVerdict::OpenHere && !held.is_recovery {
             self.spoken.insert(ledger);
+            self.late.remove(&ledger);
         }
         self.offer(held);
         Ok(())
@@ -151,6 +152,8 @@ impl Sim {
         self.disk = Arc::new(SimDisk::new(self.profile.disk.clone(), &random));
         self.make_root();
         self.marks.clear();
+        // With the disks the memory of fences is gone; IB28 is what holds then.
+        self.late.clear();
         let known = self.in_metadata();
         let highest = known.last().copied();
         self.profile.engine.limbo_up_to = highest;

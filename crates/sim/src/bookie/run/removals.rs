@@ -7,8 +7,9 @@ use bindery_io::Disk;
 use bindery_types::LedgerId;
 
 impl Sim {
-    /// A request that could create the ledger is about to be made. A ledger that was removed and never fenced may be
-    /// forgotten, and then starts over; any other stays removed (IB5, IB17).
+    /// A request that could create the ledger is about to be made. A ledger that was removed may be forgotten, and then
+    /// starts over; any other stays removed (IB17). One that was fenced takes no normal add then without a word of metadata
+    /// ([`Sim::check_late`]).
     pub(super) fn meet(&mut self, ledger: LedgerId) -> Check {
         if !self.ghost.is_removed(ledger) {
             return Ok(());
@@ -16,14 +17,25 @@ impl Sim {
         match self.machine().engine.presence(ledger) {
             LedgerPresence::Removed => Ok(()),
             LedgerPresence::Known => Err(format!("IB17: removed ledger {ledger} exists again")),
-            LedgerPresence::Unknown if self.ghost.is_fence_answered(ledger) => {
-                Err(format!("IB5: that removed ledger {ledger} was fenced is forgotten"))
-            }
             LedgerPresence::Unknown => {
-                self.ghost.begin_life(ledger);
+                if self.ghost.is_fence_answered(ledger) {
+                    self.hit("ledger.fence_forgotten");
+                    self.late.insert(ledger);
+                }
+                self.ghost.begin_life_unfenced(ledger);
                 Ok(())
             }
         }
+    }
+
+    /// IB5: the ledger was fenced, and is forgotten. Its late writer adds nothing.
+    pub(super) fn check_late(&self, ledger: LedgerId, entry: i64, is_recovery: bool) -> Check {
+        if is_recovery || !self.late.contains(&ledger) {
+            return Ok(());
+        }
+        Err(format!(
+            "IB5: normal add {ledger}:{entry} was acknowledged after the ledger was fenced and forgotten"
+        ))
     }
 
     /// Metadata lost a ledger, or names this bookie for it again.

@@ -347,7 +347,10 @@ impl Sim {
             self.ghost.check_last(ledger, &last)?;
             self.ghost.check_lac(ledger, engine.last_add_confirmed(ledger))?;
             self.ghost.check_explicit_lac(ledger, engine.explicit_lac(ledger))?;
-            if self.ghost.is_fence_answered(ledger) {
+            // Forgotten with the ledger: metadata is asked before the next writer is believed (`Sim::check_late`).
+            let is_forgotten =
+                self.ghost.is_removed(ledger) && engine.presence(ledger) == LedgerPresence::Unknown;
+            if self.ghost.is_fence_answered(ledger) && !is_forgotten {
                 check_fenced(machine, ledger)?;
             }
         }
