@@ -13,8 +13,10 @@
 //! 1. A verdict that lets an add pass was read, after a sync of the store, when the add was parked already. Verdicts that
 //!    refuse may be [`VERDICT_TTL`] old: a late writer sends many adds.
 //! 2. Only the adds that need a verdict wait for it: neither the rest of their connection nor other ledgers do.
-//! 3. Every parked add is placed or refused within the deadline, or its connection is closed.
-//! 4. Adds of one key leave in the order in which they came (IB23, protocol reference, section 1.7): while one is parked
+//! 3. Adds to a trimmed ledger are parked, too: the id may have been used again. If they are another ledger's, the one that is here is
+//!    removed before they are placed ([`lives`]).
+//! 4. Every parked add is placed or refused within the deadline, or its connection is closed.
+//! 5. Adds of one key leave in the order in which they came (IB23, protocol reference, section 1.7): while one is parked
 //!    or on its way to be placed, later ones are parked behind it ([`ParkedAdds::free_run`]), and a ledger is placed by
 //!    one task at a time.
 //!
@@ -23,14 +25,16 @@
 //! many again, without their bytes, that must be refused behind one of their key: they take no place of the former. Of either a
 //! connection has its share ([`Shares`]). Reads under way: [`READS_MAX`].
 
+pub(crate) mod lives;
 mod shares;
 
+use self::lives::Life;
 use self::shares::Shares;
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::metrics::Counter;
 use crate::read_class::ReadClass;
-use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal};
+use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal, Tiered};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
@@ -355,7 +359,7 @@ impl MetadataChecker {
 
     /// Works until `stop`.
     pub async fn run(self, stop: Arc<Latch>) {
-        let mut reads: JoinSet<(LedgerId, Begun, MetadataVerdict)> = JoinSet::new();
+        let mut reads: JoinSet<(LedgerId, Begun, Word)> = JoinSet::new();
         let mut placing: JoinSet<()> = JoinSet::new();
         let parked = &self.parked;
         loop {
@@ -364,19 +368,22 @@ impl MetadataChecker {
             {
                 let begun = parked.begin(ledger);
                 let left = self.admission_deadline.saturating_sub(since.elapsed());
-                reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, begun, left));
+                // What came to be known later is of the ledger that metadata tells of, or of a later one.
+                let seen = self.engine.tiered(ledger).filter(|seen| seen.trimmed_below.is_some());
+                let bookie_id = self.bookie_id.clone();
+                reads.spawn(read(self.layout.clone(), bookie_id, ledger, seen, begun, left));
                 parked.reads.add(1);
             }
             tokio::select! {
                 () = stop.wait() => return,
                 () = parked.wake.notified() => {}
                 Some(read) = reads.join_next() => {
-                    let Ok((ledger, begun, verdict)) = read else { continue };
-                    if verdict == MetadataVerdict::Silent {
+                    let Ok((ledger, begun, word)) = read else { continue };
+                    if word.verdict == MetadataVerdict::Silent {
                         parked.silent.add(1);
                     }
-                    let adds = parked.settle(ledger, begun, verdict);
-                    placing.spawn(place(self.placing(), ledger, adds, verdict));
+                    let adds = parked.settle(ledger, begun, word.verdict);
+                    placing.spawn(place(self.placing(), ledger, adds, word));
                 }
                 Some(_) = placing.join_next() => {}
             }
@@ -384,21 +391,41 @@ impl MetadataChecker {
     }
 }
 
+/// What metadata says of a ledger.
+struct Word {
+    verdict: MetadataVerdict,
+    /// Of a ledger that was trimmed here before the read: what was known of it, and whose the adds of its writer and of a recovery are.
+    lives: Option<(Tiered, [Life; 2])>,
+}
+
 async fn read(
     layout: Layout,
     bookie_id: BookieId,
     ledger: LedgerId,
+    seen: Option<Tiered>,
     begun: Begun,
     left: Duration,
-) -> (LedgerId, Begun, MetadataVerdict) {
+) -> (LedgerId, Begun, Word) {
     let ledgers = layout.ledgers();
     let answer = async {
         // A server that lags would not know that the ledger was closed.
         layout.store().sync(&ledgers.path(ledger)).await.map_err(LedgerError::from)?;
-        ledgers.get(ledger).await
+        let stored = ledgers.get(ledger).await?;
+        let lives = match seen {
+            Some(seen) => {
+                let cluster_ms = layout.made_ms().await.map_err(LedgerError::from)?;
+                Some((seen, [false, true].map(|of| lives::of_add(&seen, &stored, cluster_ms, of))))
+            }
+            None => None,
+        };
+        Ok((verdict_of(&stored.metadata, &bookie_id), lives))
     };
+    let mut lives = None;
     let verdict = match tokio::time::timeout(left, answer).await {
-        Ok(Ok(stored)) => verdict_of(&stored.metadata, &bookie_id),
+        Ok(Ok((verdict, of_trimmed))) => {
+            lives = of_trimmed;
+            verdict
+        }
         Ok(Err(LedgerError::NotFound(_))) => MetadataVerdict::Absent,
         Ok(Err(error)) => {
             tracing::warn!(%ledger, %error, "cannot read the metadata of a ledger that is being written to; its parked adds are refused");
@@ -406,7 +433,7 @@ async fn read(
         }
         Err(_) => MetadataVerdict::Silent,
     };
-    (ledger, begun, verdict)
+    (ledger, begun, Word { verdict, lives })
 }
 
 /// The parts that placing needs.
@@ -418,10 +445,13 @@ struct Placing {
 }
 
 /// Places adds in their order, or refuses them.
-async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: MetadataVerdict) {
+async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, word: Word) {
     let deadline = Instant::now() + placing.admission_deadline;
     for parked in &adds {
-        let on_verdict = || placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, verdict);
+        let on_verdict = || {
+            make_way(&placing.engine, ledger, parked.is_recovery, &word)?;
+            placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, word.verdict)
+        };
         // One that is refused changes nothing.
         let judged = if parked.permit.is_none() { Err(Refusal::TooManyRequests) } else { on_verdict() };
         let outcome = match judged {
@@ -434,6 +464,16 @@ async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: M
         }
     }
     placing.parked.placed(ledger, &adds);
+}
+
+/// Removes what is here of another ledger than the one that the add is of (invariant 3).
+fn make_way(engine: &Engine, ledger: LedgerId, is_recovery: bool, word: &Word) -> Result<(), Refusal> {
+    let Some((seen, lives)) = &word.lives else { return Ok(()) };
+    match lives[usize::from(is_recovery)] {
+        Life::Same => Ok(()),
+        Life::Another => engine.end_other_life(ledger, seen),
+        Life::Doubtful => Err(Refusal::Unknown),
+    }
 }
 
 /// True when the add was acknowledged, because a copy on disk is the same. One that cannot be read in time is none.

@@ -250,6 +250,7 @@ impl Runner {
 
     /// Begins the upkeep's next action, when there is one.
     fn keep_up(&mut self) {
+        self.upkeep.set_reborn(self.core.reborn());
         let Some(action) = self.upkeep.next(self.common.now()) else { return };
         let listing = match &action {
             UpkeepAction::List { is_first: true } => Some(self.client.ledgers()),

@@ -39,6 +39,7 @@ use batch::{Batch, Done, Restorer, Step};
 use bindery_client::{Client, TierSupport};
 use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::RegistrationMode;
+use bindery_metadata::codec;
 use bindery_metadata::layout::{Ids, Layout};
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{self, Catalogue, CatalogueOptions, LedgerRow};
@@ -154,7 +155,9 @@ async fn restore(
 
     let mut report = Report::new(args.json);
     let mut catalogue = open_catalogue(store, cluster, args.rebuild, &mut report).await?;
+    let cluster_ms = layout.made_ms().await.map_err(failed)?;
     let mut restorer = Restorer {
+        cluster_ms,
         layout,
         client,
         cluster,
@@ -194,7 +197,8 @@ async fn open_catalogue(
     report.say(&format!("the catalogue is rebuilt from the objects: {why}"));
     let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
     let options = CatalogueOptions::default();
-    let rebuilt = catalogue::rebuild(store, cluster, &options, clock, random, |_| ()).await;
+    let created_ms = |bytes: &[u8]| codec::ledger::decode(bytes).ok()?.created_ms;
+    let rebuilt = catalogue::rebuild(store, cluster, &options, clock, random, created_ms, |_| ()).await;
     let rebuilt = rebuilt.map_err(|error| catalogue_failure(store, &error))?;
     for (key, problem) in &rebuilt.unreadable {
         report.say(&format!("{key} cannot be read, and is left alone: {problem}"));
