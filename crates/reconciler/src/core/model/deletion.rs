@@ -210,7 +210,7 @@ fn a_ledger_that_was_created_again_is_tiered_from_its_beginning() {
         let of_before: Vec<ObjectId> = world
             .bucket
             .iter()
-            .filter(|(_, new)| new.extents[0].ledger == ledger(1))
+            .filter(|(_, new)| new.extents.iter().all(|extent| extent.ledger == ledger(1)))
             .map(|(id, _)| *id)
             .collect();
         world.add_ledger(1, after, false);
