@@ -139,11 +139,9 @@ const HAS_CREATION: u8 = 2;
 
 impl LedgerRow {
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
-        Put(bytes).i64(self.first.get()).i64(self.next.get()).u64(self.extents).u64(self.bytes).u8(u8::from(
-            self.is_removed,
-        )
-            * IS_REMOVED
-            | u8::from(self.created_ms.is_some()) * HAS_CREATION);
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let flags = flag(self.is_removed, IS_REMOVED) | flag(self.created_ms.is_some(), HAS_CREATION);
+        Put(bytes).i64(self.first.get()).i64(self.next.get()).u64(self.extents).u64(self.bytes).u8(flags);
         if let Some(created_ms) = self.created_ms {
             Put(bytes).i64(created_ms);
         }
