@@ -97,10 +97,11 @@ fn journal_item(item: &Item<'_>, out: &mut impl Write) -> io::Result<()> {
 
 /// For a record about entries in object storage, which update it is and which entries it is about; empty for any other.
 fn reconciled(record: &Record<'_>) -> String {
-    let Some((stamp, extents)) = record.reconciled() else { return String::new() };
+    let Some((stamp, created_ms, extents)) = record.reconciled() else { return String::new() };
     let ends = extents.first().zip(extents.last()).map(|(first, last)| (first.first, last.last));
     let ends = ends.map_or(String::new(), |(first, last)| format!(" first={first} last={last}"));
-    format!(" epoch={} update={}{ends} extents={}", stamp.epoch, stamp.update, extents.len())
+    let created = created_ms.map_or(String::new(), |ms| format!(" created_ms={ms}"));
+    format!(" epoch={} update={}{created}{ends} extents={}", stamp.epoch, stamp.update, extents.len())
 }
 
 fn entry_log(disk: &Arc<dyn Disk>, file: &Path, out: &mut impl Write) -> Result<(), Failure> {
@@ -363,6 +364,7 @@ mod tests {
             lre: EntryId::new(9).unwrap(),
             trimmed_below: EntryId::new(4),
             stamp: update().stamp,
+            created_ms: None,
         };
         let record = LedgerRecord { tier: Some(tier), ..LedgerRecord::new(ledger) };
         let change = ExtentChange { ledger, is_cleared: false, updates: vec![update()] };

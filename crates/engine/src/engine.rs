@@ -20,6 +20,7 @@ use crate::shard::{Copy, Found, Gate, NoRoom, Shard, Taken};
 use crate::shared::Shared;
 use crate::space_desk::{ScrubStatus, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
+use crate::tier::Tiered;
 use bindery_io::chunk::Lane;
 use bindery_storage::{FoundRun, Patience, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -291,6 +292,14 @@ impl Engine {
         word: MetadataVerdict,
     ) -> Result<(), Refusal> {
         let outcome = self.shared.lock_of(ledger).on_verdict(ledger, key, is_recovery, word);
+        self.shared.wake_journal_of(self.shared.shard_of(ledger));
+        outcome
+    }
+
+    /// Removes a ledger, of which `seen` was known here before metadata was read, as garbage collection would: metadata shows that it was
+    /// another one than the one of its id that lives. A ledger that has changed since stays.
+    pub fn end_other_life(&self, ledger: LedgerId, seen: &Tiered) -> Result<(), Refusal> {
+        let outcome = self.shared.lock_of(ledger).end_other_life(ledger, seen);
         self.shared.wake_journal_of(self.shared.shard_of(ledger));
         outcome
     }

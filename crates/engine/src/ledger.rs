@@ -66,6 +66,8 @@ pub(crate) struct TierState {
     pub(crate) stamp: TierStamp,
     /// Entries up to it are read from there when no copy is here.
     pub(crate) trimmed_below: Option<EntryId>,
+    /// When the ledger was created that all this is about; `None`: no tierer said so.
+    pub(crate) created_ms: Option<i64>,
     /// Sequence of the update that was placed last; 0 when the state table has it.
     pub(crate) updated_at: u64,
     /// The record that every directory has committed.
@@ -82,6 +84,7 @@ impl TierState {
         TierState {
             lre: Lagging::durable(record.lre.get()),
             trimmed_below: record.trimmed_below,
+            created_ms: record.created_ms,
             committed: Some(*record),
             ..TierState::new(record.stamp)
         }
@@ -90,7 +93,8 @@ impl TierState {
     /// Everything placed so far; `None` while nothing is.
     fn record(&self) -> Option<TierRecord> {
         let lre = EntryId::new(self.lre.placed())?;
-        Some(TierRecord { lre, trimmed_below: self.trimmed_below, stamp: self.stamp })
+        let TierState { trimmed_below, stamp, created_ms, .. } = *self;
+        Some(TierRecord { lre, trimmed_below, stamp, created_ms })
     }
 }
 

@@ -249,7 +249,7 @@ impl Shard {
     pub(crate) fn add(&mut self, add: &Add<'_>, gate: &Gate<'_>, may_ask: bool) -> Result<Taken, NoRoom> {
         let done = AddDone::of(add, Ok(()));
         let passage = if self.is_open_to(add, gate) { Passage::Open } else { self.passage(add, gate) };
-        match self.check_add(add, passage) {
+        match self.check_add(add, passage, may_ask) {
             Ok(()) => {}
             Err(Obstacle::Asks(_)) if may_ask => return Ok(Taken::Asks),
             Err(Obstacle::Asks(refusal) | Obstacle::Refused(refusal)) => {
@@ -285,7 +285,8 @@ impl Shard {
         self.adds.push(done);
     }
 
-    fn check_add(&self, add: &Add<'_>, passage: Passage) -> Result<(), Obstacle> {
+    /// With `may_ask`, adds to a trimmed ledger ask; without it they were told what metadata says.
+    fn check_add(&self, add: &Add<'_>, passage: Passage, may_ask: bool) -> Result<(), Obstacle> {
         let refused = |refusal| Err(Obstacle::Refused(refusal));
         if passage == Passage::Closed {
             return refused(Refusal::ReadOnly);
@@ -308,6 +309,9 @@ impl Shard {
             }
             if is_fenced {
                 return refused(Refusal::Fenced);
+            }
+            if may_ask && Shard::may_be_anothers(state) {
+                return Err(Obstacle::Asks(Refusal::Unknown));
             }
         }
         let beginning = if is_of_a_recovery(add) { Beginning::Urgent } else { Beginning::Ordinary };

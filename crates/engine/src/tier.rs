@@ -27,6 +27,9 @@
 //! 6. Extents at or below the trim are replaced only by those whose objects were compared
 //!    ([`crate::Engine::reconcile_compared`]): they are all that leads to entries without a copy. Only the extents that were
 //!    compared are replaced: an update in between ends the replacement.
+//! 7. A ledger id may be used again. What is known here is about the ledger that was created at the time that came with it, and updates
+//!    of another one change nothing until metadata has decided which of them lives ([`Compared::is_new_life`]). While a ledger is trimmed
+//!    every add waits for metadata, so that no copy of another ledger counts as trimmed ([`crate::Engine::end_other_life`]).
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
@@ -61,6 +64,8 @@ pub struct Compared {
     pub reconciliation: Reconciliation,
     /// [`Tiered::update`] before that look; 0 when nothing of the ledger was in object storage, as far as was known here.
     pub seen: u64,
+    /// Metadata says that the update is of the ledger that lives, and that what is known here was of another one of its id.
+    pub is_new_life: bool,
 }
 
 /// Called once, with a result for each ledger in the order of the request; must not block. Dropped uncalled only at shutdown.
@@ -81,6 +86,8 @@ pub struct Tiered {
     pub trimmed_below: Option<EntryId>,
     /// The trim is in the state table, so that the space of those copies can be collected.
     pub is_trim_committed: bool,
+    /// When the ledger was created that this is about, in milliseconds since the epoch; `None`: not known.
+    pub created_ms: Option<i64>,
 }
 
 /// Length and checksum of a copy that is on disk here.

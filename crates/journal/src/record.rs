@@ -25,6 +25,8 @@ const BODY_MIN: usize = 8;
 /// Smallest body of an entry: ledger, entry, LAC (protocol reference, section 3.1).
 pub const ENTRY_BODY_MIN: usize = 24;
 const KEY_END: usize = 8 + MASTER_KEY_SIZE_BYTES;
+/// The creation time in a record of what is in object storage.
+const CREATED_SIZE_BYTES: usize = 8;
 
 /// The meaning of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +48,8 @@ pub enum Kind {
     /// Ledger id, one byte, 1 when the ledger enters limbo, 0 when it leaves: whether entries of it may be missing here.
     /// The ledger exists from then on. An older build takes it for damage.
     Limbo = 7,
-    /// Ledger id, stamp of the update, extents: the entries up to the last one of these are in object storage, too. Says
-    /// nothing about whether the ledger exists. Since format version 5.
+    /// Ledger id, stamp of the update, creation time of the ledger (i64, not in records of older builds), extents: the entries up to
+    /// the last one of these are in object storage, too. Says nothing about whether the ledger exists. Since format version 5.
     Reconciled = 8,
     /// As [`Kind::Reconciled`], of a ledger that is brought back from object storage: it exists from then on, without copies here,
     /// and the entries are read from there. An older build takes it for damage.
@@ -155,13 +157,19 @@ impl<'a> Record<'a> {
         self.kind == Kind::Limbo && self.body[BODY_MIN] != 0
     }
 
-    /// Of a reconciled or restored record: which update it is, and its extents, ascending and without gaps.
-    pub fn reconciled(&self) -> Option<(TierStamp, Vec<TierExtent>)> {
+    /// Of a reconciled or restored record: which update it is, when its ledger was created, if that is known, and its extents,
+    /// ascending and without gaps.
+    pub fn reconciled(&self) -> Option<(TierStamp, Option<i64>, Vec<TierExtent>)> {
         if !matches!(self.kind, Kind::Reconciled | Kind::Restored) {
             return None;
         }
         let mut fields = Take(&self.body[BODY_MIN..]);
         let stamp = TierStamp::decode(&mut fields)?;
+        // The length tells: extents are much longer.
+        let created_ms = match fields.0.len() % TierExtent::SIZE_BYTES {
+            CREATED_SIZE_BYTES => Some(fields.i64()?),
+            _ => None,
+        };
         let mut extents: Vec<TierExtent> = Vec::with_capacity(fields.0.len() / TierExtent::SIZE_BYTES);
         while !fields.is_empty() {
             let extent = TierExtent::decode(&mut fields)?;
@@ -173,7 +181,7 @@ impl<'a> Record<'a> {
             }
             extents.push(extent);
         }
-        (!extents.is_empty()).then_some((stamp, extents))
+        (!extents.is_empty()).then_some((stamp, created_ms, extents))
     }
 
     /// The WRITE_LAC body of an explicit-LAC record.
@@ -310,8 +318,13 @@ mod tests {
     fn a_reconciled_record_comes_back_and_one_with_impossible_extents_does_not() {
         let (data, chain) = part(&[(Kind::Reconciled, extents(&[(0, 4), (5, 5)]))]);
         let records = decode_part(&data, 1, chain).unwrap();
-        let (stamp, found) = records[0].reconciled().unwrap();
-        assert_eq!(stamp, TierStamp { epoch: 2, update: 5 });
+        let (stamp, created_ms, found) = records[0].reconciled().unwrap();
+        assert_eq!((stamp, created_ms), (TierStamp { epoch: 2, update: 5 }, None));
+        let mut created = extents(&[(0, 4), (5, 5)]);
+        created.splice(20..20, 1_234_567_i64.to_le_bytes());
+        let (data, chain) = part(&[(Kind::Reconciled, created)]);
+        let with = decode_part(&data, 1, chain).unwrap()[0].reconciled();
+        assert_eq!(with, Some((stamp, Some(1_234_567), found.clone())));
         let ranges: Vec<_> = found.iter().map(|extent| (extent.first.get(), extent.last.get())).collect();
         assert_eq!(ranges, [(0, 4), (5, 5)]);
         assert_eq!((records[0].entry(), records[0].master_key()), (None, None));
@@ -335,8 +348,12 @@ mod tests {
         every_change_is_noticed(&data, 2, chain);
         let (data, chain) = part(&[(Kind::Reconciled, extents(&[(0, 4)]))]);
         every_change_is_noticed(&data, 1, chain);
+        let mut created = extents(&[(0, 4)]);
+        created.splice(20..20, [7; 8]);
+        let (data, chain) = part(&[(Kind::Reconciled, created)]);
+        every_change_is_noticed(&data, 1, chain);
         let (data, chain) = part(&[(Kind::Restored, extents(&[(0, 4)]))]);
-        assert_eq!(decode_part(&data, 1, chain).unwrap()[0].reconciled().unwrap().1.len(), 1);
+        assert_eq!(decode_part(&data, 1, chain).unwrap()[0].reconciled().unwrap().2.len(), 1);
         every_change_is_noticed(&data, 1, chain);
     }
 

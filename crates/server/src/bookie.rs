@@ -297,6 +297,7 @@ impl Bookie {
             shared.engine.end_cover();
         }
         let trim = shared.tier.clone().zip(config.tier.as_ref()).map(|(tier, settings)| {
+            tier.ask_metadata(layout.clone());
             let task = TrimTask {
                 engine: shared.engine.clone(),
                 clock: shared.clock.clone(),

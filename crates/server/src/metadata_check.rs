@@ -13,9 +13,11 @@
 //! 1. A verdict that lets an add pass was read, after a sync of the store, when the add was parked already. Verdicts that
 //!    refuse may be [`VERDICT_TTL`] old: a late writer sends many adds.
 //! 2. Only the adds that need a verdict wait for it: neither the rest of their connection nor other ledgers do.
-//! 3. Every parked add is placed or refused within the deadline, or its connection is closed. A panic on the way costs the adds
+//! 3. Adds to a trimmed ledger are parked, too: the id may have been used again. If they are another ledger's, the one that is here is
+//!    removed before they are placed ([`lives`]).
+//! 4. Every parked add is placed or refused within the deadline, or its connection is closed. A panic on the way costs the adds
 //!    it hits their answer, and keeps no later one of their keys waiting.
-//! 4. Adds of one key leave in the order in which they came (IB23, protocol reference, section 1.7): while one is parked
+//! 5. Adds of one key leave in the order in which they came (IB23, protocol reference, section 1.7): while one is parked
 //!    or on its way to be placed, later ones are parked behind it ([`ParkedAdds::free_run`]), and a ledger is placed by
 //!    one task at a time.
 //!
@@ -25,15 +27,17 @@
 //! connection has its share ([`Shares`]). Reads under way: [`READS_MAX`].
 
 pub mod fences;
+pub(crate) mod lives;
 mod shares;
 
 use self::fences::WaitingFences;
+use self::lives::Life;
 use self::shares::Shares;
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::metrics::Counter;
 use crate::read_class::ReadClass;
-use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal};
+use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal, Tiered};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
@@ -368,7 +372,7 @@ impl MetadataChecker {
     }
 
     async fn check_adds(&self) {
-        let mut reads: JoinSet<MetadataVerdict> = JoinSet::new();
+        let mut reads: JoinSet<Word> = JoinSet::new();
         let mut reading: BTreeMap<tokio::task::Id, (LedgerId, Begun)> = BTreeMap::new();
         let mut placing: JoinSet<()> = JoinSet::new();
         let parked = &self.parked;
@@ -378,24 +382,26 @@ impl MetadataChecker {
             {
                 let begun = parked.begin(ledger);
                 let left = self.admission_deadline.saturating_sub(since.elapsed());
-                let task = reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, left));
+                // What came to be known later is of the ledger that metadata tells of, or of a later one.
+                let seen = self.engine.tiered(ledger).filter(|seen| seen.trimmed_below.is_some());
+                let task = reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, seen, left));
                 reading.insert(task.id(), (ledger, begun));
                 parked.reads.add(1);
             }
             tokio::select! {
                 () = parked.wake.notified() => {}
                 Some(read) = reads.join_next_with_id() => {
-                    let (task, verdict) = match read {
+                    let (task, word) = match read {
                         Ok(read) => read,
                         // It panicked.
-                        Err(error) => (error.id(), MetadataVerdict::Silent),
+                        Err(error) => (error.id(), Word { verdict: MetadataVerdict::Silent, lives: None }),
                     };
                     let Some((ledger, begun)) = reading.remove(&task) else { continue };
-                    if verdict == MetadataVerdict::Silent {
+                    if word.verdict == MetadataVerdict::Silent {
                         parked.silent.add(1);
                     }
-                    let adds = parked.settle(ledger, begun, verdict);
-                    placing.spawn(place(self.placing(), ledger, adds, verdict));
+                    let adds = parked.settle(ledger, begun, word.verdict);
+                    placing.spawn(place(self.placing(), ledger, adds, word));
                 }
                 Some(_) = placing.join_next() => {}
             }
@@ -403,22 +409,48 @@ impl MetadataChecker {
     }
 }
 
-async fn read(layout: Layout, bookie_id: BookieId, ledger: LedgerId, left: Duration) -> MetadataVerdict {
+/// What metadata says of a ledger.
+struct Word {
+    verdict: MetadataVerdict,
+    /// Of a ledger that was trimmed here before the read: what was known of it, and whose the adds of its writer and of a recovery are.
+    lives: Option<(Tiered, [Life; 2])>,
+}
+
+async fn read(
+    layout: Layout,
+    bookie_id: BookieId,
+    ledger: LedgerId,
+    seen: Option<Tiered>,
+    left: Duration,
+) -> Word {
     let ledgers = layout.ledgers();
     let answer = async {
         // A server that lags would not know that the ledger was closed.
         layout.store().sync(&ledgers.path(ledger)).await.map_err(LedgerError::from)?;
-        ledgers.get(ledger).await
+        let stored = ledgers.get(ledger).await?;
+        let lives = match seen {
+            Some(seen) => {
+                let cluster_ms = layout.made_ms().await.map_err(LedgerError::from)?;
+                Some((seen, [false, true].map(|of| lives::of_add(&seen, &stored, cluster_ms, of))))
+            }
+            None => None,
+        };
+        Ok((verdict_of(&stored.metadata, &bookie_id), lives))
     };
-    match tokio::time::timeout(left, answer).await {
-        Ok(Ok(stored)) => verdict_of(&stored.metadata, &bookie_id),
+    let mut lives = None;
+    let verdict = match tokio::time::timeout(left, answer).await {
+        Ok(Ok((verdict, of_trimmed))) => {
+            lives = of_trimmed;
+            verdict
+        }
         Ok(Err(LedgerError::NotFound(_))) => MetadataVerdict::Absent,
         Ok(Err(error)) => {
             tracing::warn!(%ledger, %error, "cannot read the metadata of a ledger that is being written to; its parked adds are refused");
             MetadataVerdict::Silent
         }
         Err(_) => MetadataVerdict::Silent,
-    }
+    };
+    Word { verdict, lives }
 }
 
 /// The parts that placing needs.
@@ -450,14 +482,17 @@ impl Drop for OnTheWay {
 }
 
 /// Places adds in their order, or refuses them.
-async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: MetadataVerdict) {
+async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, word: Word) {
     let deadline = Instant::now() + placing.admission_deadline;
     let mut on_the_way = OnTheWay { placing, ledger, adds, begun: 0 };
     while on_the_way.begun < on_the_way.adds.len() {
         on_the_way.begun += 1;
         let OnTheWay { placing, adds, begun, .. } = &on_the_way;
         let parked = &adds[begun - 1];
-        let on_verdict = || placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, verdict);
+        let on_verdict = || {
+            make_way(&placing.engine, ledger, parked.is_recovery, &word)?;
+            placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, word.verdict)
+        };
         // One that is refused changes nothing.
         let judged = if parked.permit.is_none() { Err(Refusal::TooManyRequests) } else { on_verdict() };
         let outcome = match judged {
@@ -468,6 +503,16 @@ async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, verdict: M
         if let Err(refusal) = outcome {
             placing.engine.refuse(placing.engine.shard_of(ledger), &[parked.add(ledger)], refusal);
         }
+    }
+}
+
+/// Removes what is here of another ledger than the one that the add is of (invariant 3).
+fn make_way(engine: &Engine, ledger: LedgerId, is_recovery: bool, word: &Word) -> Result<(), Refusal> {
+    let Some((seen, lives)) = &word.lives else { return Ok(()) };
+    match lives[usize::from(is_recovery)] {
+        Life::Same => Ok(()),
+        Life::Another => engine.end_other_life(ledger, seen),
+        Life::Doubtful => Err(Refusal::Unknown),
     }
 }
 

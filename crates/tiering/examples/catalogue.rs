@@ -81,6 +81,7 @@ async fn build(catalogue: &mut Catalogue, clock: &dyn Clock, extents: u64) -> Re
                 first: EntryId::new(first).expect("not negative"),
                 last: EntryId::new(first + ENTRIES - 1).expect("not negative"),
                 bytes: 64 << 10,
+                created_ms: None,
             }
         });
         let object = NewObject { object: object(number), extents: of_round.collect() };

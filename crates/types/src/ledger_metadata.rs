@@ -89,6 +89,32 @@ pub struct LedgerMetadata {
     pub creation_token: Option<i64>,
 }
 
+/// When a ledger was created, and what that proves. Creation times tell the ledgers apart that had an id one after the other: nothing
+/// else in the metadata of every format does, because Java's clients drop the creation token with the first change.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Creation {
+    /// In milliseconds since the epoch: as the metadata says, or else when its node was created.
+    pub ms: i64,
+    /// A time from here on that was noted for a ledger of this id, and differs, was another ledger's. Earlier ones prove nothing: the
+    /// nodes of a cluster that was copied into another metadata store are as young as the copy.
+    pub proves_from_ms: i64,
+}
+
+impl Creation {
+    /// Of metadata whose node was created at `node_ms`, in a cluster whose INSTANCEID was written at `cluster_ms`.
+    pub fn of(metadata: &LedgerMetadata, node_ms: i64, cluster_ms: Option<i64>) -> Creation {
+        match metadata.created_ms {
+            Some(ms) => Creation { ms, proves_from_ms: i64::MIN },
+            None => Creation { ms: node_ms, proves_from_ms: cluster_ms.unwrap_or(i64::MAX) },
+        }
+    }
+
+    /// Whether the time that was noted for a ledger of this id proves that it was another one. Without a note nothing does.
+    pub fn is_anothers(&self, noted_ms: Option<i64>) -> bool {
+        noted_ms.is_some_and(|noted| noted != self.ms && noted >= self.proves_from_ms)
+    }
+}
+
 /// A segment that does not fit (invariant 1).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidSegment {
@@ -207,6 +233,19 @@ mod tests {
         let short = Segment { first_entry: entry(11), ensemble: bookies("a b") };
         assert!(matches!(metadata.push_segment(short), Err(InvalidSegment::EnsembleSize { .. })));
         assert_eq!(metadata.segments().len(), 2);
+    }
+
+    #[test]
+    fn a_ledger_is_another_one_only_if_its_creation_proves_that() {
+        let mut metadata = metadata();
+        let copied = Creation::of(&metadata, 500, Some(400));
+        assert_eq!((copied.is_anothers(None), copied.is_anothers(Some(500))), (false, false));
+        assert!(copied.is_anothers(Some(400)) && copied.is_anothers(Some(600)));
+        assert!(!copied.is_anothers(Some(399)), "it may have been copied from another store");
+        assert!(!Creation::of(&metadata, 500, None).is_anothers(Some(400)), "no cluster to compare with");
+        metadata.created_ms = Some(300);
+        assert!(Creation::of(&metadata, 500, Some(400)).is_anothers(Some(399)), "a copy keeps this time");
+        assert!(!Creation::of(&metadata, 500, Some(400)).is_anothers(Some(300)));
     }
 
     #[test]

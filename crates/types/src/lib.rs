@@ -16,6 +16,6 @@ pub use id::{
     BookieId, EntryId, InvalidBookieId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey, are_equal_secrets,
 };
 pub use ledger_metadata::{
-    InvalidSegment, LedgerMetadata, LedgerSecret, LedgerState, MetadataFormatVersion, Segment,
+    Creation, InvalidSegment, LedgerMetadata, LedgerSecret, LedgerState, MetadataFormatVersion, Segment,
 };
 pub use quorum::{ENSEMBLE_SIZE_MAX, InvalidQuorum, Quorum};

@@ -231,6 +231,9 @@ pub struct Reconciliation {
     /// refuses the update and answers with its register, so that the next one can begin there. Extents that the bookie has
     /// for the same entries are replaced, which is how it learns that an object was rewritten.
     pub extents: Vec<TierExtent>,
+    /// When the ledger was created ([`crate::Creation`]), as the tierer noted it; `None`: not known. The bookie has a register for each
+    /// creation time, and at most one at a time.
+    pub created_ms: Option<i64>,
 }
 
 /// 32 lower-case digits.

@@ -118,7 +118,7 @@ async fn ask(
         return State::Tiered { lre: said.last_reconciled.and_then(EntryId::new), more };
     }
     // Without extents it asks for the register, and changes nothing.
-    let asked = Reconciliation { ledger, last: None, extents: Vec::new() };
+    let asked = Reconciliation { ledger, last: None, extents: Vec::new(), created_ms: None };
     let request = Reconcile { cluster, ledgers: vec![asked], is_restore: false };
     let answer = client.reconcile(bookie, request, DEADLINE).await;
     match answer {

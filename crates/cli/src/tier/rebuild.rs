@@ -14,6 +14,7 @@ use crate::output;
 use crate::runtime;
 use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::StoreError as MetadataError;
+use bindery_metadata::codec;
 use bindery_metadata::layout::Layout;
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{self, CatalogueOptions, Rebuilt};
@@ -87,7 +88,8 @@ async fn with_layout(store: &Store, layout: &Layout, args: &TierRebuildArgs) -> 
 pub async fn catalogue(store: &Store, cluster: ClusterId) -> Result<Rebuilt, Failure> {
     let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
     let options = CatalogueOptions::default();
-    let rebuilt = catalogue::rebuild(store, cluster, &options, clock, random, |_| ()).await;
+    let created_ms = |bytes: &[u8]| codec::ledger::decode(bytes).ok()?.created_ms;
+    let rebuilt = catalogue::rebuild(store, cluster, &options, clock, random, created_ms, |_| ()).await;
     rebuilt.map_err(|error| catalogue_failure(store, &error))
 }
 

@@ -181,6 +181,7 @@ async fn a_ledger_lives_with_names_of_this_crate_alone() {
                     etag_crc: 0,
                 },
             }],
+            created_ms: None,
         }],
         is_restore: false,
     };

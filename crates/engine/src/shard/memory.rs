@@ -150,7 +150,7 @@ mod tests {
             etag_crc: 0,
         };
         let extents = vec![TierExtent { first: EntryId::FIRST, last: EntryId::FIRST, object }];
-        Reconciliation { ledger: id(ledger), last: Some(EntryId::FIRST), extents }
+        Reconciliation { ledger: id(ledger), last: Some(EntryId::FIRST), extents, created_ms: None }
     }
 
     fn used(shard: &Shard) -> u64 {

@@ -28,6 +28,7 @@
 
 use super::Shard;
 use crate::api::{Add, AddDone, EntryRef};
+use crate::ledger::LedgerState;
 use crate::shard::Found;
 use bindery_io::chunk::Lane;
 use bindery_journal::record::HEADER_SIZE_BYTES;
@@ -126,7 +127,9 @@ impl Shard {
         if is_closed || self.is_open_to(add, gate) {
             return Copy::No;
         }
-        if !self.live(add.ledger).is_ok_and(|state| state.accepts(&add.key)) {
+        // What is here of a trimmed ledger may be another's ([`Shard::may_be_anothers`]): such an add asks.
+        let is_own = |state: &LedgerState| state.accepts(&add.key) && !Shard::may_be_anothers(state);
+        if !self.live(add.ledger).is_ok_and(is_own) {
             return Copy::No;
         }
         match self.find(add.ledger, EntryRef::At(add.entry)) {

@@ -2,7 +2,7 @@
 //! The invariants are those of [`crate::tier`].
 
 use super::{NoRoom, Shard};
-use crate::api::Refusal;
+use crate::api::{Answer, Refusal};
 use crate::lagging::Lagging;
 use crate::ledger::{LedgerState, TierState};
 use crate::ledger_budget::Beginning;
@@ -18,26 +18,49 @@ use std::ops::Bound;
 const SHARE_OF_GROUP: usize = 4;
 /// Updates of one ledger between two freezes: a look-up goes through them.
 const UPDATES_MAX: usize = 256;
-/// Body of a record besides its extents.
-const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES;
+/// Body of a record besides its extents: ledger, stamp, creation time.
+const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES + 8;
 
 impl Shard {
     /// Takes over what a tierer says about a ledger. The result is true once everything up to the returned sequence is durable.
     pub(crate) fn reconcile(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
-        self.take_update(update, None)
+        self.take_update(update, None, false)
     }
 
     /// As [`Shard::reconcile`], for extents whose objects the caller has compared with those that they replace.
     pub(crate) fn reconcile_compared(&mut self, compared: &Compared) -> (Reconciled, u64) {
-        self.take_update(&compared.reconciliation, Some(compared.seen))
+        self.take_update(&compared.reconciliation, Some(compared.seen), compared.is_new_life)
     }
 
-    fn take_update(&mut self, update: &Reconciliation, seen: Option<u64>) -> (Reconciled, u64) {
+    fn take_update(
+        &mut self,
+        update: &Reconciliation,
+        seen: Option<u64>,
+        is_new_life: bool,
+    ) -> (Reconciled, u64) {
         let ledger = update.ledger;
-        let state = match self.live(ledger) {
-            Ok(state) => state,
-            Err(refusal) => return (Reconciled { ledger, result: Err(refusal), lre: None }, 0),
-        };
+        let of = |result| (Reconciled { ledger, result, lre: None }, 0);
+        match self.live(ledger) {
+            Err(refusal) => return of(Err(refusal)),
+            // Invariant 7: what is here is of another ledger.
+            Ok(state) if is_of_another(state, update) => {
+                if update.extents.is_empty() {
+                    return of(Ok(()));
+                }
+                if !is_new_life || self.is_failed {
+                    return of(Err(Refusal::TooManyRequests));
+                }
+                if Shard::trimmed(state).is_some() {
+                    // Each add since then met a check of metadata: nothing of the new ledger is here.
+                    let removed = self.place_removal(ledger, state.fence.is_some(), Box::new(|_| {}));
+                    let is_removed = matches!(removed, Answer::Later);
+                    return of(Err(if is_removed { Refusal::NoLedger } else { Refusal::TooManyRequests }));
+                }
+                self.drop_register(ledger);
+            }
+            Ok(_) => {}
+        }
+        let state = &self.ledgers[&ledger];
         let register = |state: &LedgerState| {
             let placed = state.tier.as_ref().map(|tier| (EntryId::new(tier.lre.placed()), tier.updated_at));
             placed.unwrap_or((None, 0))
@@ -69,7 +92,7 @@ impl Shard {
                 Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
             }
             Some(_) if !self.may_be_tiered(ledger) => Err(Refusal::TooManyRequests),
-            Some(_) => self.place_update(ledger, &update.extents).map_err(|NoRoom| Refusal::TooManyRequests),
+            Some(_) => self.place_update(update).map_err(|NoRoom| Refusal::TooManyRequests),
         };
         let (lre, sequence) = register(&self.ledgers[&ledger]);
         (Reconciled { ledger, result, lre }, sequence)
@@ -83,6 +106,7 @@ impl Shard {
             Err(Refusal::NoLedger) => None,
             Err(refusal) => return (of(None, Err(refusal)), 0),
             Ok(state) if self.is_limbo(ledger, state) => return (of(None, Err(Refusal::Unknown)), 0),
+            Ok(state) if is_of_another(state, update) => return (of(None, Err(Refusal::BadRequest)), 0),
             Ok(state) => {
                 let lre = state.tier.as_ref().and_then(|tier| EntryId::new(tier.lre.placed()));
                 let has_copies = Shard::trimmed(state) != lre
@@ -109,9 +133,7 @@ impl Shard {
             Some(_) if !self.may_begin(ledger, Beginning::Ordinary) || !self.may_be_tiered(ledger) => {
                 Err(Refusal::TooManyRequests)
             }
-            Some(_) => self
-                .place_extents(ledger, &update.extents, Kind::Restored)
-                .map_err(|NoRoom| Refusal::TooManyRequests),
+            Some(_) => self.place_extents(update, Kind::Restored).map_err(|NoRoom| Refusal::TooManyRequests),
         };
         let tier = self.ledgers.get(&ledger).and_then(|state| state.tier.as_ref());
         let (lre, sequence) =
@@ -119,13 +141,14 @@ impl Shard {
         (of(lre, result), sequence)
     }
 
-    fn place_update(&mut self, ledger: LedgerId, extents: &[TierExtent]) -> Result<(), NoRoom> {
-        self.place_extents(ledger, extents, Kind::Reconciled)
+    fn place_update(&mut self, update: &Reconciliation) -> Result<(), NoRoom> {
+        self.place_extents(update, Kind::Reconciled)
     }
 
     /// Places extents in as many records as they need. Each record raises the LRE by itself: without room for all of them, those before
     /// stay.
-    fn place_extents(&mut self, ledger: LedgerId, extents: &[TierExtent], kind: Kind) -> Result<(), NoRoom> {
+    fn place_extents(&mut self, update: &Reconciliation, kind: Kind) -> Result<(), NoRoom> {
+        let Reconciliation { ledger, ref extents, .. } = *update;
         let most = self.config.entry_bytes_max.saturating_sub(BODY_BASE_BYTES) / TierExtent::SIZE_BYTES;
         // An update that needs more room than there can be is taken over as far as there is room.
         let most = most.min(self.tier_budget.extents_in_half());
@@ -149,12 +172,17 @@ impl Shard {
             let mut body = Vec::with_capacity(BODY_BASE_BYTES + some.len() * TierExtent::SIZE_BYTES);
             body.extend_from_slice(&ledger.get().to_be_bytes());
             stamp.encode(&mut body);
+            let created_ms = tier.and_then(|tier| tier.created_ms).or(update.created_ms);
+            if let Some(created_ms) = created_ms {
+                body.extend_from_slice(&created_ms.to_le_bytes());
+            }
             some.iter().for_each(|extent| extent.encode(&mut body));
             let placed = self.place(kind, &[&body], Lane::Normal)?;
             if kind == Kind::Restored {
                 self.exists(ledger);
             }
-            self.index_update(ledger, stamp, some.to_vec(), permit, placed.sequence);
+            let update = ExtentUpdate { stamp, extents: some.to_vec() };
+            self.index_update(ledger, update, created_ms, permit, placed.sequence);
             if kind == Kind::Restored {
                 self.index_restored(ledger);
             }
@@ -175,13 +203,14 @@ impl Shard {
     fn index_update(
         &mut self,
         ledger: LedgerId,
-        stamp: TierStamp,
-        extents: Vec<TierExtent>,
+        update: ExtentUpdate,
+        created_ms: Option<i64>,
         permit: TierPermit,
         sequence: u64,
     ) {
+        let stamp = update.stamp;
         let (cut, durable) = (self.cut.min(sequence - 1), self.durable.min(sequence - 1));
-        let last = extents.last().expect("an update has extents").last;
+        let last = update.extents.last().expect("an update has extents").last;
         self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("an update is of a ledger that is here");
         if state.tier.is_none() {
@@ -191,8 +220,8 @@ impl Shard {
         // The register is a maximum (T1).
         tier.lre.raise(last.get().max(tier.lre.placed()), sequence, cut, durable);
         tier.stamp = stamp;
+        tier.created_ms = tier.created_ms.or(created_ms);
         tier.updated_at = sequence;
-        let update = ExtentUpdate { stamp, extents };
         tier.updates.push(PlacedUpdate { sequence, update, _permit: permit });
         self.note_untrimmed(ledger);
         self.touch(ledger);
@@ -201,7 +230,8 @@ impl Shard {
     /// Applies an update from the journal, unless the state tables have it already, or have the ledger as removed.
     pub(super) fn replay_update(&mut self, record: &Record<'_>) -> Result<(), NoRoom> {
         let ledger = record.ledger;
-        let (stamp, extents) = record.reconciled().expect("replay gives such records with what they say");
+        let (stamp, created_ms, extents) =
+            record.reconciled().expect("replay gives such records with what they say");
         let Some(state) = self.ledgers.get(&ledger).filter(|state| !state.is_removed()) else {
             return Ok(());
         };
@@ -212,6 +242,13 @@ impl Shard {
         if tier.is_some_and(|tier| stamp <= tier.stamp) {
             return Ok(());
         }
+        // The register before was dropped, which only this update says if no freeze came between.
+        if tier.is_some_and(|tier| stamp.epoch > tier.stamp.epoch) {
+            self.drop_register(ledger);
+            let state = self.ledgers.get_mut(&ledger).expect("it was just there");
+            state.life = state.life.max(stamp.epoch);
+        }
+        let tier = self.ledgers[&ledger].tier.as_ref();
         // Earlier updates are missing: the journal has a hole, or a directory is lost. The LRE stays below what is missing,
         // so that a tierer sends it again (invariant 2).
         let lre = tier.map_or(-1, |tier| tier.lre.placed());
@@ -222,7 +259,7 @@ impl Shard {
         }
         let permit = self.tier_budget.take_at_start(extents.len()).ok_or(NoRoom)?;
         self.sequence += 1;
-        self.index_update(ledger, stamp, extents, permit, self.sequence);
+        self.index_update(ledger, ExtentUpdate { stamp, extents }, created_ms, permit, self.sequence);
         (self.cut, self.durable) = (self.sequence, self.sequence);
         Ok(())
     }
@@ -283,13 +320,47 @@ impl Shard {
     pub(crate) fn lose_extents(&mut self, ledger: LedgerId) {
         self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("a ledger with a register is here");
-        let Some(tier) = state.tier.take() else { return };
-        state.is_limbo |= tier.trimmed_below.is_some();
+        state.is_limbo |= Shard::trimmed(state).is_some();
+        self.drop_register(ledger);
+    }
+
+    /// Forgets what is known of a ledger in object storage. Its copies here stay.
+    fn drop_register(&mut self, ledger: LedgerId) {
+        self.settle(ledger);
+        let state = self.ledgers.get_mut(&ledger).expect("a ledger with a register is here");
+        if state.tier.take().is_none() {
+            return;
+        }
         // Records in other directories must not bring it back.
         state.life += 2;
         state.are_extents_gone = true;
         self.on_tier_gone(ledger, true);
         self.touch(ledger);
+    }
+
+    /// Whether what is here of a ledger may be another's that had the id before: a ledger is trimmed once it is closed, and then gets
+    /// no adds but those of repairs.
+    pub(super) fn may_be_anothers(state: &LedgerState) -> bool {
+        state.tier.as_ref().is_some_and(|tier| tier.trimmed_below.is_some())
+    }
+
+    /// Removes a ledger that metadata shows to be another one than the one of its id that lives, unless it has changed since it was seen.
+    pub(crate) fn end_other_life(&mut self, ledger: LedgerId, seen: &Tiered) -> Result<(), Refusal> {
+        let is_as_seen = self.tiered(ledger).is_some_and(|tiered| {
+            (tiered.life, tiered.trimmed_below) == (seen.life, seen.trimmed_below)
+                && tiered.created_ms == seen.created_ms
+        });
+        if !is_as_seen {
+            return Ok(());
+        }
+        if self.is_failed {
+            return Err(Refusal::Io);
+        }
+        let is_fenced = self.ledgers[&ledger].fence.is_some();
+        match self.place_removal(ledger, is_fenced, Box::new(|_| {})) {
+            Answer::Later => Ok(()),
+            Answer::Now(_, outcome) => outcome,
+        }
     }
 
     fn note_untrimmed(&mut self, ledger: LedgerId) {
@@ -323,6 +394,7 @@ impl Shard {
             lre,
             trimmed_below: tier.trimmed_below,
             is_trim_committed: committed == tier.trimmed_below,
+            created_ms: tier.created_ms,
         })
     }
 
@@ -412,6 +484,12 @@ impl Shard {
     }
 }
 
+/// Whether an update is of another ledger than the register, by their creation times. Where one is not known they count as the same.
+fn is_of_another(state: &LedgerState, update: &Reconciliation) -> bool {
+    let known = state.tier.as_ref().and_then(|tier| tier.created_ms).zip(update.created_ms);
+    known.is_some_and(|(known, said)| known != said)
+}
+
 /// Of updates, oldest first, what [`resolve`](crate::tier::resolve) needs: the latest row that has the entry, and of the rows that
 /// came later, the one that begins first after the entry: it may cut the other short.
 fn latest_rows<'a>(updates: impl Iterator<Item = &'a PlacedUpdate>, entry: EntryId) -> Vec<ExtentRow> {
@@ -432,6 +510,7 @@ impl TierState {
             lre: Lagging::durable(-1),
             stamp,
             trimmed_below: None,
+            created_ms: None,
             updated_at: 0,
             committed: None,
             updates: Vec::new(),
@@ -447,16 +526,18 @@ impl TierState {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::api::{Add, MetadataVerdict, Origin};
     use crate::config::EngineConfig;
     use crate::ledger_budget::Beginning;
     use crate::ledger_budget::LedgerBudget;
-    use crate::shard::ShardConfig;
+    use crate::shard::{Gate, Reserve, ShardConfig, Taken};
     use crate::tier::{TierBudget, resolve};
     use bindery_io::chunk::ChunkPool;
     use bindery_storage::{Generation, StorageMemory};
     use bindery_types::MasterKey;
     use bindery_types::tier::{ObjectId, ObjectRef};
     use proptest::prelude::*;
+    use std::sync::atomic::AtomicU64;
 
     fn extent(first: i64, last: i64, of: u64) -> TierExtent {
         let id = ObjectId::new(of, [0; 10]);
@@ -499,7 +580,7 @@ pub(super) mod tests {
         assert_eq!(shard.forget(0, &[ledger], &mut Vec::new()), vec![ledger]);
         assert!(shard.fence(Beginning::Urgent, ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
         let extents = vec![extent(0, 9, 1)];
-        let update = Reconciliation { ledger, last: Some(extents[0].last), extents };
+        let update = Reconciliation { ledger, last: Some(extents[0].last), extents, created_ms: None };
         assert_eq!(shard.reconcile(&update).0.result, Err(Refusal::TooManyRequests));
         shard.end_forgetting(true);
         assert_eq!(shard.reconcile(&update).0.result, Ok(()));
@@ -528,7 +609,7 @@ pub(super) mod tests {
 
     fn update(ledger: i64, extents: Vec<TierExtent>) -> Reconciliation {
         let last = extents.last().map(|extent| extent.last);
-        Reconciliation { ledger: LedgerId::new(ledger).unwrap(), last, extents }
+        Reconciliation { ledger: LedgerId::new(ledger).unwrap(), last, extents, created_ms: None }
     }
 
     /// Invariant 6 of [`crate::tier`]: only the extents that were compared are replaced.
@@ -540,7 +621,7 @@ pub(super) mod tests {
         assert_eq!(shard.reconcile(&of(0, 9, 1)).0.result, Ok(()));
         settle(&mut shard);
         let seen = shard.tiered(ledger).unwrap().update;
-        let compared = |reconciliation| Compared { reconciliation, seen };
+        let compared = |reconciliation| Compared { reconciliation, seen, is_new_life: false };
         assert_eq!(shard.reconcile_compared(&compared(of(0, 9, 2))).0.result, Ok(()));
         settle(&mut shard);
         let late = shard.reconcile_compared(&compared(of(0, 9, 3))).0;
@@ -550,6 +631,118 @@ pub(super) mod tests {
         let (rows, _) = shard.tier_rows(ledger, EntryId::new(3).unwrap()).unwrap();
         let found = resolve(rows.into_iter(), EntryId::new(3).unwrap(), EntryId::MAX).unwrap();
         assert_eq!(found.object, extent(0, 9, 2).object);
+    }
+
+    fn of_life(created_ms: i64, extents: Vec<TierExtent>) -> Reconciliation {
+        Reconciliation { created_ms: Some(created_ms), ..update(1, extents) }
+    }
+
+    /// Invariant 7 of [`crate::tier`]: an id that is used again. Without a trim every entry is here, so the register can be dropped.
+    #[test]
+    fn a_register_is_of_one_ledger_and_makes_way_for_the_one_that_lives() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
+        let entry = |id| EntryId::new(id).unwrap();
+        assert_eq!(shard.reconcile(&of_life(10, vec![extent(0, 9, 1)])).0.result, Ok(()));
+        settle(&mut shard);
+        assert_eq!(shard.reconcile(&of_life(10, Vec::new())).0.lre, EntryId::new(9));
+        assert_eq!(shard.reconcile(&update(1, Vec::new())).0.lre, EntryId::new(9), "nobody knows of whom");
+        let asked = shard.reconcile(&of_life(20, Vec::new())).0;
+        assert_eq!((asked.result, asked.lre), (Ok(()), None), "nothing is reconciled of that one");
+        let refused = shard.reconcile(&of_life(20, vec![extent(0, 4, 2)])).0.result;
+        assert_eq!(refused, Err(Refusal::TooManyRequests), "metadata decides");
+        assert_eq!(
+            shard.restore_from_tier(&of_life(20, vec![extent(0, 4, 2)])).0.result,
+            Err(Refusal::BadRequest)
+        );
+        let seen = shard.tiered(ledger).unwrap();
+        assert_eq!((seen.lre, seen.created_ms), (entry(9), Some(10)));
+        let compared = Compared {
+            reconciliation: of_life(20, vec![extent(0, 4, 2)]),
+            seen: seen.update,
+            is_new_life: true,
+        };
+        let done = shard.reconcile_compared(&compared).0;
+        assert_eq!((done.result, done.lre), (Ok(()), Some(entry(4))));
+        settle(&mut shard);
+        let tiered = shard.tiered(ledger).unwrap();
+        assert_eq!((tiered.lre, tiered.created_ms, tiered.life), (entry(4), Some(20), 2));
+        assert!(shard.tier_rows(ledger, entry(7)).is_none(), "extents of the other one are not found");
+    }
+
+    /// A power cut may come before a freeze says that the register was dropped.
+    #[test]
+    fn a_replay_drops_a_register_with_the_update_of_the_next_ledger() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let body = |epoch, created_ms: i64, last, object| {
+            let mut body = ledger.get().to_be_bytes().to_vec();
+            TierStamp { epoch, update: 1 }.encode(&mut body);
+            body.extend_from_slice(&created_ms.to_le_bytes());
+            extent(0, last, object).encode(&mut body);
+            body
+        };
+        let key = [&ledger.get().to_be_bytes()[..], &[9; 20]].concat();
+        shard.begin_replay();
+        let records = [
+            (Kind::LedgerKey, key),
+            (Kind::Reconciled, body(0, 10, 9, 1)),
+            (Kind::Reconciled, body(2, 20, 4, 2)),
+        ];
+        // Again, as from a table and the journal.
+        for (kind, body) in records.iter().chain(&records[1..]) {
+            assert!(shard.replay(&Record { kind: *kind, ledger, crc32c: 0, body }).is_ok());
+        }
+        shard.end_replay();
+        let tiered = shard.tiered(ledger).unwrap();
+        assert_eq!((tiered.lre, tiered.created_ms, tiered.life), (EntryId::new(4).unwrap(), Some(20), 2));
+    }
+
+    /// Invariant 7 of [`crate::tier`]: while a ledger is trimmed metadata decides whose an add is.
+    #[test]
+    fn adds_to_a_trimmed_ledger_ask_and_begin_a_new_life_when_it_is_anothers() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let key = MasterKey::new([1; 20]);
+        let put = |shard: &mut Shard, entry: i64, is_recovery, may_ask| {
+            let body =
+                [&1i64.to_be_bytes()[..], &entry.to_be_bytes(), &(-1i64).to_be_bytes(), &[7; 20]].concat();
+            let add = Add {
+                origin: Origin { connection: 1, txn: 1, tag: 0 },
+                ledger,
+                entry: EntryId::new(entry).unwrap(),
+                last_add_confirmed: None,
+                key,
+                body: &body,
+                is_recovery,
+                is_high_priority: false,
+            };
+            let (reserve, refused) = (Reserve::unbounded(), AtomicU64::new(0));
+            let gate =
+                Gate { is_read_only: false, takes_high_priority: true, reserve: &reserve, refused: &refused };
+            shard.add(&add, &gate, may_ask).unwrap()
+        };
+        assert_eq!(put(&mut shard, 0, false, true), Taken::Answered);
+        settle(&mut shard);
+        assert_eq!(shard.reconcile(&of_life(10, vec![extent(0, 0, 1)])).0.result, Ok(()));
+        settle(&mut shard);
+        assert_eq!(put(&mut shard, 0, false, true), Taken::Answered, "every entry is here");
+        settle(&mut shard);
+        shard.trim(ledger, EntryId::FIRST);
+        for (entry, is_recovery) in [(0, false), (0, true), (5, false), (5, true)] {
+            assert_eq!(put(&mut shard, entry, is_recovery, true), Taken::Asks, "entry {entry}");
+        }
+        let seen = shard.tiered(ledger).unwrap();
+        let other = Tiered { life: seen.life + 2, ..seen };
+        assert_eq!(shard.end_other_life(ledger, &other), Ok(()));
+        assert!(shard.tiered(ledger).is_some(), "it changed since it was seen");
+        assert_eq!(put(&mut shard, 0, true, false), Taken::Answered, "a repair of the same ledger goes on");
+        settle(&mut shard);
+        assert_eq!(shard.end_other_life(ledger, &seen), Ok(()));
+        assert!(shard.tiered(ledger).is_none());
+        assert_eq!(shard.on_verdict(ledger, key, false, MetadataVerdict::OpenHere), Ok(()));
+        assert_eq!(put(&mut shard, 0, false, false), Taken::Answered);
+        settle(&mut shard);
+        assert_eq!(shard.trimmed_for_good(ledger, true), None);
+        assert_eq!(put(&mut shard, 1, false, true), Taken::Answered, "the new life asks no more");
     }
 
     /// Everything placed so far is durable.

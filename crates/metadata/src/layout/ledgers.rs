@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bindery_types::{LedgerId, LedgerMetadata};
+use bindery_types::{Creation, LedgerId, LedgerMetadata};
 use bytes::Bytes;
 
 use super::LedgerLayout;
@@ -28,6 +28,13 @@ pub struct StoredLedger {
     pub version: Version,
     /// When the node was created, by the store's clock: the creation time where the metadata has none.
     pub created_ms: i64,
+}
+
+impl StoredLedger {
+    /// When the ledger was created, in a cluster that was made at `cluster_ms` ([`Layout::made_ms`](super::Layout::made_ms)).
+    pub fn creation(&self, cluster_ms: Option<i64>) -> Creation {
+        Creation::of(&self.metadata, self.created_ms, cluster_ms)
+    }
 }
 
 /// Why an operation on a ledger's metadata failed.

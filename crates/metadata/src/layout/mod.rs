@@ -126,6 +126,12 @@ impl Layout {
         self.ledger_layout.to_text()
     }
 
+    /// When the INSTANCEID was written into this store, by the store's clock: no ledger's node is older, unless it was copied.
+    pub async fn made_ms(&self) -> Result<Option<i64>, StoreError> {
+        let stat = self.store.exists(&format!("{}/INSTANCEID", self.root)).await?;
+        Ok(stat.map(|stat| stat.created_ms))
+    }
+
     /// True while the store holds a whole cluster of this layout: not without the LAYOUT that it had, and not while it is imported.
     pub async fn is_whole(&self) -> Result<bool, StoreError> {
         cluster::is_whole(&*self.store, &self.root, self.ledger_layout, self.has_layout_node).await

@@ -17,7 +17,7 @@
 //!
 //! # Not here   reading and writing (`shell`)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use bindery_tiering::ClusterId;
@@ -502,11 +502,14 @@ impl Assembly {
             footer_crc: summary.trailer.footer_crc32c,
             etag_crc: tag.map_or(0, |tag| crc32c(&[tag.as_bytes()])),
         };
+        let created: HashMap<LedgerId, Option<i64>> =
+            self.order.ledgers.iter().map(|wanted| (wanted.ledger, wanted.metadata.created_ms)).collect();
         let extents = summary.footer.extents.iter().map(|extent| NewExtent {
             ledger: extent.ledger,
             first: extent.first,
             last: extent.last,
             bytes: extent.body_bytes,
+            created_ms: created.get(&extent.ledger).copied().flatten(),
         });
         let new = NewObject { object, extents: extents.collect() };
         out.push(Output::Done(self.built(Ok(Some(new)))));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::{ExtentOutcome, NewObject, Refusal};
 use bindery_types::tier::TierExtent;
-use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
+use bindery_types::{BookieId, Creation, EntryId, LedgerId, LedgerMetadata};
 
 use super::measure::BuildTimes;
 use super::updates::{Ability, RequestError, RequestId, UpdateRequest, UpdateResult};
@@ -32,6 +32,19 @@ pub struct Sighting {
     pub length_bytes: Option<u64>,
     /// How long ago the ledger was created.
     pub age: Duration,
+    /// When, and what that proves.
+    pub creation: Creation,
+}
+
+/// What the catalogue has of a ledger id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The last entry.
+    pub last: Option<EntryId>,
+    /// When the ledger was created that these entries are of; `None`: not known, or there are none.
+    pub created_ms: Option<i64>,
 }
 
 /// What a look at a ledger showed.
@@ -121,8 +134,8 @@ pub enum Event {
         /// What was seen.
         look: Look,
     },
-    /// Of [`Action::Locate`]: the last entry of each ledger that the catalogue has; or why it could not be asked.
-    Located(Result<Vec<(LedgerId, Option<EntryId>)>, String>),
+    /// Of [`Action::Locate`]: what the catalogue has of each ledger; or why it could not be asked.
+    Located(Result<Vec<Place>, String>),
     /// Of [`Action::FindExtents`].
     Extents {
         /// The ledger.

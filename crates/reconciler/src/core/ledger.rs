@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState};
+use bindery_types::{BookieId, Creation, EntryId, LedgerMetadata, LedgerState};
 
 use super::event::{RoundId, Sighting};
 
@@ -34,7 +34,10 @@ pub(super) struct Doubt {
 /// A ledger that is being watched.
 #[derive(Debug, Clone)]
 pub(super) struct Ledger {
+    /// With the creation time under which the catalogue has the ledger, if it notes one: a copy of the metadata store may say another.
     pub metadata: Option<Arc<LedgerMetadata>>,
+    pub creation: Option<Creation>,
+    noted_ms: Option<i64>,
     pub available: Option<EntryId>,
     pub length_bytes: Option<u64>,
     /// Bytes of an entry, by the last extent that was committed.
@@ -69,6 +72,8 @@ impl Ledger {
     pub fn new(now: Duration) -> Ledger {
         Ledger {
             metadata: None,
+            creation: None,
+            noted_ms: None,
             available: None,
             length_bytes: None,
             entry_bytes: None,
@@ -99,9 +104,10 @@ impl Ledger {
 
     /// Takes a sighting in; true if there are more entries than before.
     pub fn see(&mut self, now: Duration, sighting: Sighting) -> bool {
-        let Sighting { metadata, available, length_bytes, age } = sighting;
+        let Sighting { metadata, available, length_bytes, age, creation } = sighting;
         let is_first = self.metadata.is_none();
-        self.metadata = Some(metadata);
+        (self.metadata, self.creation) = (Some(metadata), Some(creation));
+        self.note(self.noted_ms);
         // A bookie that lags reports a LAC below one that was reported before.
         let has_grown = available > self.available;
         if has_grown || self.is_sealed() {
@@ -117,6 +123,18 @@ impl Ledger {
             self.marks.push_back((since, end));
         }
         has_grown
+    }
+
+    /// Notes when the ledger was created by the catalogue.
+    pub fn note(&mut self, created_ms: Option<i64>) {
+        self.noted_ms = created_ms.or(self.noted_ms);
+        if let Some(metadata) = self
+            .metadata
+            .as_mut()
+            .filter(|metadata| self.noted_ms.is_some() && metadata.created_ms != self.noted_ms)
+        {
+            Arc::make_mut(metadata).created_ms = self.noted_ms;
+        }
     }
 
     /// Notes that the catalogue has entries up to here.

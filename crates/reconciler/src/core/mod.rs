@@ -16,7 +16,8 @@
 //! 3. Objects are built under reserved ids only, and an id is used once (T5).
 //! 4. Bookies are told of what a commit reply or the catalogue said, never earlier and never more (T2, T7).
 //! 5. A ledger of which a bookie is ahead of the catalogue is stopped, until the catalogue has caught up (T2).
-//! 6. The slowest delays no other: a round ends with the entries that were delivered, updates are on their own, a ledger that
+//! 6. Nothing of a ledger is built or told while the catalogue has extents of another one that had its id before ([`Core::reborn`]).
+//! 7. The slowest delays no other: a round ends with the entries that were delivered, updates are on their own, a ledger that
 //!    fails is tried later.
 //!
 //! # Limits     ledgers watched: [`Settings::ledgers_max`], idle ones make room for the listing; objects: [`Settings::objects_max`]; looks
@@ -49,7 +50,7 @@ use bindery_types::{EntryId, LedgerId};
 
 use self::done::Done;
 pub use self::event::{
-    Action, Alarm, BuildLedger, BuildOrder, Built, CommitId, CommitReply, Event, Left, Look, RoundId,
+    Action, Alarm, BuildLedger, BuildOrder, Built, CommitId, CommitReply, Event, Left, Look, Place, RoundId,
     Sighting,
 };
 use self::interval::{Interval, IntervalSettings};
@@ -190,6 +191,8 @@ pub struct Core {
     looks: BTreeSet<(Duration, LedgerId)>,
     looking: usize,
     to_locate: BTreeSet<LedgerId>,
+    /// Ledgers whose ids the catalogue has of others, which lived before.
+    reborn: BTreeSet<LedgerId>,
     locating: BTreeSet<LedgerId>,
     locate_not_before: Duration,
     listing: Listing,
@@ -239,6 +242,7 @@ impl Core {
             looks: BTreeSet::new(),
             looking: 0,
             to_locate: BTreeSet::new(),
+            reborn: BTreeSet::new(),
             locating: BTreeSet::new(),
             locate_not_before: now,
             listing: Listing::Waits(now),
@@ -321,6 +325,11 @@ impl Core {
             sooner(Some(begin.max(self.plan_not_before).max(self.store_not_before)));
         }
         at.max(now + Duration::from_millis(1))
+    }
+
+    /// Ledgers whose ids the catalogue has of others, which lived before: those are to be removed from it.
+    pub fn reborn(&self) -> &BTreeSet<LedgerId> {
+        &self.reborn
     }
 
     /// Everything that can begin now.
@@ -513,7 +522,7 @@ impl Core {
     fn on_located(
         &mut self,
         now: Duration,
-        found: Result<Vec<(LedgerId, Option<EntryId>)>, String>,
+        found: Result<Vec<Place>, String>,
         reports: &mut Vec<Report>,
         actions: &mut Vec<Action>,
     ) {
@@ -532,8 +541,16 @@ impl Core {
                 return;
             }
         };
-        for (ledger, tiered) in found {
+        for Place { ledger, last: tiered, created_ms } in found {
             let Some(watched) = self.ledgers.get_mut(&ledger) else { continue };
+            if watched.creation.is_some_and(|creation| creation.is_anothers(created_ms)) {
+                // Looks ask again until the upkeep has removed them.
+                watched.tiered = None;
+                self.reborn.insert(ledger);
+                continue;
+            }
+            self.reborn.remove(&ledger);
+            watched.note(created_ms);
             watched.tier(tiered);
             if let Some(stopped) = &watched.stopped
                 && tiered >= Some(stopped.register)
@@ -671,6 +688,7 @@ impl Core {
             && watched.stopped.is_none()
             && watched.tiered.is_some_and(|tiered| tiered >= watched.available)
             && self.updates.is_settled(ledger);
+        let is_empty = is_empty && !self.reborn.contains(&ledger);
         if !is_free || !(watched.is_gone || is_empty || is_tiered) {
             return;
         }
@@ -687,6 +705,7 @@ impl Core {
         let Some(watched) = self.ledgers.remove(&ledger) else { return };
         self.looks.remove(&(watched.look_at, ledger));
         self.to_locate.remove(&ledger);
+        self.reborn.remove(&ledger);
         self.updates.forget(ledger);
         // A round does not go on for a ledger that was deleted while its bookies were told.
         self.settle(now, ledger);

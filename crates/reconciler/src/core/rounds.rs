@@ -389,6 +389,13 @@ impl Core {
                 false => (outcome.verdict, outcome.next.get().checked_sub(1).and_then(EntryId::new)),
             };
             let Some(watched) = self.ledgers.get_mut(&extent.ledger) else { continue };
+            if verdict == Verdict::OtherLedger {
+                // How far the other one is means nothing.
+                self.counts.corrections += 1;
+                watched.tiered = None;
+                self.to_locate.insert(extent.ledger);
+                continue;
+            }
             watched.tier(tiered);
             match verdict {
                 Verdict::Accepted => {
@@ -402,7 +409,9 @@ impl Core {
                         false => (0, None),
                     };
                 }
-                Verdict::Misaligned | Verdict::NotReplaceable => self.counts.corrections += 1,
+                Verdict::Misaligned | Verdict::NotReplaceable | Verdict::OtherLedger => {
+                    self.counts.corrections += 1
+                }
                 Verdict::Removed => watched.is_gone = true,
             }
             match watched.untiered() {

@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::meter::Meter;
-use crate::core::CommitReply;
-use crate::core::upkeep::{Garbage, ScannedRow, WaitingPage};
+use crate::core::upkeep::{Absent, Garbage, ScannedRow, WaitingPage};
+use crate::core::{CommitReply, Place};
 
 /// Requests that wait for the catalogue: the core has a few under way at most.
 pub(super) const WAITING_MAX: usize = 256;
@@ -40,23 +40,20 @@ const FRESH: Duration = Duration::from_secs(5);
 /// The pause after upkeep that failed: the first, which doubles with each failure, and the longest.
 const UPKEEP_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// Ledgers, each with its last entry in the catalogue.
-type Ends = Vec<(LedgerId, Option<EntryId>)>;
-
 /// Where ranges are, each in extents that follow each other, with the last entry of the ledger there; `None` for a ledger that is not
 /// there, or being removed.
 pub(super) type Covering = Vec<Option<(Vec<TierExtent>, Option<EntryId>)>>;
 
 /// A question or an order.
 pub(super) enum Ask {
-    Locate(Vec<LedgerId>, oneshot::Sender<Result<Ends, String>>),
+    Locate(Vec<LedgerId>, oneshot::Sender<Result<Vec<Place>, String>>),
     Extents(LedgerId, EntryId, oneshot::Sender<Option<Vec<TierExtent>>>),
     Reserve(usize, oneshot::Sender<Result<Vec<ObjectId>, String>>),
     Commit(Vec<NewObject>, usize, oneshot::Sender<Result<CommitReply, String>>),
     /// The ledgers behind this one, ascending; none at the end. From the beginning the log is followed first.
     Ledgers(Option<LedgerId>, oneshot::Sender<Result<Vec<LedgerId>, String>>),
     /// Ledgers that are gone, answered with the extents that are left of each.
-    Remove(Vec<LedgerId>, oneshot::Sender<Result<Vec<(LedgerId, u64)>, String>>),
+    Remove(Vec<Absent>, oneshot::Sender<Result<Vec<(LedgerId, u64)>, String>>),
     /// Objects that are of no use for so long, by the store's time.
     Garbage(Duration, (Option<ObjectId>, usize), oneshot::Sender<Result<Vec<Garbage>, String>>),
     /// Rows of objects that are deleted, answered with how many are gone.
@@ -373,24 +370,27 @@ impl Desk {
     }
 
     /// As many of these as one record may take, at least one; the others have all of their extents left.
-    async fn remove(&mut self, ledgers: &[LedgerId]) -> Result<Vec<(LedgerId, u64)>, CatalogueError> {
+    async fn remove(&mut self, absent: &[Absent]) -> Result<Vec<(LedgerId, u64)>, CatalogueError> {
         self.refresh().await?;
-        let rows = self.catalogue.ledgers(ledgers).await?;
+        let ledgers: Vec<LedgerId> = absent.iter().map(|absent| absent.ledger).collect();
+        let rows = self.catalogue.ledgers(&ledgers).await?;
         let (mut taken, mut extents, mut left) = (Vec::new(), 0, Vec::new());
-        for ledger in ledgers {
+        for Absent { ledger, created_ms } in absent {
             let of_ledger = rows.get(ledger).map_or(0, |row| row.extents);
             if !taken.is_empty() && extents + of_ledger.min(EXTENTS_REMOVED_MAX) > EXTENTS_REMOVED_MAX {
                 left.push((*ledger, of_ledger));
                 continue;
             }
             extents += of_ledger;
-            taken.push(*ledger);
+            taken.push(Change::RemoveLedger { ledger: *ledger, created_ms: *created_ms });
         }
-        let changes = taken.iter().map(|ledger| Change::RemoveLedger(*ledger)).collect();
+        let changes = taken.clone();
         let outcome = self.commit_changes(changes).await?;
-        for (ledger, change) in taken.into_iter().zip(outcome.changes) {
-            if let ChangeOutcome::LedgerRemoved { left: of_ledger, .. } = change {
-                left.push((ledger, of_ledger));
+        for (change, outcome) in taken.into_iter().zip(outcome.changes) {
+            if let (Change::RemoveLedger { ledger, .. }, ChangeOutcome::LedgerRemoved { left: more, .. }) =
+                (change, outcome)
+            {
+                left.push((ledger, more));
             }
         }
         Ok(left)
@@ -460,13 +460,15 @@ impl Desk {
         Ok(outcome.changes.iter().filter(is_gone).count() as u64)
     }
 
-    async fn locate(&mut self, ledgers: Vec<LedgerId>) -> Result<Ends, String> {
+    async fn locate(&mut self, ledgers: Vec<LedgerId>) -> Result<Vec<Place>, String> {
         self.refresh().await.map_err(|error| error.to_string())?;
         let rows = self.catalogue.ledgers(&ledgers).await.map_err(|error| error.to_string())?;
-        let last = |ledger: &LedgerId| {
-            rows.get(ledger).and_then(|row| row.next.get().checked_sub(1)).and_then(EntryId::new)
+        let place = |ledger: LedgerId| {
+            let row = rows.get(&ledger);
+            let last = row.and_then(|row| row.next.get().checked_sub(1)).and_then(EntryId::new);
+            Place { ledger, last, created_ms: row.and_then(|row| row.created_ms) }
         };
-        Ok(ledgers.iter().map(|ledger| (*ledger, last(ledger))).collect())
+        Ok(ledgers.iter().map(|ledger| place(*ledger)).collect())
     }
 
     /// As of now: others may have taken over what was said before.

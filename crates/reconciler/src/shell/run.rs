@@ -269,6 +269,7 @@ impl Runner {
         for ledger in self.upkeep.take_ahead() {
             self.event(Event::Now(ledger));
         }
+        self.upkeep.set_reborn(self.core.reborn());
         let Some(action) = self.upkeep.next(now) else { return };
         let listing = match &action {
             UpkeepAction::List { is_first: true } => Some(self.client.ledgers()),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bindery_client::{BulkReader, Client, LedgerStream};
 use bindery_io::Random;
+use bindery_metadata::layout::LedgerError;
 use bindery_metadata::{Layout, StoreError as MetadataError};
 use bindery_tiering::catalogue::object_key;
 use bindery_tiering::object::Footer;
@@ -24,7 +25,8 @@ use super::desk::Ask;
 use super::run::{ask, ended};
 use super::upload::limited;
 use crate::assembly::Limits;
-use crate::core::upkeep::{Deletion, ListedObject, Proof, ScanPage, UpkeepAction, UpkeepEvent};
+use crate::core::Place;
+use crate::core::upkeep::{Absent, Deletion, ListedObject, Proof, ScanPage, UpkeepAction, UpkeepEvent};
 
 /// Looks at the metadata store, deletions, and requests to bookies, at once.
 pub(super) const REQUESTS_AT_ONCE: usize = 8;
@@ -150,18 +152,28 @@ impl Hands {
         })
     }
 
-    async fn look_again(&self, ledgers: Vec<LedgerId>) -> Result<Vec<LedgerId>, String> {
+    /// Of rows that are read before metadata is: one that is committed later is of a ledger that exists.
+    async fn look_again(&self, ledgers: Vec<LedgerId>) -> Result<Vec<Absent>, String> {
+        let places = ask(&self.asks, |reply| Ask::Locate(ledgers, reply)).await.unwrap_or_else(ended)?;
+        let cluster_ms = self.layout.made_ms().await.map_err(|error| error.to_string())?;
         let of_metadata = self.layout.ledgers();
-        let mut looks = futures_util::stream::iter(ledgers)
-            .map(|ledger| {
+        let mut looks = futures_util::stream::iter(places)
+            .map(|place| {
                 let of_metadata = &of_metadata;
-                async move { (ledger, of_metadata.exists(ledger).await) }
+                async move { (place, of_metadata.get(place.ledger).await) }
             })
             .buffer_unordered(REQUESTS_AT_ONCE);
         let mut absent = Vec::new();
-        while let Some((ledger, is_there)) = looks.next().await {
-            if !is_there.map_err(|error| error.to_string())? {
-                absent.push(ledger);
+        while let Some((Place { ledger, created_ms, .. }, found)) = looks.next().await {
+            let is_there = match found {
+                Ok(stored) => !stored.creation(cluster_ms).is_anothers(created_ms),
+                Err(LedgerError::NotFound(_)) => false,
+                // It is there, whatever it is.
+                Err(LedgerError::Malformed { .. }) => true,
+                Err(error) => return Err(error.to_string()),
+            };
+            if !is_there {
+                absent.push(Absent { ledger, created_ms });
             }
         }
         Ok(absent)

@@ -1,11 +1,13 @@
 //! Ledgers as the client shows them, kept while they are watched: looks at an open ledger follow each other.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bindery_client::{BulkReader, LedgerState, LedgerView, ReadError};
-use bindery_types::{EntryId, LedgerId};
+use bindery_metadata::Layout;
+use bindery_metadata::layout::LedgerError;
+use bindery_types::{Creation, EntryId, LedgerId};
 use parking_lot::Mutex;
 
 use crate::core::{Look, Sighting};
@@ -13,13 +15,16 @@ use crate::core::{Look, Sighting};
 /// The views of one tierer.
 pub(super) struct Views {
     reader: BulkReader,
+    layout: Layout,
+    /// When the cluster was made.
+    cluster_ms: OnceLock<i64>,
     /// Bounded by the ledgers that the core watches, and those that it forgot since the last cleaning.
     open: Mutex<HashMap<LedgerId, LedgerView>>,
 }
 
 impl Views {
-    pub fn new(reader: BulkReader) -> Views {
-        Views { reader, open: Mutex::new(HashMap::new()) }
+    pub fn new(reader: BulkReader, layout: Layout) -> Views {
+        Views { reader, layout, cluster_ms: OnceLock::new(), open: Mutex::new(HashMap::new()) }
     }
 
     pub fn reader(&self) -> &BulkReader {
@@ -69,8 +74,9 @@ impl Views {
             view.refresh().await?;
         }
         let (mut metadata, _) = view.metadata();
+        let creation = Creation::of(&metadata, view.created_ms(), self.cluster_ms().await?);
         // Objects keep it: a ledger that is restored has a node of another time.
-        metadata.created_ms = Some(view.created_ms());
+        metadata.created_ms = Some(creation.ms);
         let length_bytes = match metadata.state {
             LedgerState::Closed { length_bytes, .. } => Some(length_bytes),
             LedgerState::Open | LedgerState::InRecovery => None,
@@ -78,6 +84,16 @@ impl Views {
         let available: Option<EntryId> = view.last_readable();
         let age_ms = wall_ms.saturating_sub(view.created_ms());
         let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
-        Ok(Sighting { metadata: Arc::new(metadata), available, length_bytes, age })
+        Ok(Sighting { metadata: Arc::new(metadata), available, length_bytes, age, creation })
+    }
+
+    /// Read once: the tierer works for one cluster.
+    async fn cluster_ms(&self) -> Result<Option<i64>, ReadError> {
+        if let Some(known) = self.cluster_ms.get() {
+            return Ok(Some(*known));
+        }
+        let found = self.layout.made_ms().await;
+        let found = found.map_err(|error| ReadError::Metadata(LedgerError::Store(error)))?;
+        Ok(found.map(|found| *self.cluster_ms.get_or_init(|| found)))
     }
 }

@@ -44,6 +44,7 @@ use crate::metrics::{Counter, Summary};
 use bindery_engine::{Engine, Refusal, TieredRead};
 use bindery_io::Clock;
 use bindery_io::canary::{Canaries, Canary};
+use bindery_metadata::Layout;
 use bindery_tiering::fetch::{
     Ask, Entry, FetchError, FetchOptions, Fetched, Fetcher, Offer, ReaderId, Ticket,
 };
@@ -245,6 +246,8 @@ impl Drop for Reconciling {
 pub struct Tier {
     url: StoreUrl,
     fetcher: Arc<OnceLock<Fetcher>>,
+    /// Tells which of two ledgers of one id lives.
+    metadata: OnceLock<Layout>,
     extents: Mutex<Extents>,
     lookups: AtomicUsize,
     lookups_max: usize,
@@ -363,6 +366,7 @@ impl Tier {
         Ok(Tier {
             url: url.clone(),
             fetcher: Arc::default(),
+            metadata: OnceLock::new(),
             extents: Mutex::default(),
             lost: Mutex::default(),
             lost_log: Mutex::new(LogLimit::new(LOST_INTERVAL)),
@@ -383,6 +387,12 @@ impl Tier {
             not_reconciled: Counter::default(),
             runtime: OwnRuntime(Some(runtime)),
         })
+    }
+
+    /// Has updates of ledgers whose id is used again decided by this metadata: without it they are refused.
+    pub fn ask_metadata(&self, layout: Layout) {
+        // It is set once, at the start.
+        drop(self.metadata.set(layout));
     }
 
     /// Where the bucket is.

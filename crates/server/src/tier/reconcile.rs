@@ -8,22 +8,28 @@
 //! 3. An extent is never replaced by one of an object with an earlier id: that object was rewritten, and may be gone soon (T16). Such an
 //!    update is refused as one that begins above the register is, so that its tierer looks again.
 //! 4. Exactly the extents that were compared are replaced: an update in between ends it.
+//! 5. An update of another ledger than the register, by their creation times, is taken only when metadata, read after it came, says that
+//!    its ledger is the one of that id that lives, and that the register's is not. Else it is refused, to be repeated.
 //!
 //! # Limits     requests under way: [`super::Tier::begin_reconcile`]; requests to the bucket: those of checks
 
 use super::Tier;
-use bindery_engine::{Compared, Engine, ReconcileWaiter, Reconciled, Refusal};
+use bindery_engine::{Compared, Engine, ReconcileWaiter, Reconciled, Refusal, Tiered};
+use bindery_metadata::layout::LedgerError;
 use bindery_tiering::fetch::check::{LocalDifference, LocalRecords};
 use bindery_tiering::object::TableEntry;
 use bindery_types::tier::{Reconciliation, TierExtent};
 use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Blocks of each extent that are read.
 const SAMPLES: usize = 2;
 /// Extents of a ledger taken from the engine at a time.
 const EXTENTS_PAGE: usize = 64;
+/// For what metadata says of one ledger: less than a tierer waits for the answer.
+const METADATA_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Tier {
     /// Tells the engine what a tierer says. `done` gets one result for each ledger, in their order.
@@ -35,23 +41,31 @@ impl Tier {
     ) {
         let done = self.with_what_is_lost(&ledgers, done);
         let mut updates = Vec::with_capacity(ledgers.len());
-        let mut replacing = Vec::new();
+        let (mut replacing, mut others) = (Vec::new(), Vec::new());
         for (at, update) in ledgers.into_iter().enumerate() {
             let tiered = engine.tiered(update.ledger);
             let first = update.extents.first().map(|extent| extent.first);
-            if first.is_some() && tiered.is_some_and(|tiered| first <= Some(tiered.lre)) {
+            if first.is_some() && tiered.is_some_and(|tiered| is_of_another(&tiered, &update)) {
+                others.push(at);
+            } else if first.is_some() && tiered.is_some_and(|tiered| first <= Some(tiered.lre)) {
                 replacing.push(at);
             }
             // One that is placed and not durable is not in what was compared.
             let seen = tiered.filter(|tiered| tiered.is_update_durable).map_or(0, |tiered| tiered.update);
-            updates.push(Compared { reconciliation: update, seen });
+            updates.push(Compared { reconciliation: update, seen, is_new_life: false });
         }
-        if replacing.is_empty() {
+        if replacing.is_empty() && others.is_empty() {
             return engine.reconcile_compared(updates, done);
         }
         let (tier, engine) = (self.clone(), engine.clone());
         self.handle().spawn(async move {
             let mut refused = Vec::new();
+            for at in others {
+                updates[at].is_new_life = tier.is_new_life(&engine, &updates[at].reconciliation).await;
+                if !updates[at].is_new_life {
+                    refused.push((at, Refusal::TooManyRequests));
+                }
+            }
             for at in replacing {
                 if let Err(refusal) = tier.may_replace(&engine, &updates[at]).await {
                     refused.push((at, refusal));
@@ -111,6 +125,26 @@ impl Tier {
         })
     }
 
+    /// Whether the ledger of an update lives, and that of the register does not (invariant 5).
+    async fn is_new_life(&self, engine: &Engine, update: &Reconciliation) -> bool {
+        let ledger = update.ledger;
+        let (Some(layout), Some(seen)) = (self.metadata.get(), engine.tiered(ledger)) else { return false };
+        let read = async {
+            let cluster_ms = layout.made_ms().await.map_err(LedgerError::from)?;
+            Ok::<_, LedgerError>(layout.ledgers().get_latest(ledger).await?.creation(cluster_ms))
+        };
+        match tokio::time::timeout(METADATA_DEADLINE, read).await {
+            Ok(Ok(creation)) => {
+                update.created_ms == Some(creation.ms) && creation.is_anothers(seen.created_ms)
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%ledger, %error, "a tierer speaks of another ledger of this id, and metadata cannot be read");
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
     async fn may_replace(&self, engine: &Arc<Engine>, compared: &Compared) -> Result<(), Refusal> {
         let update = &compared.reconciliation;
         let (ledger, seen) = (update.ledger, engine.tiered(update.ledger));
@@ -159,6 +193,11 @@ impl Tier {
         }
         true
     }
+}
+
+/// Whether an update is of another ledger than what is known here, by their creation times.
+fn is_of_another(known: &Tiered, update: &Reconciliation) -> bool {
+    known.created_ms.zip(update.created_ms).is_some_and(|(known, said)| known != said)
 }
 
 /// The first extent that would take the place of one in an object with a later id.

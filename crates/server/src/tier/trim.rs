@@ -226,8 +226,8 @@ impl TrimTask {
     /// Trims one ledger; says about how many bytes that gives back.
     async fn trim(&mut self, candidate: &Candidate) -> Result<Result<u64, Left>, Stop> {
         let ledger = candidate.ledger;
-        let metadata = match self.layout.ledgers().get(ledger).await {
-            Ok(stored) => stored.metadata,
+        let stored = match self.layout.ledgers().get(ledger).await {
+            Ok(stored) => stored,
             // Deleted, which is for garbage collection to say; or unreadable.
             Err(LedgerError::NotFound(_) | LedgerError::Malformed { .. }) => {
                 return Ok(Err(Left::Later(NOT_YET_PAUSE)));
@@ -236,7 +236,23 @@ impl TrimTask {
                 return Err(Stop::Round(format!("cannot read the metadata of ledger {ledger}: {other}")));
             }
         };
-        match self.trimmer.judge(candidate, &metadata) {
+        let seen = self.engine.tiered(ledger).filter(|seen| seen.life == candidate.life);
+        // Extents that are placed and not durable yet do not show: others would be compared than those that count.
+        let Some(seen) = seen.filter(|seen| seen.is_update_durable) else {
+            return Ok(Err(Left::Later(Duration::ZERO)));
+        };
+        if seen.created_ms.is_some_and(|noted| noted != stored.creation(None).ms) {
+            let cluster_ms =
+                self.layout.made_ms().await.map_err(|error| {
+                    Stop::Round(format!("cannot read when the cluster was made: {error}"))
+                })?;
+            // The id was used again: the register makes way once a tierer tells of the ledger that lives.
+            if stored.creation(cluster_ms).is_anothers(seen.created_ms) {
+                return Ok(Err(Left::Later(NOT_YET_PAUSE)));
+            }
+        }
+        let metadata = &stored.metadata;
+        match self.trimmer.judge(candidate, metadata) {
             Verdict::MayGo => {}
             Verdict::NotYet | Verdict::NotWanted => return Ok(Err(Left::Later(NOT_YET_PAUSE))),
             Verdict::Beyond { last } => {
@@ -247,11 +263,6 @@ impl TrimTask {
                 return Ok(Err(Left::Differs(why)));
             }
         }
-        let seen = self.engine.tiered(ledger).filter(|seen| seen.life == candidate.life);
-        // Extents that are placed and not durable yet do not show: others would be compared than those that count.
-        let Some(seen) = seen.filter(|seen| seen.is_update_durable) else {
-            return Ok(Err(Left::Later(Duration::ZERO)));
-        };
         // Copies in memory have no checksums yet: the next flush takes them.
         if self.engine.has_unflushed(ledger) {
             return Ok(Err(Left::Later(Duration::ZERO)));
@@ -288,7 +299,7 @@ impl TrimTask {
                 self.tier.desk.ledgers.add(1);
                 self.tier.desk.entries.add(candidate.lre.get() as u64 + 1);
                 tracing::debug!(%ledger, last = %candidate.lre, "local copies may go: they are in object storage");
-                Ok(share_of(&metadata))
+                Ok(share_of(metadata))
             }
             Err(TrimError::Changed | TrimError::NotTiered) => Err(Left::Later(Duration::ZERO)),
             Err(error @ (TrimError::AboveLre(_) | TrimError::Uncovered(_))) => {

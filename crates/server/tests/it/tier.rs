@@ -267,13 +267,23 @@ impl World {
     /// Tells of an extent; the register that comes of it.
     async fn tell(&self, ledger: i64, object: ObjectRef, first: i64, last: i64) -> i64 {
         let extent = TierExtent { first: entry(first), last: entry(last), object };
-        let update =
-            Reconciliation { ledger: whole::id(ledger), last: Some(entry(last)), extents: vec![extent] };
+        let update = Reconciliation {
+            ledger: whole::id(ledger),
+            last: Some(entry(last)),
+            extents: vec![extent],
+            created_ms: None,
+        };
         self.update(update).await
     }
 
     async fn register(&self, ledger: i64) -> i64 {
-        self.update(Reconciliation { ledger: whole::id(ledger), last: None, extents: Vec::new() }).await
+        self.update(Reconciliation {
+            ledger: whole::id(ledger),
+            last: None,
+            extents: Vec::new(),
+            created_ms: None,
+        })
+        .await
     }
 
     async fn update(&self, update: Reconciliation) -> i64 {
@@ -521,13 +531,17 @@ async fn read_after_a_rewrite(canaries: Canaries) -> ErrorCode {
     let rewritten = world.upload(2, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
     // The engine alone hears of it, so that what the server remembers is old.
     let extent = TierExtent { first: entry(0), last: entry(ENTRIES - 1), object: rewritten };
-    let update =
-        Reconciliation { ledger: whole::id(7), last: Some(entry(ENTRIES - 1)), extents: vec![extent] };
+    let update = Reconciliation {
+        ledger: whole::id(7),
+        last: Some(entry(ENTRIES - 1)),
+        extents: vec![extent],
+        created_ms: None,
+    };
     let (tell, told) = tokio::sync::oneshot::channel();
     let done = Box::new(move |results| drop(tell.send(results)));
     let engine = &world.bookie.shared.engine;
     let seen = engine.tiered(whole::id(7)).unwrap().update;
-    engine.reconcile_compared(vec![Compared { reconciliation: update, seen }], done);
+    engine.reconcile_compared(vec![Compared { reconciliation: update, seen, is_new_life: false }], done);
     assert!(told.await.unwrap()[0].result.is_ok());
     world.bucket.inner.delete(&key(&object)).await.unwrap();
     let answer = world.read(7, ENTRIES - 1).await;
@@ -690,8 +704,8 @@ async fn t19_a_bad_object_does_not_take_the_place_of_the_only_one() {
         let extents = vec![TierExtent { first: entry(0), last: entry(ENTRIES - 1), object }];
         // One that is not here is answered for beside it.
         let ledgers = vec![
-            Reconciliation { ledger: whole::id(9), last: None, extents: Vec::new() },
-            Reconciliation { ledger: whole::id(7), last, extents },
+            Reconciliation { ledger: whole::id(9), last: None, extents: Vec::new(), created_ms: None },
+            Reconciliation { ledger: whole::id(7), last, extents, created_ms: None },
         ];
         let message = Reconcile { cluster: CLUSTER, ledgers, is_restore: false }.into_message();
         let answer = Client::new(&world.bookie).await.v3(3, Operation::ReconcileLedgers(message)).await;
@@ -768,9 +782,14 @@ async fn tierers_are_told_what_was_taken_and_what_was_not() {
     let object = world.upload(1, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
     let update = |ledger: i64, first: i64, last: i64| {
         let extents = vec![TierExtent { first: entry(first), last: entry(last), object }];
-        Reconciliation { ledger: whole::id(ledger), last: Some(entry(last)), extents }
+        Reconciliation { ledger: whole::id(ledger), last: Some(entry(last)), extents, created_ms: None }
     };
-    let asks = |ledger: i64| Reconciliation { ledger: whole::id(ledger), last: None, extents: Vec::new() };
+    let asks = |ledger: i64| Reconciliation {
+        ledger: whole::id(ledger),
+        last: None,
+        extents: Vec::new(),
+        created_ms: None,
+    };
     let mut client = Client::new(&world.bookie).await;
     let mut ask = async |cluster: ClusterId, ledgers: Vec<Reconciliation>| {
         let message = Reconcile { cluster, ledgers, is_restore: false }.into_message();

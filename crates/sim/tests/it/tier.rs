@@ -100,7 +100,12 @@ fn extent(first: i64, last: i64, of: u64) -> TierExtent {
 /// Extents that follow each other, as (first, last, object).
 fn update(id: i64, extents: &[(i64, i64, u64)]) -> Reconciliation {
     let extents: Vec<_> = extents.iter().map(|(first, last, of)| extent(*first, *last, *of)).collect();
-    Reconciliation { ledger: ledger(id), last: extents.last().map(|extent| extent.last), extents }
+    Reconciliation {
+        ledger: ledger(id),
+        last: extents.last().map(|extent| extent.last),
+        extents,
+        created_ms: None,
+    }
 }
 
 type Answers = Arc<Mutex<Option<Vec<Reconciled>>>>;
@@ -157,6 +162,7 @@ impl Bookie {
         let compared = |update: &Reconciliation| Compared {
             reconciliation: update.clone(),
             seen: engine.tiered(update.ledger).map_or(0, |tiered| tiered.update),
+            is_new_life: false,
         };
         let all = updates.iter().map(compared).collect();
         engine.reconcile_compared(all, Box::new(move |all| *told.lock() = Some(all)));

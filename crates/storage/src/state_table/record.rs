@@ -15,7 +15,9 @@ const VERSION_WITH_LIFE: u8 = 2;
 const VERSION_WITH_OUT: u8 = 3;
 const VERSION_WITH_TIER: u8 = 4;
 const VERSION_WITH_FENCES: u8 = 5;
-const VALUE_VERSION_MAX: u8 = VERSION_WITH_FENCES;
+/// Of another kind of value than the former; both came with one release.
+const VERSION_WITH_CREATION: u8 = 5;
+const VALUE_VERSION_MAX: u8 = 5;
 
 const HAS_KEY: u8 = 1;
 const FENCED: u8 = 2;
@@ -25,7 +27,9 @@ const HAS_EXPLICIT_LAC: u8 = 8;
 const HAS_LIFE: u8 = 16;
 /// Entries of it are in object storage: what is known of that follows. Since value version 4.
 const HAS_TIER: u8 = 32;
-const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC | HAS_LIFE | HAS_TIER;
+/// Of that, also when the ledger was created. Since value version 5.
+const HAS_CREATION: u8 = 64;
+const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC | HAS_LIFE | HAS_TIER | HAS_CREATION;
 
 /// A position in one journal: everything at or before it is durable in the ledger directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,6 +125,8 @@ pub struct TierRecord {
     pub trimmed_below: Option<EntryId>,
     /// The last update of its extents.
     pub stamp: TierStamp,
+    /// When the ledger was created that this is about, in milliseconds since the epoch, as its tierer noted it; `None`: not known.
+    pub created_ms: Option<i64>,
 }
 
 impl TierRecord {
@@ -133,6 +139,7 @@ impl TierRecord {
                 lre: self.lre.max(other.lre),
                 trimmed_below: self.trimmed_below.max(other.trimmed_below),
                 stamp: self.stamp.max(other.stamp),
+                created_ms: self.created_ms.or(other.created_ms),
             },
         }
     }
@@ -350,6 +357,7 @@ impl LedgerRecord {
     /// The version its value is written with.
     pub(super) fn value_version(&self) -> u8 {
         match (&self.tier, self.life) {
+            (Some(TierRecord { created_ms: Some(_), .. }), _) => VERSION_WITH_CREATION,
             (Some(_), _) => VERSION_WITH_TIER,
             (None, 1..) => VERSION_WITH_LIFE,
             (None, 0) => VALUE_VERSION,
@@ -367,7 +375,8 @@ impl LedgerRecord {
             | flag(self.is_limbo, LIMBO)
             | flag(self.explicit_lac.is_some(), HAS_EXPLICIT_LAC)
             | flag(self.life > 0, HAS_LIFE)
-            | flag(self.tier.is_some(), HAS_TIER));
+            | flag(self.tier.is_some(), HAS_TIER)
+            | flag(self.tier.is_some_and(|tier| tier.created_ms.is_some()), HAS_CREATION));
         put.i64(EntryId::to_wire(self.last_add_confirmed)).i64(EntryId::to_wire(self.last_entry));
         if let Some(key) = &self.master_key {
             put.bytes(key.as_bytes());
@@ -378,6 +387,9 @@ impl LedgerRecord {
         if let Some(tier) = &self.tier {
             tier.stamp.encode(put.0);
             put.i64(tier.lre.get()).i64(EntryId::to_wire(tier.trimmed_below));
+            if let Some(created_ms) = tier.created_ms {
+                put.i64(created_ms);
+            }
         }
         // The last field, so that the value's end is its own.
         if let Some(body) = &self.explicit_lac {
@@ -404,10 +416,15 @@ impl LedgerRecord {
             _ => {
                 let stamp = TierStamp::decode(take)?;
                 let (lre, trimmed_below) = (EntryId::new(take.i64()?)?, EntryId::new(take.i64()?));
-                Some(TierRecord { lre, trimmed_below, stamp }).filter(|_| trimmed_below <= Some(lre))
+                let created_ms = match flags & HAS_CREATION {
+                    0 => None,
+                    _ => Some(take.i64()?),
+                };
+                Some(TierRecord { lre, trimmed_below, stamp, created_ms })
+                    .filter(|_| trimmed_below <= Some(lre))
             }
         };
-        if flags & HAS_TIER != 0 && tier.is_none() {
+        if flags & (HAS_TIER | HAS_CREATION) != 0 && tier.is_none() {
             return None;
         }
         let explicit_lac = match flags & HAS_EXPLICIT_LAC {

@@ -548,7 +548,7 @@ fn entries_in_object_storage_without_an_extent_are_damage() {
         .collect();
     let change =
         ExtentChange { ledger: ledger(3), is_cleared: false, updates: vec![ExtentUpdate { stamp, extents }] };
-    let tier = TierRecord { lre: entry(3001), trimmed_below: None, stamp };
+    let tier = TierRecord { lre: entry(3001), trimmed_below: None, stamp, created_ms: None };
     let record = LedgerRecord { tier: Some(tier), ..LedgerRecord::new(ledger(3)) };
     let meta = identity();
     let mut commit = |ledgers: &[LedgerRecord], extents: &[ExtentChange]| {

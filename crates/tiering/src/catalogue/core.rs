@@ -47,6 +47,8 @@ pub enum Verdict {
     Accepted,
     /// It does not begin at the ledger's next entry (T3).
     Misaligned,
+    /// Dropped: the catalogue has extents of another ledger that had the id before. They have to be removed first.
+    OtherLedger,
     /// The ledger is being removed.
     Removed,
     /// It would replace other extents than whole ones of its sources.
@@ -301,7 +303,7 @@ impl<'a> Stage<'a> {
                 Change::Reserve { objects, .. } => objects.iter().for_each(|id| drop(self.object(*id))),
                 Change::Commit(object) => self.look_ahead_of(object, &[]),
                 Change::Replace { object, sources } => self.look_ahead_of(object, sources),
-                Change::RemoveLedger(ledger) => drop(self.ledger(*ledger)),
+                Change::RemoveLedger { ledger, .. } => drop(self.ledger(*ledger)),
                 Change::ForgetObject(id) | Change::Release { object: id, .. } => drop(self.object(*id)),
             }
         }
@@ -399,7 +401,7 @@ impl<'a> Stage<'a> {
                     stage.replace(object, extent, sources, log_ms)
                 })
                 .map(ChangeOutcome::Committed),
-            Change::RemoveLedger(ledger) => self.remove(*ledger, log_ms),
+            Change::RemoveLedger { ledger, created_ms } => self.remove(*ledger, *created_ms, log_ms),
             Change::ForgetObject(object) => self.forget(*object, log_ms).map(ChangeOutcome::Forgotten),
             Change::Release { object, replaced } => {
                 self.end_waiting(*object, *replaced, log_ms).map(ChangeOutcome::Released)
@@ -525,18 +527,19 @@ impl<'a> Stage<'a> {
         if before.is_some_and(|row| row.is_removed) {
             return Ok(Verdict::Removed);
         }
+        // An id that was used again: the extents of the ledger before go first.
+        let noted = before.and_then(|row| row.created_ms);
+        let is_of_another = noted.zip(extent.created_ms).is_some_and(|(noted, created)| noted != created);
+        if is_of_another {
+            return Ok(Verdict::OtherLedger);
+        }
         if extent.first != next {
             return Ok(Verdict::Misaligned);
         }
         let row = ExtentRow { last: extent.last, bytes: extent.bytes, object: object.object };
         self.extents.insert((extent.ledger, extent.first), Some(row));
-        let mut ledger = before.unwrap_or(LedgerRow {
-            first: extent.first,
-            next,
-            extents: 0,
-            bytes: 0,
-            is_removed: false,
-        });
+        let mut ledger = before.unwrap_or(LedgerRow { next, ..LedgerRow::new(extent.first) });
+        ledger.created_ms = ledger.created_ms.or(extent.created_ms);
         ledger.next = behind(extent.last);
         ledger.extents += 1;
         ledger.bytes = ledger.bytes.saturating_add(extent.bytes);
@@ -552,7 +555,7 @@ impl<'a> Stage<'a> {
         sources: &[ObjectId],
         log_ms: u64,
     ) -> Result<Verdict, Missing> {
-        let NewExtent { ledger, first, last, bytes } = *extent;
+        let NewExtent { ledger, first, last, bytes, .. } = *extent;
         let before = match self.ledger(ledger)? {
             Some(row) if row.is_removed => return Ok(Verdict::Removed),
             Some(row) => row,
@@ -583,8 +586,13 @@ impl<'a> Stage<'a> {
         Ok(Verdict::Accepted)
     }
 
-    fn remove(&mut self, ledger: LedgerId, log_ms: u64) -> Result<ChangeOutcome, Missing> {
-        let Some(before) = self.ledger(ledger)? else {
+    fn remove(
+        &mut self,
+        ledger: LedgerId,
+        created_ms: Option<i64>,
+        log_ms: u64,
+    ) -> Result<ChangeOutcome, Missing> {
+        let Some(before) = self.ledger(ledger)?.filter(|row| row.created_ms == created_ms) else {
             return Ok(ChangeOutcome::LedgerRemoved { extents: 0, left: 0 });
         };
         let (from, through, limit) = (before.first, EntryId::MAX, REMOVED_EXTENTS_MAX);

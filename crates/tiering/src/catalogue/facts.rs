@@ -28,6 +28,15 @@ pub struct LedgerRow {
     pub bytes: u64,
     /// Being removed: it takes no more extents.
     pub is_removed: bool,
+    /// When the ledger was created ([`bindery_types::Creation`]), in milliseconds since the epoch; `None` in rows of older builds.
+    pub created_ms: Option<i64>,
+}
+
+impl LedgerRow {
+    /// Of a ledger of which nothing is in the tier yet, and which begins with this entry there.
+    pub(super) fn new(first: EntryId) -> LedgerRow {
+        LedgerRow { first, next: first, extents: 0, bytes: 0, is_removed: false, created_ms: None }
+    }
 }
 
 /// An extent, by ledger and first entry.

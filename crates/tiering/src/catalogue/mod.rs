@@ -88,7 +88,7 @@ pub use facts::{
     ExtentRow, Facts, LedgerRow, Needs, ObjectRow, REMOVED_EXTENTS_MAX, REPLACED_EXTENTS_MAX, Replaced,
     StoredObject, WantedExtents,
 };
-pub use rebuild::{Gap, Rebuilt, rebuild};
+pub use rebuild::{CreationOf, Gap, Rebuilt, rebuild};
 pub use record::{Change, NewExtent, NewObject, RESERVATION_TTL_MS_MAX, Record, RecordTooLarge, WriterId};
 pub use shell::{Catalogue, CatalogueOptions, OpenMode};
 pub use upkeep::{Cleaned, Installed, UpkeepDone, UpkeepJob, UpkeepKind};
@@ -98,8 +98,8 @@ use crate::ClusterId;
 /// Requests of one process at once, when many are to be made.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// The version this build writes, and the newest it reads. 1: first.
-pub const FORMAT_VERSION: u32 = 2;
+/// The version this build writes, and the newest it reads. 1: first. 3: creation times of ledgers.
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Longest record: 500,000 extents. A round has a few thousand.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;

@@ -85,7 +85,7 @@ struct Found {
     is_outranked: bool,
 }
 
-/// 40 bytes for each extent of the tier are held while a catalogue is rebuilt.
+/// 56 bytes for each extent of the tier are held while a catalogue is rebuilt.
 #[derive(Debug, Clone, Copy)]
 struct FoundExtent {
     ledger: LedgerId,
@@ -93,6 +93,7 @@ struct FoundExtent {
     last: EntryId,
     bytes: u64,
     object: u32,
+    created_ms: Option<i64>,
 }
 
 /// How often a rebuild begins again because tierers were still at work.
@@ -100,10 +101,13 @@ const ATTEMPTS_MAX: u32 = 10;
 /// Before it does.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// The creation time inside a ledger's metadata as a footer has it.
+pub type CreationOf = fn(&[u8]) -> Option<i64>;
+
 /// Rebuilds the catalogue of `cluster`, as a snapshot that covers the whole log. **Pause all tierers first**: what they are at they
 /// finish. When the log went on, or objects came or went, while footers were read, all of it is done again, and it fails when that does
 /// not end. Two requests for each object at most, however many objects there are. `seen` is called with the number of objects
-/// read so far.
+/// read so far, `created_ms` reads metadata, whose encoding is not known here.
 ///
 /// Cut off, it has changed nothing.
 pub async fn rebuild(
@@ -112,6 +116,7 @@ pub async fn rebuild(
     options: &CatalogueOptions,
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
+    created_ms: CreationOf,
     mut seen: impl FnMut(u64),
 ) -> Result<Rebuilt, CatalogueError> {
     let bucket = Bucket::new(store.clone(), cluster, options.request_timeout);
@@ -121,7 +126,7 @@ pub async fn rebuild(
         }
         let before = what_is_left(&bucket).await?;
         let log_end = before.log_end;
-        let Some(rebuilt) = rebuild_once(&bucket, before, options, &*clock, &*random, &mut seen).await?
+        let Some(rebuilt) = rebuild_once(&bucket, before, options, &*clock, &*random, created_ms, &mut seen).await?
         else {
             continue;
         };
@@ -140,6 +145,7 @@ async fn rebuild_once(
     options: &CatalogueOptions,
     clock: &dyn Clock,
     random: &dyn Random,
+    created_ms: CreationOf,
     mut seen: impl FnMut(u64),
 ) -> Result<Option<Rebuilt>, CatalogueError> {
     let cluster = bucket.cluster();
@@ -165,7 +171,7 @@ async fn rebuild_once(
         .all_objects()
         .map(|meta| async move {
             match meta {
-                Ok(meta) => (meta.location.to_string(), footer_of(bucket, &meta).await),
+                Ok(meta) => (meta.location.to_string(), footer_of(bucket, &meta, created_ms).await),
                 Err(error) => (String::new(), Err(Unread::Store(error))),
             }
         })
@@ -196,6 +202,7 @@ async fn rebuild_once(
             last: extent.last,
             bytes: extent.bytes,
             object: number,
+            created_ms: extent.created_ms,
         }));
         let stored = StoredObject {
             object: object.object,
@@ -219,8 +226,20 @@ async fn rebuild_once(
     let key = bucket.run(name);
     let mut upload = bucket.upload(&key);
     let mut taken = Vec::new();
+    // Of an id that was used again the ledger that lived last counts. Objects of older builds do not say of which one they are.
+    let mut latest: HashMap<LedgerId, i64> = HashMap::new();
+    for extent in &extents {
+        if let Some(created_ms) = extent.created_ms {
+            let known = latest.entry(extent.ledger).or_insert(created_ms);
+            *known = created_ms.max(*known);
+        }
+    }
+    extents.retain(|extent| {
+        extent.created_ms.is_none() || latest.get(&extent.ledger).copied() == extent.created_ms
+    });
     for of_ledger in extents.chunk_by(|a, b| a.ledger == b.ledger) {
-        let row = take(of_ledger, &mut found, &mut taken, &mut rebuilt);
+        let mut row = take(of_ledger, &mut found, &mut taken, &mut rebuilt);
+        row.created_ms = latest.get(&of_ledger[0].ledger).copied();
         let mut value = Vec::new();
         row.encode(&mut value);
         builder.push(Key::ledger(of_ledger[0].ledger), Some(&value));
@@ -352,7 +371,7 @@ fn id_of(key: &str) -> Option<ObjectId> {
     key.rsplit('/').next()?.parse().ok()
 }
 
-async fn footer_of(bucket: &Bucket, meta: &ObjectMeta) -> Result<NewObject, Unread> {
+async fn footer_of(bucket: &Bucket, meta: &ObjectMeta, created_ms: CreationOf) -> Result<NewObject, Unread> {
     let unread = |reason: String| Unread::Object(reason);
     let key = &meta.location;
     let named: ObjectId =
@@ -394,6 +413,7 @@ async fn footer_of(bucket: &Bucket, meta: &ObjectMeta) -> Result<NewObject, Unre
         first: extent.first,
         last: extent.last,
         bytes: extent.body_bytes,
+        created_ms: footer.ledgers.get(&extent.ledger).and_then(|bytes| created_ms(bytes)),
     });
     Ok(NewObject { object, extents: extents.collect() })
 }
@@ -417,8 +437,7 @@ fn take(
         }
     }
     let (ledger, begin) = (extents[0].ledger, taken.len());
-    let mut row =
-        LedgerRow { first: extents[0].first, next: EntryId::FIRST, extents: 0, bytes: 0, is_removed: false };
+    let mut row = LedgerRow { next: EntryId::FIRST, ..LedgerRow::new(extents[0].first) };
     for extent in extents {
         // Inside what was taken.
         if extent.first < row.next {

@@ -30,6 +30,8 @@ pub struct NewExtent {
     pub last: EntryId,
     /// Bytes of the entries, by which the live part of an object is measured.
     pub bytes: u64,
+    /// When the ledger was created, as the object's footer has it; `None`: not known.
+    pub created_ms: Option<i64>,
 }
 
 /// An object that was uploaded whole, under an id that was reserved.
@@ -61,7 +63,12 @@ pub enum Change {
         sources: Vec<ObjectId>,
     },
     /// A ledger that was deleted. Large ones need several: see [`super::ChangeOutcome::LedgerRemoved`].
-    RemoveLedger(LedgerId),
+    RemoveLedger {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Its creation time in the row that was compared with metadata. A row with another one is of a ledger that came later: it stays.
+        created_ms: Option<i64>,
+    },
     /// The object is gone from the store, and so may its row (T13).
     ForgetObject(ObjectId),
     /// Bookies know where the extents went that other objects took over from this one (T16), as of the record with this number,
@@ -103,6 +110,12 @@ const REPLACE: u8 = 3;
 const REMOVE_LEDGER: u8 = 4;
 const FORGET_OBJECT: u8 = 5;
 const RELEASE: u8 = 6;
+/// As `COMMIT`, `REPLACE`, `REMOVE_LEDGER`, with creation times. Since format version 3.
+const COMMIT_CREATED: u8 = 7;
+const REPLACE_CREATED: u8 = 8;
+const REMOVE_CREATED: u8 = 9;
+/// A creation time that is not known.
+const UNKNOWN: i64 = i64::MIN;
 
 impl NewObject {
     /// Tells this commit from another one for the same id (T6).
@@ -120,19 +133,35 @@ impl NewObject {
     fn encode(&self, bytes: &mut Vec<u8>) {
         self.object.encode(bytes);
         let mut out = Put(bytes);
+        let has_creations = self.has_creations();
         out.u32(count(self.extents.len()));
         for extent in &self.extents {
             out.i64(extent.ledger.get()).i64(extent.first.get()).i64(extent.last.get()).u64(extent.bytes);
+            if has_creations {
+                out.i64(extent.created_ms.unwrap_or(UNKNOWN));
+            }
         }
     }
 
-    fn decode(fields: &mut Take<'_>) -> Option<NewObject> {
+    fn has_creations(&self) -> bool {
+        self.extents.iter().any(|extent| extent.created_ms.is_some())
+    }
+
+    fn decode(fields: &mut Take<'_>, has_creations: bool) -> Option<NewObject> {
         let object = ObjectRef::decode(fields)?;
         let extents = list(fields, 32, |fields| {
             let ledger = LedgerId::new(fields.i64()?)?;
             let (first, last) = (EntryId::new(fields.i64()?)?, EntryId::new(fields.i64()?)?);
             let bytes = fields.u64()?;
-            (first <= last && last < EntryId::MAX).then_some(NewExtent { ledger, first, last, bytes })
+            let created_ms =
+                if has_creations { Some(fields.i64()?).filter(|ms| *ms != UNKNOWN) } else { None };
+            (first <= last && last < EntryId::MAX).then_some(NewExtent {
+                ledger,
+                first,
+                last,
+                bytes,
+                created_ms,
+            })
         })?;
         Some(NewObject { object, extents })
     }
@@ -174,16 +203,19 @@ impl Change {
                 put_ids(bytes, objects);
             }
             Change::Commit(object) => {
-                Put(bytes).u8(COMMIT);
+                Put(bytes).u8(if object.has_creations() { COMMIT_CREATED } else { COMMIT });
                 object.encode(bytes);
             }
             Change::Replace { object, sources } => {
-                Put(bytes).u8(REPLACE);
+                Put(bytes).u8(if object.has_creations() { REPLACE_CREATED } else { REPLACE });
                 object.encode(bytes);
                 put_ids(bytes, sources);
             }
-            Change::RemoveLedger(ledger) => {
+            Change::RemoveLedger { ledger, created_ms: None } => {
                 Put(bytes).u8(REMOVE_LEDGER).i64(ledger.get());
+            }
+            Change::RemoveLedger { ledger, created_ms: Some(created_ms) } => {
+                Put(bytes).u8(REMOVE_CREATED).i64(ledger.get()).i64(*created_ms);
             }
             Change::ForgetObject(object) => {
                 Put(bytes).u8(FORGET_OBJECT).bytes(object.as_bytes());
@@ -197,9 +229,18 @@ impl Change {
     fn decode(fields: &mut Take<'_>) -> Option<Change> {
         Some(match fields.u8()? {
             RESERVE => Change::Reserve { ttl_ms: fields.u64()?, objects: ids(fields)? },
-            COMMIT => Change::Commit(NewObject::decode(fields)?),
-            REPLACE => Change::Replace { object: NewObject::decode(fields)?, sources: ids(fields)? },
-            REMOVE_LEDGER => Change::RemoveLedger(LedgerId::new(fields.i64()?)?),
+            kind @ (COMMIT | COMMIT_CREATED) => {
+                Change::Commit(NewObject::decode(fields, kind == COMMIT_CREATED)?)
+            }
+            kind @ (REPLACE | REPLACE_CREATED) => Change::Replace {
+                object: NewObject::decode(fields, kind == REPLACE_CREATED)?,
+                sources: ids(fields)?,
+            },
+            REMOVE_LEDGER => Change::RemoveLedger { ledger: LedgerId::new(fields.i64()?)?, created_ms: None },
+            REMOVE_CREATED => Change::RemoveLedger {
+                ledger: LedgerId::new(fields.i64()?)?,
+                created_ms: Some(fields.i64()?),
+            },
             FORGET_OBJECT => Change::ForgetObject(ObjectId::from_bytes(fields.array()?)),
             RELEASE => {
                 Change::Release { object: ObjectId::from_bytes(fields.array()?), replaced: fields.u64()? }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! key       0 table u8 | 1 sixteen bytes, numbers big-endian
-//! ledgers   1 | ledger i64 | zero                     first i64, next i64, extents u64, bytes u64, flags u8 (1: being removed)
+//! ledgers   1 | ledger i64 | zero                     first i64, next i64, extents u64, bytes u64, flags u8 (1: being removed,
+//!                                                     2: created at i64 follows)
 //! extents   2 | ledger i64 | first entry i64          last i64, bytes u64, object reference 40 bytes
 //! objects   3 | object id, 16 bytes                   kind u8: 1 reserved: expires u64, writer u64
 //!                                                     2 stored: object reference, CRC u32, extents u32, bytes u64, live extents
@@ -134,27 +135,30 @@ impl Key {
 }
 
 const IS_REMOVED: u8 = 1;
+const HAS_CREATION: u8 = 2;
 
 impl LedgerRow {
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
-        Put(bytes)
-            .i64(self.first.get())
-            .i64(self.next.get())
-            .u64(self.extents)
-            .u64(self.bytes)
-            .u8(if self.is_removed { IS_REMOVED } else { 0 });
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let flags = flag(self.is_removed, IS_REMOVED) | flag(self.created_ms.is_some(), HAS_CREATION);
+        Put(bytes).i64(self.first.get()).i64(self.next.get()).u64(self.extents).u64(self.bytes).u8(flags);
+        if let Some(created_ms) = self.created_ms {
+            Put(bytes).i64(created_ms);
+        }
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<LedgerRow> {
         let mut fields = Take(bytes);
         let (first, next) = (EntryId::new(fields.i64()?)?, EntryId::new(fields.i64()?)?);
         let (extents, bytes, flags) = (fields.u64()?, fields.u64()?, fields.u8()?);
-        (fields.is_empty() && flags <= IS_REMOVED).then_some(LedgerRow {
+        let created_ms = if flags & HAS_CREATION == 0 { None } else { Some(fields.i64()?) };
+        (fields.is_empty() && flags & !(IS_REMOVED | HAS_CREATION) == 0).then_some(LedgerRow {
             first,
             next,
             extents,
             bytes,
-            is_removed: flags == IS_REMOVED,
+            is_removed: flags & IS_REMOVED != 0,
+            created_ms,
         })
     }
 }

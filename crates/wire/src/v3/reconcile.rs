@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! 1. A decoded message has valid ids, extents that ascend without gaps and end at the ledger's last reconciled entry,
-//!    and every object that it names. A ledger occurs once.
+//!    and every object that it names. A ledger occurs once. Creation times are those of all its ledgers, or there are none.
 //! 2. A message that violates this or a limit is refused as a whole: no tierer sends one.
 //! 3. The memory that decoding takes is bounded by the bytes of the message, and those by [`MESSAGE_SIZE_BYTES_MAX`], before
 //!    anything is decoded. The smallest part is a ledger of 6 bytes, for which 40 are kept, and up to 80 while the list of
@@ -39,12 +39,14 @@ const CLUSTER_SIZE_BYTES: usize = 2 + 16 + 2;
 const LEDGER_SIZE_BYTES_MAX: usize = 1 + 3 + 2 * 11;
 /// Key, length, two ids of 9 bytes and an index with theirs.
 const EXTENT_SIZE_BYTES_MAX: usize = 2 + 2 * 10 + 6;
+/// Of each ledger, in one packed field, whose key and length are counted with the ledgers'.
+const CREATION_SIZE_BYTES: usize = 8;
 /// Key, length, id, two numbers of 10 bytes, two checksums with theirs.
 const OBJECT_SIZE_BYTES_MAX: usize = 2 + 18 + 2 * 11 + 2 * 5;
 
 const _: () = assert!(
     CLUSTER_SIZE_BYTES
-        + LEDGERS_MAX * LEDGER_SIZE_BYTES_MAX
+        + LEDGERS_MAX * (LEDGER_SIZE_BYTES_MAX + CREATION_SIZE_BYTES)
         + EXTENTS_MAX * (EXTENT_SIZE_BYTES_MAX + OBJECT_SIZE_BYTES_MAX)
         <= MESSAGE_SIZE_BYTES_MAX,
     "what the limits on counts admit can be sent"
@@ -54,6 +56,9 @@ const _: () = assert!(
 const _: () = assert!(size_of::<message::Ledger>() <= 7 * 6, "a ledger has 6 bytes");
 const _: () = assert!(size_of::<message::Extent>() <= 3 * 8, "an extent has 8 bytes");
 const _: () = assert!(size_of::<message::Object>() <= 4 * 18, "an object has 18 bytes");
+
+/// The creation time of a ledger whose own is not known.
+const UNKNOWN: i64 = i64::MIN;
 
 /// A request in domain types.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,11 +140,16 @@ impl Reconcile {
                 .collect(),
         };
         let ledgers = self.ledgers.iter().map(&mut ledger).collect();
+        let created = match self.ledgers.iter().any(|ledger| ledger.created_ms.is_some()) {
+            true => self.ledgers.iter().map(|ledger| ledger.created_ms.unwrap_or(UNKNOWN)).collect(),
+            false => Vec::new(),
+        };
         proto::ReconcileLedgersRequest {
             cluster: Bytes::copy_from_slice(self.cluster.as_bytes()),
             objects,
             ledgers,
             restore: self.is_restore.then_some(true),
+            created,
         }
     }
 
@@ -157,8 +167,12 @@ impl Reconcile {
         let objects = request.objects.iter().map(object).collect::<Result<Vec<_>, _>>()?;
         let mut seen = HashSet::with_capacity(request.ledgers.len());
         let mut ledgers = Vec::with_capacity(request.ledgers.len());
-        for entry in &request.ledgers {
-            let reconciliation = reconciliation(entry, &objects)?;
+        if !request.created.is_empty() && request.created.len() != request.ledgers.len() {
+            return Err(InvalidReconcile("not as many creation times as ledgers"));
+        }
+        for (at, entry) in request.ledgers.iter().enumerate() {
+            let mut reconciliation = reconciliation(entry, &objects)?;
+            reconciliation.created_ms = request.created.get(at).copied().filter(|ms| *ms != UNKNOWN);
             if !seen.insert(reconciliation.ledger) {
                 return Err(InvalidReconcile("a ledger occurs twice"));
             }
@@ -205,7 +219,7 @@ fn reconciliation(
     if extents.last().map(|extent| extent.last) != last {
         return Err(InvalidReconcile("the extents do not end at the last reconciled entry"));
     }
-    Ok(Reconciliation { ledger, last, extents })
+    Ok(Reconciliation { ledger, last, extents, created_ms: None })
 }
 
 fn register(raw: i64) -> Result<Option<EntryId>, InvalidReconcile> {

@@ -44,6 +44,7 @@ fn valid() -> proto::ReconcileLedgersRequest {
             ledger(0, i64::MAX, vec![extent(i64::MAX, i64::MAX, 1)]),
         ],
         restore: None,
+        created: Vec::new(),
     }
 }
 
@@ -67,6 +68,7 @@ fn a_message_is_read_as_it_is_meant() {
         ledger: LedgerId::new(ledger).unwrap(),
         last: extents.last().map(|extent| extent.last),
         extents,
+        created_ms: None,
     };
     let max = i64::MAX;
     let expected =
@@ -78,7 +80,8 @@ fn a_message_is_read_as_it_is_meant() {
 #[test]
 fn each_violation_is_refused() {
     type Spoil = fn(&mut proto::ReconcileLedgersRequest);
-    let cases: [(&str, Spoil); 18] = [
+    let cases: [(&str, Spoil); 19] = [
+        ("not as many creation times", |r| r.created = vec![1]),
         ("the cluster's id is not 16", |r| r.cluster.truncate(15)),
         ("the cluster's id is not 16", |r| r.cluster = Bytes::from(vec![3; 17])),
         ("an object's id is not 16", |r| r.objects[1].id = Bytes::new()),
@@ -119,6 +122,7 @@ fn a_request_at_each_limit_is_read_and_one_above_is_not() {
         objects: (0..objects).map(|_| object(1)).collect(),
         ledgers,
         restore: None,
+        created: Vec::new(),
     };
     let chain = |from: i64, count: usize| {
         (0..).map(|n| extent(from + n, from + n, 0)).take(count).collect::<Vec<_>>()
@@ -161,6 +165,7 @@ fn the_largest_request_is_below_the_largest_message() {
         objects: objects.collect(),
         ledgers: ledgers.collect(),
         restore: Some(true),
+        created: Vec::new(),
     };
     assert!(request.encoded_len() <= MESSAGE_SIZE_BYTES_MAX, "{}", request.encoded_len());
     assert!(FrameLimit::DEFAULT.admits_payload(request.encoded_len() + 100));
@@ -181,6 +186,7 @@ fn a_message_above_the_limit_is_refused_without_being_decoded() {
         objects: Vec::new(),
         ledgers: vec![ledger.clone(); count],
         restore: None,
+        created: Vec::new(),
     };
     let count = (MESSAGE_SIZE_BYTES_MAX - 18) / 6;
     assert!(of(count).encoded_len() <= MESSAGE_SIZE_BYTES_MAX);

@@ -6,7 +6,7 @@ use crate::exit::{self, Failure};
 use crate::ledger::access::ledger_failure;
 use bindery_client::{Client, OpenMode, Reconcile};
 use bindery_metadata::codec;
-use bindery_metadata::layout::{Layout, LedgerError};
+use bindery_metadata::layout::{Layout, LedgerError, StoredLedger};
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{Catalogue, LedgerRow};
 use bindery_tiering::footers::{FooterError, Footers};
@@ -120,6 +120,8 @@ pub struct Restorer<'a> {
     pub cluster: ClusterId,
     /// Bookies that may be named, one at least.
     pub bookies: &'a [BookieId],
+    /// When the cluster was made, by the metadata store.
+    pub cluster_ms: Option<i64>,
     /// Reads the metadata of ledgers.
     pub footers: Footers,
 }
@@ -212,7 +214,7 @@ impl Restorer<'_> {
         for mut job in jobs.drain(..) {
             match self.layout.ledgers().get(job.ledger).await {
                 Err(LedgerError::NotFound(_)) => kept.push(job),
-                Ok(stored) => match self.is_same(&mut job, stored.metadata) {
+                Ok(stored) => match self.is_same(&mut job, stored) {
                     Ok(()) => kept.push(job),
                     Err(why) => done.push(Done { ledger: job.ledger, step: Step::Taken(why), last: None }),
                 },
@@ -227,7 +229,13 @@ impl Restorer<'_> {
     }
 
     /// Takes the metadata that a ledger has, when it is that ledger (invariant 2).
-    fn is_same(&self, job: &mut Job, there: LedgerMetadata) -> Result<(), String> {
+    fn is_same(&self, job: &mut Job, stored: StoredLedger) -> Result<(), String> {
+        if stored.creation(self.cluster_ms).is_anothers(job.original.created_ms) {
+            return Err(
+                "a ledger of this id exists, and was created at another time; it stays as it is".to_owned()
+            );
+        }
+        let there = stored.metadata;
         match metadata::difference(&there, &job.original, job.last) {
             Some(difference) => Err(format!("{difference}; it stays as it is")),
             None => {
@@ -250,7 +258,7 @@ impl Restorer<'_> {
                 Err(LedgerError::Exists(_)) => {
                     let stored = self.layout.ledgers().get_latest(job.ledger).await;
                     let stored = stored.map_err(|error| ledger_failure(&error))?;
-                    match self.is_same(&mut job, stored.metadata) {
+                    match self.is_same(&mut job, stored) {
                         Ok(()) => kept.push(job),
                         Err(why) => {
                             done.push(Done { ledger: job.ledger, step: Step::Taken(why), last: None })
@@ -318,6 +326,7 @@ impl Restorer<'_> {
                     ledger: job.ledger,
                     last: extents.last().map(|extent| extent.last),
                     extents: extents.clone(),
+                    created_ms: job.metadata.created_ms,
                 })
                 .collect();
             let (client, bookie, cluster) = (self.client.clone(), bookie.clone(), self.cluster);

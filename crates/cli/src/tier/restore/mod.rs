@@ -153,7 +153,9 @@ async fn restore(
 
     let mut report = Report::new(args.json);
     let mut catalogue = open_catalogue(store, cluster, args.rebuild, &mut report).await?;
+    let cluster_ms = layout.made_ms().await.map_err(failed)?;
     let mut restorer = Restorer {
+        cluster_ms,
         layout,
         client,
         cluster,

@@ -32,7 +32,7 @@ fn request(ledgers: &[(i64, i64)]) -> Reconcile {
             Some(last) => vec![TierExtent { first: entry(0), last, object }],
             None => Vec::new(),
         };
-        Reconciliation { ledger: ledger(*id), last: EntryId::new(*last), extents }
+        Reconciliation { ledger: ledger(*id), last: EntryId::new(*last), extents, created_ms: None }
     });
     Reconcile { cluster: ClusterId::from_bytes([5; 16]), ledgers: ledgers.collect(), is_restore: false }
 }

@@ -109,7 +109,13 @@ fn a_late_commit_of_a_removed_ledger_is_removed_again() {
     world.commit(&[], &[id]);
     world.until_upkeep(|action| matches!(action, UpkeepAction::Remove(_)));
     world.until_upkeep(|action| matches!(action, UpkeepAction::FindGarbage { .. }));
-    let extent = NewExtent { ledger: ledger(1), first: entry(0), last: entry(4), bytes: 5 * ENTRY_BYTES };
+    let extent = NewExtent {
+        ledger: ledger(1),
+        first: entry(0),
+        last: entry(4),
+        bytes: 5 * ENTRY_BYTES,
+        created_ms: None,
+    };
     let object = ObjectRef { id, length_bytes: 9, footer_offset: 1, footer_crc: 1, etag_crc: 1 };
     let new = NewObject { object, extents: vec![extent] };
     world.bucket.insert(id, new.clone());
@@ -284,4 +290,42 @@ fn an_object_that_is_missing_is_an_alarm() {
     world.run(Duration::from_secs(30));
     assert_eq!(stopped(&world), None, "it is back");
     world.check();
+}
+
+/// An id that is used again: the extents of the ledger before go first, whatever they are, and the new one begins with its first entry.
+#[test]
+fn a_ledger_that_was_created_again_is_tiered_from_its_beginning() {
+    for (before, after) in [(20, 20), (20, 5), (5, 20)] {
+        let mut world = World::new(1, 1, 3);
+        world.settings.object_bytes_max = 25 * ENTRY_BYTES;
+        world.start(0, Canaries::none());
+        for (id, entries) in [(1, before), (LEFT, 20)] {
+            world.add_ledger(id, entries, false);
+            world.ledgers.get_mut(&ledger(id)).unwrap().metadata.created_ms = Some(100);
+            world.seal(id);
+        }
+        world.run(Duration::from_secs(30));
+        world.assert_complete();
+        let of_before: Vec<ObjectId> = world
+            .bucket
+            .iter()
+            .filter(|(_, new)| new.extents.iter().all(|extent| extent.ledger == ledger(1)))
+            .map(|(id, _)| *id)
+            .collect();
+        world.add_ledger(1, after, false);
+        world.ledgers.get_mut(&ledger(1)).unwrap().metadata.created_ms = Some(200);
+        world.seal(1);
+        // A tierer that has known the ledger hears that it was deleted; one that starts does not.
+        world.crash(0);
+        world.estate.strays.clear();
+        world.start(0, Canaries::none());
+        world.run(Duration::from_secs(300));
+        world.assert_complete();
+        assert_eq!(world.place(ledger(1)).created_ms, Some(200));
+        assert!(
+            of_before.iter().all(|object| !world.bucket.contains_key(object)),
+            "{before} and {after} entries"
+        );
+        assert_eq!(world.place(ledger(LEFT)).created_ms, Some(100), "the other one is as it was");
+    }
 }

@@ -30,7 +30,8 @@ use bindery_tiering::catalogue::{
 use bindery_tiering::{ClusterId, ObjectId};
 use bindery_types::tier::{ObjectRef, Reconciliation, TierExtent};
 use bindery_types::{
-    BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Quorum, Segment,
+    BookieId, Creation, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Quorum,
+    Segment,
 };
 
 use self::part::Part;
@@ -67,12 +68,20 @@ pub(super) struct Ghost {
     pub is_unreadable: bool,
 }
 
+impl Ghost {
+    fn creation(&self) -> Creation {
+        Creation::of(&self.metadata, 0, None)
+    }
+}
+
 /// A ledger on a bookie.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Told {
     pub register: Option<EntryId>,
     /// Ranges by their first entry: the last entry, and the extent that has them, which may be longer.
     pub extents: BTreeMap<EntryId, (EntryId, TierExtent)>,
+    /// When the ledger was created that this is about.
+    pub created_ms: Option<i64>,
     /// Copies up to here are gone.
     pub trimmed: Option<EntryId>,
 }
@@ -409,12 +418,13 @@ impl World {
                             _ => None,
                         },
                         age: Duration::from_secs(1_000_000 - id.get() as u64),
+                        creation: ghost.creation(),
                     }),
                 };
                 Event::Looked { ledger: *id, look }
             }
             Action::Locate(ledgers) => Event::Located(match fate {
-                Fate::Works => Ok(ledgers.iter().map(|id| (*id, self.tiered(*id))).collect()),
+                Fate::Works => Ok(ledgers.iter().map(|id| self.place(*id)).collect()),
                 Fate::Fails | Fate::AnswerLost => Err(failed()),
             }),
             Action::FindExtents { ledger, from } => Event::Extents {
@@ -530,6 +540,7 @@ impl World {
                     first: wanted.first,
                     last,
                     bytes: count as u64 * ENTRY_BYTES,
+                    created_ms: wanted.metadata.created_ms,
                 });
             }
         }
@@ -610,6 +621,11 @@ impl World {
             }
         }
         reply
+    }
+
+    fn place(&self, ledger: LedgerId) -> Place {
+        let row = self.catalogue.ledger(&Facts::nothing_below(), ledger).unwrap();
+        Place { ledger, last: self.tiered(ledger), created_ms: row.and_then(|row| row.created_ms) }
     }
 
     /// The last entry of a ledger in the catalogue.
@@ -705,15 +721,18 @@ impl World {
                 assert!(is_in || self.is_diverged, "IT2: extent {extent:?} of ledger {id} is in no object");
             }
             let tiered = self.tiered(*id);
+            // Of an id that is used again the ledger before may have been longer; its rows go later.
+            let is_of_before = ghost.creation().is_anothers(self.place(*id).created_ms);
             assert!(
-                tiered <= ghost.end,
+                tiered <= ghost.end || is_of_before,
                 "IT4: ledger {id} is tiered up to {tiered:?} and ends with {:?}",
                 ghost.end
             );
             for (name, bookie) in self.bookies.iter() {
                 let Some(told) = bookie.told.get(id).filter(|_| !ghost.is_deleted) else { continue };
+                let is_told_of_before = ghost.creation().is_anothers(told.created_ms);
                 assert!(
-                    told.register <= tiered || self.was_put_back,
+                    told.register <= tiered || self.was_put_back || is_told_of_before,
                     "IT1: {name} has {:?} of ledger {id}, the catalogue {tiered:?}",
                     told.register
                 );
@@ -803,6 +822,11 @@ impl Bookie {
             return UpdateResult { ledger, status: UpdateStatus::NoLedger, register: None, is_durable: true };
         }
         let told = self.told.entry(ledger).or_default();
+        // Metadata would say that the other one lives: no tierer speaks of one that it did not see there.
+        if told.created_ms.zip(update.created_ms).is_some_and(|(known, said)| known != said) {
+            *told = Told::default();
+        }
+        told.created_ms = told.created_ms.or(update.created_ms);
         let status = told.take(ledger, update, bucket);
         UpdateResult { ledger, status, register: told.register, is_durable: true }
     }

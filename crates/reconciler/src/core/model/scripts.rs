@@ -514,6 +514,7 @@ fn bookies_take_what_a_rebuilt_catalogue_has_once_it_is_rewritten() {
         first: EntryId::FIRST,
         last: entry(last),
         bytes: (last as u64 + 1) * ENTRY_BYTES,
+        created_ms: None,
     };
     let ids = world.draw(3);
     let put = |world: &mut World, at: usize, extents: Vec<NewExtent>| {

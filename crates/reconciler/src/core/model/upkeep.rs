@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Orphan, Proof, ScanPage, ScannedRow,
+    Absent, Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Orphan, Proof, ScanPage, ScannedRow,
     SourceError, Survey, Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
@@ -63,9 +63,11 @@ impl World {
             let ahead = keeper.core.take_ahead();
             ahead.into_iter().for_each(|ledger| self.event(tierer, Event::Now(ledger)));
         }
+        let reborn = self.tierers[tierer].core.as_ref().map(|core| core.reborn().clone()).unwrap_or_default();
         if let Some(keeper) = &mut self.tierers[tierer].keeper
             && keeper.work.is_none()
         {
+            keeper.core.set_reborn(&reborn);
             keeper.work = keeper.core.next(now).map(|action| (action, None));
             keeper.began = now;
         }
@@ -185,21 +187,30 @@ impl World {
                 true => Err(failed()),
                 false => Ok(ledgers
                     .iter()
-                    .filter(|id| is_wiped || self.ledgers[*id].is_deleted)
-                    .copied()
+                    .map(|id| self.place(*id))
+                    .filter(|Place { ledger, created_ms, .. }| {
+                        let ghost = &self.ledgers[ledger];
+                        is_wiped || ghost.is_deleted || ghost.creation().is_anothers(*created_ms)
+                    })
+                    .map(|Place { ledger, created_ms, .. }| Absent { ledger, created_ms })
                     .collect()),
             }),
             UpkeepAction::Remove(ledgers) => {
                 let removed = match fate {
                     Fate::Fails => Vec::new(),
                     Fate::Works | Fate::AnswerLost => {
-                        let changes = ledgers.iter().map(|id| Change::RemoveLedger(*id)).collect();
+                        let removal = |absent: &Absent| Change::RemoveLedger {
+                            ledger: absent.ledger,
+                            created_ms: absent.created_ms,
+                        };
+                        let changes = ledgers.iter().map(removal).collect();
+
                         let outcomes = self.record(changes).into_iter();
                         let left = |outcome| match outcome {
                             ChangeOutcome::LedgerRemoved { left, .. } => left,
                             other => panic!("{other:?}"),
                         };
-                        ledgers.iter().copied().zip(outcomes.map(left)).collect()
+                        ledgers.iter().map(|absent| absent.ledger).zip(outcomes.map(left)).collect()
                     }
                 };
                 UpkeepEvent::Removed(if is_lost { Err(failed()) } else { Ok(removed) })
@@ -421,7 +432,7 @@ impl World {
     fn live_extents(&self, object: &ObjectRef) -> Option<Vec<LiveExtent>> {
         let mut live = Vec::new();
         for extent in &self.bucket.get(&object.id)?.extents {
-            let NewExtent { ledger, first, last, bytes } = *extent;
+            let NewExtent { ledger, first, last, bytes, .. } = *extent;
             let found = self.extents_from(ledger, first, 1);
             if !found.iter().any(|extent| extent.first == first && extent.object.id == object.id) {
                 continue;
@@ -449,7 +460,7 @@ impl World {
                 left.push((ledger, Left::Unread("it cannot be read".into())));
                 continue;
             }
-            extents.push(NewExtent { ledger, first, last, bytes });
+            extents.push(NewExtent { ledger, first, last, bytes, created_ms: None });
         }
         let bytes: u64 = extents.iter().map(|extent| extent.bytes).sum();
         let object = ObjectRef {

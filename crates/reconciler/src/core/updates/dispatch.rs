@@ -193,6 +193,7 @@ impl Updates {
             // Without them the request asks the bookie for its register, and the ledger needs extents from the
             // catalogue then.
             target.forget_old_extents(now);
+            let created_ms = target.metadata.created_ms;
             let Some(member) = target.members.get(&bookie) else { continue };
             let extents = member.extents(target, extents_left.min(EXTENTS_KEPT_MAX));
             extents_left -= extents.len();
@@ -206,7 +207,7 @@ impl Updates {
             let member = target.members.get_mut(&bookie).expect("it was just there");
             member.state = State::InFlight(id);
             sent.push((ledger, range));
-            ledgers.push(Reconciliation { ledger, last, extents });
+            ledgers.push(Reconciliation { ledger, last, extents, created_ms });
         }
         if ledgers.is_empty() {
             return None;

@@ -155,7 +155,12 @@ impl Current {
                     break;
                 }
                 let last = of_ledger.last().map(|extent| extent.last);
-                updates.push(Reconciliation { ledger: *ledger, last, extents: of_ledger.clone() });
+                updates.push(Reconciliation {
+                    ledger: *ledger,
+                    last,
+                    extents: of_ledger.clone(),
+                    created_ms: None,
+                });
                 sent.push(at);
                 todo.pop_front();
             }

@@ -180,6 +180,15 @@ pub struct RewriteOrder {
     pub has_more_time: bool,
 }
 
+/// A ledger of the catalogue that does not exist: none of its id does, or another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absent {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// When it was created, by the row of the catalogue that was compared: a row with another time stays.
+    pub created_ms: Option<i64>,
+}
+
 /// Something is to be done. One [`UpkeepEvent`] answers it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpkeepAction {
@@ -192,10 +201,10 @@ pub enum UpkeepAction {
         /// Start over.
         is_first: bool,
     },
-    /// Which of these ledgers are not there, on the metadata store's own word.
+    /// Which of these ledgers, as the catalogue has them, are not there, on the metadata store's own word.
     LookAgain(Vec<LedgerId>),
     /// Remove ledgers from the catalogue.
-    Remove(Vec<LedgerId>),
+    Remove(Vec<Absent>),
     /// Leave a new mark in the metadata store.
     Mark,
     /// Ask the catalogue for objects that are garbage for so long.
@@ -258,8 +267,8 @@ pub enum UpkeepEvent {
     Proven(Result<Proof, String>),
     /// The next ids, ascending; `None` at the end.
     Listed(Result<Option<Vec<LedgerId>>, String>),
-    /// Those that are not there.
-    LookedAgain(Result<Vec<LedgerId>, String>),
+    /// Those that are not there, or are others than the catalogue's.
+    LookedAgain(Result<Vec<Absent>, String>),
     /// Each ledger with the extents that are left of it; an error says that it may or may not have happened.
     Removed(Result<Vec<(LedgerId, u64)>, String>),
     /// Of [`UpkeepAction::Mark`].

@@ -53,8 +53,8 @@ use bindery_types::{BookieId, LedgerId};
 
 use self::doubts::Doubts;
 pub use self::event::{
-    Deletion, Fault, Garbage, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told,
-    UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
+    Absent, Deletion, Fault, Garbage, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey,
+    Told, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 pub use self::orphans::Orphan;
 use self::orphans::Orphans;
@@ -180,6 +180,10 @@ pub struct Upkeep {
     found_before: Vec<LedgerId>,
     /// Ledgers to be looked up again, or removed.
     batch: Vec<LedgerId>,
+    /// Of these, those that were found absent, to be removed.
+    absent: Vec<Absent>,
+    /// Ledgers whose ids the catalogue has of others.
+    reborn: BTreeSet<LedgerId>,
     /// Objects that could not be deleted in this pass.
     held: BTreeSet<ObjectId>,
     /// Behind which garbage is sought next in this pass.
@@ -236,6 +240,8 @@ impl Upkeep {
             is_empty: true,
             found_before: Vec::new(),
             batch: Vec::new(),
+            absent: Vec::new(),
+            reborn: BTreeSet::new(),
             held: BTreeSet::new(),
             garbage_after: None,
             is_denied: false,
@@ -260,7 +266,8 @@ impl Upkeep {
     #[cfg(test)]
     pub fn essence(&self) -> impl std::fmt::Debug + '_ {
         let of_batch = (&self.batch, &self.held, self.garbage_after);
-        let of_pass = (&self.phase, self.is_under_way, self.begins_at, &self.round, of_batch);
+        let of_removal = (&self.absent, &self.reborn);
+        let of_pass = (&self.phase, self.is_under_way, self.begins_at, &self.round, (of_batch, of_removal));
         let of_proof =
             (self.is_proven, self.has_mark, self.of_here, self.marked, self.is_empty, &self.found_before);
         let of_objects = (self.scan.essence(), &self.rewriting, &self.waiting, self.status.objects_waiting);
@@ -285,6 +292,14 @@ impl Upkeep {
     /// Which bookies are registered, and whether they take updates.
     pub fn set_bookies(&mut self, bookies: &BTreeMap<BookieId, Ability>) {
         self.bookies.clone_from(bookies);
+    }
+
+    /// Ledgers of which the catalogue has extents of others that had their ids before. Those others are deleted ledgers, which the
+    /// listing hides: they go with the same proof (invariant 1).
+    pub fn set_reborn(&mut self, reborn: &BTreeSet<LedgerId>) {
+        if self.reborn != *reborn {
+            self.reborn.clone_from(reborn);
+        }
     }
 
     /// Nothing more begins.
@@ -322,7 +337,7 @@ impl Upkeep {
             Phase::Prove(_) => UpkeepAction::Prove,
             Phase::List { is_first } => UpkeepAction::List { is_first: *is_first },
             Phase::LookAgain => UpkeepAction::LookAgain(self.batch.clone()),
-            Phase::Remove => UpkeepAction::Remove(self.batch.clone()),
+            Phase::Remove => UpkeepAction::Remove(self.absent.clone()),
             Phase::Mark => UpkeepAction::Mark,
             Phase::FindGarbage => UpkeepAction::FindGarbage {
                 delay: self.settings.delete_delay,
@@ -573,7 +588,10 @@ impl Upkeep {
     fn on_listed(&mut self, listed: Result<Option<Vec<LedgerId>>, String>, alarms: &mut Vec<Alarm>) -> Phase {
         let Some(round) = &mut self.round else { return Phase::FindGarbage };
         match listed {
-            Ok(Some(range)) => match round.on_range(&range) {
+            Ok(Some(mut range)) => match round.on_range({
+                range.retain(|ledger| !self.reborn.contains(ledger));
+                &range
+            }) {
                 Ok(()) => Phase::List { is_first: false },
                 Err(doubt) => self.doubt(doubt, alarms),
             },
@@ -597,17 +615,19 @@ impl Upkeep {
         if may_mark { Phase::Mark } else { Phase::FindGarbage }
     }
 
-    fn on_looked_again(&mut self, absent: Result<Vec<LedgerId>, String>, alarms: &mut Vec<Alarm>) -> Phase {
+    fn on_looked_again(&mut self, absent: Result<Vec<Absent>, String>, alarms: &mut Vec<Alarm>) -> Phase {
         let absent = match absent {
             Ok(absent) => absent,
             Err(why) => return self.doubt(Doubt::Metadata(why), alarms),
         };
         let Some(round) = &self.round else { return Phase::FindGarbage };
-        self.batch.retain(|ledger| {
-            let look = if absent.contains(ledger) { SecondLook::Absent } else { SecondLook::Present };
-            round.is_garbage(&look)
+        let looked = self.batch.iter().map(|ledger| {
+            let found = absent.iter().find(|absent| absent.ledger == *ledger);
+            let look = if found.is_some() { SecondLook::Absent } else { SecondLook::Present };
+            (found.copied().unwrap_or(Absent { ledger: *ledger, created_ms: None }), look)
         });
-        if self.batch.is_empty() { self.next_batch() } else { Phase::Prove(Why::Removal) }
+        self.absent = looked.filter(|(_, look)| round.is_garbage(look)).map(|(absent, _)| absent).collect();
+        if self.absent.is_empty() { self.next_batch() } else { Phase::Prove(Why::Removal) }
     }
 
     fn on_removed(
@@ -621,8 +641,10 @@ impl Upkeep {
             Err(why) => return self.doubt(Doubt::Metadata(why), alarms),
         };
         self.status.counts.ledgers_removed += removed.iter().filter(|(_, left)| *left == 0).count() as u64;
-        self.batch = removed.into_iter().filter(|(_, left)| *left > 0).map(|(ledger, _)| ledger).collect();
-        if self.batch.is_empty() { self.next_batch() } else { Phase::Remove }
+        let left: BTreeSet<LedgerId> =
+            removed.into_iter().filter(|(_, left)| *left > 0).map(|(ledger, _)| ledger).collect();
+        self.absent.retain(|absent| left.contains(&absent.ledger));
+        if self.absent.is_empty() { self.next_batch() } else { Phase::Remove }
     }
 
     fn on_garbage(&mut self, found: Result<Vec<Garbage>, String>) -> Phase {

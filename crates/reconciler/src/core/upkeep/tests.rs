@@ -221,14 +221,15 @@ impl Around {
                 UpkeepAction::LookAgain(ledgers) => UpkeepEvent::LookedAgain(Ok(ledgers
                     .into_iter()
                     .filter(|ledger| !self.metadata.contains(ledger))
+                    .map(|ledger| Absent { ledger, created_ms: None })
                     .collect())),
                 UpkeepAction::Remove(ledgers) if self.removals_left > 0 => {
                     self.removals_left -= 1;
-                    UpkeepEvent::Removed(Ok(ledgers.into_iter().map(|ledger| (ledger, 10)).collect()))
+                    UpkeepEvent::Removed(Ok(ledgers.into_iter().map(|absent| (absent.ledger, 10)).collect()))
                 }
                 UpkeepAction::Remove(ledgers) => {
-                    ledgers.iter().for_each(|ledger| assert!(self.catalogue.remove(ledger)));
-                    UpkeepEvent::Removed(Ok(ledgers.into_iter().map(|ledger| (ledger, 0)).collect()))
+                    ledgers.iter().for_each(|absent| assert!(self.catalogue.remove(&absent.ledger)));
+                    UpkeepEvent::Removed(Ok(ledgers.into_iter().map(|absent| (absent.ledger, 0)).collect()))
                 }
                 UpkeepAction::Mark => {
                     self.proof.has_mark = true;
@@ -325,6 +326,7 @@ impl Around {
                         first: wanted.first,
                         last: wanted.last,
                         bytes: wanted.bytes,
+                        created_ms: None,
                     };
                     let pieces = || order.pieces.iter().flatten().map(|piece| piece.object.id);
                     let unread: BTreeSet<ObjectId> =
@@ -428,7 +430,10 @@ fn a_store_that_is_replaced_in_a_pass_removes_nothing() {
             UpkeepAction::Ledgers => UpkeepEvent::Ledgers(Ok(ids(0..5))),
             UpkeepAction::Prove => UpkeepEvent::Proven(Ok(around.proof.clone())),
             UpkeepAction::List { .. } => UpkeepEvent::Listed(Ok(None)),
-            UpkeepAction::LookAgain(ledgers) => UpkeepEvent::LookedAgain(Ok(ledgers)),
+            UpkeepAction::LookAgain(ledgers) => UpkeepEvent::LookedAgain(Ok(ledgers
+                .into_iter()
+                .map(|ledger| Absent { ledger, created_ms: None })
+                .collect())),
             other => panic!("{other:?}"),
         };
         around.upkeep.on_event(around.now, event, &mut around.alarms);

@@ -48,7 +48,7 @@ impl Sim {
             };
             if from < 0 || from > highest + 3 {
                 sent.push(self.ghost.on_reconcile(ledger, 0, 0, -1));
-                requests.push(Reconciliation { ledger, last: None, extents: Vec::new() });
+                requests.push(Reconciliation { ledger, last: None, extents: Vec::new(), created_ms: None });
                 continue;
             }
             self.updates += 1;
@@ -64,7 +64,7 @@ impl Sim {
                 self.hit("tier.said_again");
             }
             sent.push(self.ghost.on_reconcile(ledger, number, from, first - 1));
-            requests.push(Reconciliation { ledger, last: Some(entry(first - 1)), extents });
+            requests.push(Reconciliation { ledger, last: Some(entry(first - 1)), extents, created_ms: None });
         }
         let op = self.op(Op::Reconcile { sent });
         let inbox = self.inbox.clone();
@@ -72,7 +72,7 @@ impl Sim {
         let engine = self.machine().engine.clone();
         let compared = |reconciliation: Reconciliation| {
             let seen = engine.tiered(reconciliation.ledger).map_or(0, |tiered| tiered.update);
-            Compared { reconciliation, seen }
+            Compared { reconciliation, seen, is_new_life: false }
         };
         engine.reconcile_compared(requests.into_iter().map(compared).collect(), done);
     }

@@ -12,7 +12,10 @@ fn a_record() -> Record {
         reserve(&[1, 2]),
         commit(3, &[(1, 0, 9), (2, 5, 5)]),
         replace(4, &[1, 3], &[(7, 0, 1)]),
-        Change::RemoveLedger(ledger(5)),
+        Change::RemoveLedger { ledger: ledger(5), created_ms: None },
+        Change::RemoveLedger { ledger: ledger(5), created_ms: Some(-7) },
+        created(commit(8, &[(1, 0, 9), (2, 5, 5)]), 1_700_000_000_000),
+        created(replace(9, &[1, 3], &[(7, 0, 1)]), 5),
         Change::ForgetObject(id(6)),
         Change::Release { object: id(1), replaced: 12 },
     ];
@@ -161,11 +164,11 @@ fn what_belongs_elsewhere_is_refused() {
 #[test]
 fn a_newer_version_is_told_from_damage() {
     let mut bytes = a_record().encode().unwrap();
-    bytes[8] = 3;
+    bytes[8] = 4;
     let end = bytes.len() - 4;
     let crc = bindery_types::codec::crc32c(&[&bytes[..end]]);
     bytes[end..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(Record::decode(&bytes, CLUSTER, 17), Err(CatalogueDamage::NewerFormat { found: 3 }));
+    assert_eq!(Record::decode(&bytes, CLUSTER, 17), Err(CatalogueDamage::NewerFormat { found: 4 }));
 }
 
 #[test]

@@ -40,9 +40,17 @@ fn reference(number: u64) -> ObjectRef {
 }
 
 /// An extent with ten bytes for each entry.
+/// The same, of a ledger that was created then.
+fn created(mut change: Change, created_ms: i64) -> Change {
+    if let Change::Commit(object) | Change::Replace { object, .. } = &mut change {
+        object.extents.iter_mut().for_each(|extent| extent.created_ms = Some(created_ms));
+    }
+    change
+}
+
 fn extent(of: i64, first: i64, last: i64) -> NewExtent {
     let bytes = (last - first + 1) as u64 * 10;
-    NewExtent { ledger: ledger(of), first: entry(first), last: entry(last), bytes }
+    NewExtent { ledger: ledger(of), first: entry(first), last: entry(last), bytes, created_ms: None }
 }
 
 fn object(number: u64, extents: &[(i64, i64, i64)]) -> NewObject {
@@ -144,7 +152,7 @@ fn change() -> impl Strategy<Value = Change> {
         6 => (number.clone(), extents.clone()).prop_map(|(number, extents)| commit(number, &extents)),
         3 => (number.clone(), prop::collection::vec(number.clone(), 0..8), extents)
             .prop_map(|(number, sources, extents)| replace(number, &sources, &extents)),
-        1 => (0_i64..4).prop_map(|of| Change::RemoveLedger(ledger(of))),
+        1 => (0_i64..4).prop_map(|of| Change::RemoveLedger { ledger: ledger(of), created_ms: None }),
         1 => number.clone().prop_map(|number| Change::ForgetObject(id(number))),
         2 => (number, 1_u64..40).prop_map(|(number, replaced)| Change::Release { object: id(number), replaced }),
     ]

@@ -44,6 +44,7 @@ pub(crate) async fn upload(
         first: extent.first,
         last: extent.last,
         bytes: extent.body_bytes,
+        created_ms: None,
     });
     NewObject { object, extents: extents.collect() }
 }
@@ -55,7 +56,7 @@ pub(crate) fn key(number: u64) -> Path {
 async fn rebuilt(store: &Arc<dyn ObjectStore>) -> Result<Rebuilt, CatalogueError> {
     let store = Store::new("s3://bucket/some/prefix".parse().unwrap(), store.clone());
     let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SeededRandom::new(8)));
-    rebuild(&store, CLUSTER, &small(), clock, random, |_| ()).await
+    rebuild(&store, CLUSTER, &small(), clock, random, |_| None, |_| ()).await
 }
 
 async fn all_extents(catalogue: &mut Catalogue) -> Vec<(LedgerId, EntryId, ExtentRow)> {
@@ -232,7 +233,7 @@ async fn an_object_that_looks_whole_is_marked_also_when_the_unreadable_one_is_mu
     before.commit(vec![Change::Commit(of_winner)]).await.unwrap();
     let of_loser = upload(&store, loser, &[(1, 0, 9), (2, 0, 9), (3, 0, 9)]).await;
     before.commit(vec![Change::Commit(of_loser)]).await.unwrap();
-    before.commit(vec![Change::RemoveLedger(ledger(3))]).await.unwrap();
+    before.commit(vec![Change::RemoveLedger { ledger: ledger(3), created_ms: None }]).await.unwrap();
     let both = upload(&store, later, &[(1, 0, 9), (2, 0, 9)]).await;
     before
         .commit(vec![Change::Replace { object: both, sources: vec![id(winner), id(loser)] }])

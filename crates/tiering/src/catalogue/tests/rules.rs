@@ -227,7 +227,7 @@ fn a_rewritten_object_waits_for_bookies() {
     let second = log.stored(1).replaced.unwrap();
     assert_eq!(refusal(&log.one(5, release(1, first.number))), Refusal::InUse, "of those before alone");
     // A ledger that is deleted is no reason to wait, and the others are none to go.
-    log.one(6, Change::RemoveLedger(ledger(3)));
+    log.one(6, Change::RemoveLedger { ledger: ledger(3), created_ms: None });
     assert!(log.stored(1).is_waiting());
     assert_eq!((log.core.totals().unreferenced, log.stored(1).unreferenced_ms), (1, None));
     assert_eq!(refusal(&log.one(6, Change::ForgetObject(id(1)))), Refusal::InUse);
@@ -245,6 +245,23 @@ fn a_rewritten_object_waits_for_bookies() {
     assert_eq!(log.one(8, release(1, second.number)), ChangeOutcome::Released(Ok(())));
 }
 
+/// An id that is used again: what is left of the ledger before goes first, and no late removal takes what came after.
+#[test]
+fn extents_of_another_ledger_of_the_id_are_not_joined_and_a_removal_is_of_one_ledger() {
+    let mut log = Log::new();
+    let remove = |created_ms| Change::RemoveLedger { ledger: ledger(1), created_ms };
+    log.one(0, reserve(&[1, 2, 3, 4]));
+    log.one(0, created(commit(1, &[(1, 0, 9)]), 100));
+    assert_eq!(verdicts(&log.one(1, created(commit(2, &[(1, 10, 19)]), 200))), [(Verdict::OtherLedger, 10)]);
+    assert_eq!(verdicts(&log.one(1, created(commit(3, &[(1, 0, 4)]), 200))), [(Verdict::OtherLedger, 10)]);
+    for other in [None, Some(200)] {
+        assert_eq!(log.one(2, remove(other)), ChangeOutcome::LedgerRemoved { extents: 0, left: 0 });
+    }
+    assert_eq!(log.one(3, remove(Some(100))), ChangeOutcome::LedgerRemoved { extents: 1, left: 0 });
+    assert_eq!(verdicts(&log.one(4, created(commit(4, &[(1, 0, 4)]), 200))), [(Verdict::Accepted, 5)]);
+    assert_eq!(log.one(5, remove(Some(100))), ChangeOutcome::LedgerRemoved { extents: 0, left: 0 });
+}
+
 /// T13, IT8: unreferenced, then the object, then the row; and a ledger that is larger than one removal takes.
 #[test]
 fn a_large_ledger_goes_in_several_steps() {
@@ -253,17 +270,17 @@ fn a_large_ledger_goes_in_several_steps() {
     let extents: Vec<_> = (0..count).map(|at| (1, at * 2, at * 2 + 1)).collect();
     log.one(0, reserve(&[1, 2]));
     log.one(0, commit(1, &extents));
-    let removed = log.one(1, Change::RemoveLedger(ledger(1)));
+    let removed = log.one(1, Change::RemoveLedger { ledger: ledger(1), created_ms: None });
     assert_eq!(removed, ChangeOutcome::LedgerRemoved { extents: REMOVED_EXTENTS_MAX as u64, left: 10 });
     // It takes nothing any more: its entries are about to go.
     let late = log.one(2, commit(2, &[(1, count * 2, count * 2 + 5)]));
     assert_eq!(verdicts(&late), [(Verdict::Removed, count * 2)]);
     assert_eq!(refusal(&log.one(2, Change::ForgetObject(id(1)))), Refusal::InUse);
-    let removed = log.one(3, Change::RemoveLedger(ledger(1)));
+    let removed = log.one(3, Change::RemoveLedger { ledger: ledger(1), created_ms: None });
     assert_eq!(removed, ChangeOutcome::LedgerRemoved { extents: 10, left: 0 });
     assert_eq!(log.stored(1).unreferenced_ms, Some(3));
     assert_eq!(
-        log.one(3, Change::RemoveLedger(ledger(1))),
+        log.one(3, Change::RemoveLedger { ledger: ledger(1), created_ms: None }),
         ChangeOutcome::LedgerRemoved { extents: 0, left: 0 }
     );
     assert_eq!(log.one(4, Change::ForgetObject(id(1))), ChangeOutcome::Forgotten(Ok(())));

@@ -179,7 +179,8 @@ async fn tier(store: Arc<dyn ObjectStore>, seed: u64, rounds: u64) -> Vec<Outcom
             let reserved = open_one.commit(vec![reserve(&[number])]).await?;
             let mut wanted = vec![commit(number, &[(of, next, last)])];
             if random.chance(0.05) {
-                wanted.push(Change::RemoveLedger(ledger(random.below(4) as i64)));
+                wanted
+                    .push(Change::RemoveLedger { ledger: ledger(random.below(4) as i64), created_ms: None });
             }
             let committed = open_one.commit(wanted).await?;
             open_one.maintain().await?;
@@ -247,7 +248,10 @@ fn pages_go_on_behind_what_was_removed() {
         let done = catalogue.snapshot().unwrap().run().await.unwrap();
         catalogue.install(done).await.unwrap();
         for number in [0, 1] {
-            catalogue.commit(vec![Change::RemoveLedger(ledger(number))]).await.unwrap();
+            catalogue
+                .commit(vec![Change::RemoveLedger { ledger: ledger(number), created_ms: None }])
+                .await
+                .unwrap();
             catalogue.commit(vec![Change::ForgetObject(id(number as u64 + 1))]).await.unwrap();
         }
         let ledgers = catalogue.ledgers_after(None, 2).await.unwrap();

@@ -40,10 +40,11 @@ fn object() -> impl Strategy<Value = ObjectRef> {
 /// Valid: extents one after the other, of a few objects.
 pub fn reconcile() -> impl Strategy<Value = Reconcile> {
     let extents = prop::collection::vec((0i64..1000, any::<prop::sample::Index>()), 0..4);
-    let ledgers = prop::collection::btree_map(0..=i64::MAX, (0i64..=1 << 40, extents), 0..4);
+    let created = prop::option::of(-5i64..=1 << 41);
+    let ledgers = prop::collection::btree_map(0..=i64::MAX, (0i64..=1 << 40, extents, created), 0..4);
     (any::<[u8; 16]>(), prop::collection::vec(object(), 1..4), ledgers).prop_map(
         |(cluster, objects, ledgers)| {
-            let ledgers = ledgers.into_iter().map(|(ledger, (first, lengths))| {
+            let ledgers = ledgers.into_iter().map(|(ledger, (first, lengths, created_ms))| {
                 let mut next = first;
                 let mut extents = Vec::new();
                 for (more, object) in lengths {
@@ -54,7 +55,7 @@ pub fn reconcile() -> impl Strategy<Value = Reconcile> {
                 }
                 let last = extents.last().map(|extent| extent.last);
                 let ledger = LedgerId::new(ledger).expect("not negative");
-                Reconciliation { ledger, last, extents }
+                Reconciliation { ledger, last, extents, created_ms }
             });
             Reconcile {
                 cluster: ClusterId::from_bytes(cluster),

@@ -18,7 +18,13 @@ impl Around {
                 left.push((wanted.ledger, Left::OutOfTime));
             }
             if whole == pieces.len() || left.len() == 1 {
-                extents.push(NewExtent { ledger: wanted.ledger, first: wanted.first, last, bytes: 7 });
+                extents.push(NewExtent {
+                    ledger: wanted.ledger,
+                    first: wanted.first,
+                    last,
+                    bytes: 7,
+                    created_ms: None,
+                });
             }
         }
         let new = NewObject { object: reference(order.order.object, 50), extents };
