@@ -530,9 +530,11 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
             crate::tier::expose(tier, shared.clock.monotonic_ns(), &mut out);
         }
     }
-    if let Some(tls) = state.shared.get().and_then(|shared| shared.tls.as_ref()) {
-        tls.expose(&mut out);
-    }
+    const CLIENTS: &[(&str, &str)] = &[];
+    const ADMIN: &[(&str, &str)] = &[("port", "admin")];
+    let of_clients = state.shared.get().and_then(|shared| shared.tls.as_deref()).map(|tls| (tls, CLIENTS));
+    let of_admin = state.tls.get().map(|tls| (&**tls, ADMIN));
+    Tls::expose(of_clients.into_iter().chain(of_admin), &mut out);
     if let Some(auth) = state.shared.get().and_then(|shared| shared.auth.as_ref()) {
         auth.expose(&mut out);
     }
@@ -712,6 +714,9 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     for (name, waits) in shared.pools.waits() {
         out.counter("bindery_pool_waited_ms", &[("pool", name)], waits.waited_ns / 1_000_000);
     }
+    let max = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    out.gauge("bindery_long_polls_max", &[], max(shared.limits.long_polls_max));
+    out.gauge("bindery_disk_lists", &[], max(shared.io.lists()));
     out.gauge("bindery_connections_silent", &[], gauge(shared.connections.door().silent() as u64));
     out.gauge("bindery_disk_reads_queued", &[], gauge(shared.io.queued() as u64));
     let status = shared.engine.status();

@@ -23,13 +23,12 @@
 //! many again, without their bytes, that must be refused behind one of their key: they take no place of the former. Of either a
 //! connection has its share ([`Shares`]). Reads under way: [`READS_MAX`].
 
-mod shares;
-
-use self::shares::Shares;
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
+use crate::log_limit::PeerLog;
 use crate::metrics::Counter;
 use crate::read_class::ReadClass;
+use crate::shares::Shares;
 use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_metadata::Layout;
@@ -93,9 +92,9 @@ struct Waiting {
 #[derive(Default)]
 struct State {
     /// Of adds that may be placed, and the bytes of those; of adds that are refused.
-    places: Shares,
-    bytes: Shares,
-    refusals: Shares,
+    places: Shares<u64>,
+    bytes: Shares<u64>,
+    refusals: Shares<u64>,
     waiting: BTreeMap<LedgerId, Waiting>,
     /// Ledgers whose read has not begun.
     queue: VecDeque<LedgerId>,
@@ -153,6 +152,7 @@ pub struct ParkedAdds {
     pub reads: Counter,
     /// Reads that failed or were too slow.
     pub silent: Counter,
+    log: PeerLog,
 }
 
 impl ParkedAdds {
@@ -364,7 +364,8 @@ impl MetadataChecker {
             {
                 let begun = parked.begin(ledger);
                 let left = self.admission_deadline.saturating_sub(since.elapsed());
-                reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, begun, left));
+                let (layout, bookie_id) = (self.layout.clone(), self.bookie_id.clone());
+                reads.spawn(read(parked.clone(), layout, bookie_id, ledger, begun, left));
                 parked.reads.add(1);
             }
             tokio::select! {
@@ -385,6 +386,7 @@ impl MetadataChecker {
 }
 
 async fn read(
+    parked: Arc<ParkedAdds>,
     layout: Layout,
     bookie_id: BookieId,
     ledger: LedgerId,
@@ -401,7 +403,10 @@ async fn read(
         Ok(Ok(stored)) => verdict_of(&stored.metadata, &bookie_id),
         Ok(Err(LedgerError::NotFound(_))) => MetadataVerdict::Absent,
         Ok(Err(error)) => {
-            tracing::warn!(%ledger, %error, "cannot read the metadata of a ledger that is being written to; its parked adds are refused");
+            parked.log.write(|left_out| {
+                tracing::warn!(%ledger, %error, left_out, "cannot read the metadata of a ledger that is being written to; its parked \
+                 adds are refused");
+            });
             MetadataVerdict::Silent
         }
         Err(_) => MetadataVerdict::Silent,

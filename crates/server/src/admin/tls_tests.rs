@@ -75,7 +75,7 @@ impl Port {
 }
 
 async fn status(mut stream: impl AsyncRead + AsyncWrite + Unpin, method: &str) -> io::Result<u16> {
-    let request = format!("{method} /thing HTTP/1.0\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    let request = format!("{method} /thing HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let mut said = String::new();

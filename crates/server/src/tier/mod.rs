@@ -6,7 +6,7 @@
 //!                                               └ no ─► parked; extent (local disk) ─► fetcher ─► unparked, planned again
 //! ledgers closed and reconciled ─► trim: metadata, grace ─► check (T19) ─► engine: trim
 //! ```
-//! [`extents`] where entries are; [`trimmer`] decides what may go; [`trim`] does it; the requests are made by
+//! [`proof`] who is taken for a tierer; [`bounds`] how far it is believed; [`reconcile`] what it changes; [`extents`] where entries are; [`trimmer`] decides what may go; [`trim`] does it; the requests are made by
 //! [`bindery_tiering::fetch`], on threads of their own.
 //!
 //! # Invariants
@@ -26,15 +26,18 @@
 //! Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and [`LOOKUP_THREADS_MAX`] that wait
 //! for local disks. Ledgers whose objects are gone: those of [`lost`].
 
+mod bounds;
 mod extents;
 mod lost;
 #[cfg(test)]
 mod model;
+mod proof;
 mod reconcile;
 mod trim;
 mod trimmer;
 mod view;
 
+pub use proof::REREAD_INTERVAL;
 pub use trim::{TrimDesk, TrimStatus, TrimTask};
 pub use trimmer::{Blocked, Candidate, Room, TrimConfig, Trimmer, Verdict};
 pub use view::{expose, json, ledger_json};
@@ -251,6 +254,9 @@ pub struct Tier {
     /// Trimming.
     pub desk: TrimDesk,
     cluster: ClusterId,
+    /// Once it has joined the cluster.
+    home: OnceLock<proof::Home>,
+    warnings: Mutex<LogLimit>,
     reconciling: AtomicUsize,
     /// Ledgers of which a tierer said how far they are in object storage, and that was taken.
     pub reconciled: Counter,
@@ -359,11 +365,22 @@ impl Tier {
             second_looks: Counter::default(),
             desk: TrimDesk::default(),
             cluster,
+            home: OnceLock::new(),
+            warnings: Mutex::new(LogLimit::new(LOG_INTERVAL)),
             reconciling: AtomicUsize::new(0),
             reconciled: Counter::default(),
             not_reconciled: Counter::default(),
             runtime: OwnRuntime(Some(runtime)),
         })
+    }
+
+    /// Writes a line about a request of a tierer, or of a peer that is none, unless one was written just before. It gets the number of lines
+    /// that were left out.
+    pub fn warn(&self, write: impl FnOnce(u64)) {
+        let admitted = self.warnings.lock().admit(self.clock.monotonic_ns());
+        if let Some(left_out) = admitted {
+            write(left_out);
+        }
     }
 
     /// Where the bucket is.
