@@ -170,7 +170,7 @@ async fn ciphertext_with_hardly_any_request_in_it_ends_the_connection() {
     let port =
         Port::start(config(dir.path(), &authority, false, false), Duration::from_secs(24 * 3600)).await;
     let client = authority.client(None, &[]);
-    let head = format!("GET /thing HTTP/1.0\r\nHost: x\r\nPadding: {}\r\n\r\n", "x".repeat(12_000));
+    let head = format!("GET /thing HTTP/1.0\r\nHost: localhost\r\nPadding: {}\r\n\r\n", "x".repeat(12_000));
     for (record, is_served) in [(16_384, true), (40, true), (1, false)] {
         let socket = TcpStream::connect(port.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
