@@ -83,6 +83,7 @@ pub async fn run(args: UpdatesArgs) -> anyhow::Result<Value> {
         layout: layout.clone(),
         client: client.clone(),
         store: args.place.store()?,
+        gate: Arc::default(),
         clock: Arc::new(SystemClock::new()),
         random: Arc::new(SystemRandom),
     };

@@ -39,6 +39,7 @@ use crate::retry::Retry;
 use crate::shared::{Shared, check_password};
 use crate::slow::SlowReplicas;
 use crate::stragglers::Stragglers;
+use crate::tier_secret::KnownSecret;
 use crate::tier_support::Supports;
 use crate::tls::{Tls, TlsError, TlsOptions};
 use crate::transport::Transport;
@@ -352,6 +353,7 @@ impl ClientBuilder {
             background,
             bookies,
             supports: Supports::default(),
+            tier_secret: KnownSecret::default(),
             placement,
             survey,
             health,

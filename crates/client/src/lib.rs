@@ -120,6 +120,7 @@ mod stream;
 pub mod tier {
     pub use bindery_types::tier::{ClusterId, InvalidId, ObjectId, ObjectRef, Reconciliation, TierExtent};
 }
+mod tier_secret;
 mod tier_support;
 pub mod tls;
 pub mod transport;

@@ -3,7 +3,8 @@
 //! # Data flow
 //! ```text
 //! tier_support: registration --(property bindery.tier)--> cached until the registration's watch fires
-//! reconcile:    supported? --> one request, with a deadline --> tier lane --> one result for each ledger
+//! reconcile:    supported? --> the secret of the cluster --> one request, with a proof and a deadline --> tier lane
+//!               --> one result for each ledger
 //! ```
 //!
 //! # Invariants
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use bindery_metadata::StoreError;
 use bindery_types::BookieId;
+use bindery_wire::ErrorCode;
 use bindery_wire::v3::reconcile::{EXTENTS_MAX, LEDGERS_MAX};
 pub use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use tokio::time::{Instant, timeout_at};
@@ -45,6 +47,17 @@ pub enum ReconcileError {
         /// How many extents, of all ledgers.
         extents: usize,
     },
+    /// It takes the request for one of a stranger. The next request reads the secret again.
+    #[error(
+        "bookie {bookie} does not take it from this client: it needs the tier secret of the cluster, which is read from {path} in the \
+         metadata store, or, where clients log in, a user with the role tier"
+    )]
+    NotAllowed {
+        /// The bookie.
+        bookie: BookieId,
+        /// Where the secret is.
+        path: String,
+    },
     /// It is not registered.
     #[error("bookie {0} is not registered in the metadata store")]
     NotRegistered(BookieId),
@@ -56,8 +69,8 @@ pub enum ReconcileError {
         /// How.
         error: BookieError,
     },
-    /// Its registration could not be read; nothing was sent.
-    #[error("read the registration of {bookie}: {error}")]
+    /// Its registration, or the tier secret, could not be read; nothing was sent.
+    #[error("read the registration of {bookie} and the tier secret: {error}")]
     Metadata {
         /// The bookie.
         bookie: BookieId,
@@ -114,11 +127,24 @@ impl Client {
                 return Err(ReconcileError::Metadata { bookie: bookie.clone(), error });
             }
         }
+        let node = self.0.layout.tier_secret();
+        let secret = match timeout_at(until, self.0.tier_secret.get(&node)).await {
+            Ok(Ok(secret)) => secret,
+            Ok(Err(error)) => return Err(ReconcileError::Metadata { bookie: bookie.clone(), error }),
+            Err(_) => {
+                let error = StoreError::ConnectionLoss;
+                return Err(ReconcileError::Metadata { bookie: bookie.clone(), error });
+            }
+        };
         let left = until.saturating_duration_since(Instant::now());
         // The transport keeps to it, too, but not while it connects.
-        let answer = timeout_at(until, self.0.transport.reconcile(bookie, request, left)).await;
+        let answer = timeout_at(until, self.0.transport.reconcile(bookie, request, secret, left)).await;
         let answer = answer.unwrap_or(Err(BookieError::TimedOut(deadline)));
         answer.map_err(|error| {
+            if matches!(error, BookieError::Refused(ErrorCode::Unauthorized)) {
+                self.0.tier_secret.forget();
+                return ReconcileError::NotAllowed { bookie: bookie.clone(), path: node.path() };
+            }
             self.0.health.note_failure(bookie, &error);
             failed(error)
         })

@@ -18,6 +18,7 @@ use crate::placement::{Candidates, Counted, Survey};
 use crate::retry::Retry;
 use crate::slow::SlowReplicas;
 use crate::stragglers::Stragglers;
+use crate::tier_secret::KnownSecret;
 use crate::tier_support::Supports;
 use crate::transport::Transport;
 use crate::write_counts::WriteCounts;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub bookies: Option<Arc<Bookies>>,
     /// Which bookies take part in tiering.
     pub supports: Supports,
+    /// By which bookies know this client as a tierer.
+    pub tier_secret: KnownSecret,
     pub placement: Counted,
     pub survey: Survey,
     pub health: Arc<NodeHealth>,

@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
+use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, TierSecret};
 use bindery_wire::ErrorCode;
 use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bytes::Bytes;
@@ -290,14 +290,16 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Tells a bookie which entries of many ledgers are in object storage; one result for each ledger, in the order of the
     /// request, which is within the limits of [`bindery_wire::v3::reconcile`]. Only for bookies that advertise that they know it ([`Client::tier_support`](crate::Client::tier_support)).
-    /// `timeout` takes the place of the request timeout. A transport need not know how.
+    /// With `secret` it proves that it comes from a tierer of the cluster. `timeout` takes the place of the request timeout. A transport
+    /// need not know how.
     fn reconcile(
         &self,
         bookie: &BookieId,
         request: Reconcile,
+        secret: Option<TierSecret>,
         timeout: Duration,
     ) -> Answer<'_, Vec<Reconciled>> {
-        let _ = (request, timeout);
+        let _ = (request, secret, timeout);
         let error = BookieError::Unexpected(format!("{bookie} cannot be told what is in object storage"));
         Box::pin(async { Err(error) })
     }

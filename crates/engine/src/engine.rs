@@ -16,11 +16,12 @@ use crate::ledger_budget::{Beginning, LedgerMemory};
 use crate::lookup::{DiskRead, Lookup, OnDisk, entries_on_disk, on_disk, sole_run};
 use crate::pulse::JournalPulse;
 use crate::run_set::RunSet;
-use crate::shard::{Copy, Found, Gate, NoRoom, Shard, Taken};
+use crate::shard::{Copy, Found, Gate, MemoryWalk, NoRoom, Shard, Taken};
 use crate::shared::Shared;
 use crate::space_desk::{ScrubStatus, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use crate::tier::Tiered;
+use crate::write_cache::Walk;
 use bindery_io::chunk::Lane;
 use bindery_storage::{FoundRun, Patience, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -150,7 +151,8 @@ impl Engine {
     fn on_disk(&self, add: &Add<'_>, found: Found) -> Option<DiskRead> {
         let Found::OnDisk { entry, otherwise, hidden_below, tiered } = found else { return None };
         let canaries = self.shared.config().canaries;
-        match on_disk(self.shared.views(), add.ledger, entry, otherwise, hidden_below, tiered, canaries) {
+        let (views, faults) = (self.shared.views(), self.shared.faults());
+        match on_disk(views, add.ledger, entry, otherwise, hidden_below, tiered, (canaries, faults)) {
             OnDisk::Read(read) => Some(read),
             OnDisk::Refused(_) | OnDisk::Undurable(_) | OnDisk::Tiered(_) => None,
         }
@@ -358,7 +360,8 @@ impl Engine {
             Found::Memory(body) => Ok(Lookup::Memory(body)),
             Found::OnDisk { entry, otherwise, hidden_below, tiered } => {
                 let canaries = self.shared.config().canaries;
-                match on_disk(self.shared.views(), ledger, entry, otherwise, hidden_below, tiered, canaries) {
+                let (views, faults) = (self.shared.views(), self.shared.faults());
+                match on_disk(views, ledger, entry, otherwise, hidden_below, tiered, (canaries, faults)) {
                     OnDisk::Read(read) => Ok(Lookup::Disk(read)),
                     OnDisk::Tiered(read) => Ok(Lookup::Tiered(read)),
                     OnDisk::Refused(refusal) => Err(refusal),
@@ -469,8 +472,20 @@ impl Engine {
         mut runs: RunSet,
     ) -> Result<Option<Vec<EntryRun>>, Refusal> {
         // Memory first: entries that a flush moves to disk in between are then seen twice, never missed.
-        let hidden_below = self.shared.lock_of(ledger).cached_entries(ledger, with_limbo, &mut runs)?;
-        entries_on_disk(self.shared.views(), ledger, hidden_below, &mut runs)?;
+        let mut walk = MemoryWalk::default();
+        let hidden_below = loop {
+            let step =
+                self.shared.lock_of(ledger).cached_entries(ledger, with_limbo, &mut walk, &mut runs)?;
+            for frozen in &step.whole {
+                let Some(records) = frozen.records.get(&ledger) else { continue };
+                let all = records.durable_runs(&mut Walk::default(), step.durable, usize::MAX, &mut runs);
+                debug_assert!(all, "there is no limit of steps");
+            }
+            if step.is_done || runs.is_too_much() {
+                break step.hidden_below;
+            }
+        };
+        entries_on_disk(self.shared.views(), ledger, hidden_below, &mut runs, self.shared.faults())?;
         Ok(runs.finish())
     }
 

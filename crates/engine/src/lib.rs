@@ -44,6 +44,7 @@ mod config;
 mod direct_fence;
 mod directories;
 mod engine;
+mod fault_log;
 mod flush_routing;
 mod flushing;
 mod garbage;

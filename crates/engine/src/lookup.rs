@@ -1,6 +1,7 @@
 //! Reads that memory does not answer: which runs may hold the entry, then the disk.
 
-use crate::api::{DurablePoint, Refusal};
+use crate::api::{DurablePoint, EntryRun, Refusal};
+use crate::fault_log::FaultLog;
 use crate::run_set::RunSet;
 use crate::tier::TieredRead;
 use bindery_io::canary::{Canaries, Canary};
@@ -54,6 +55,7 @@ pub struct DiskRead {
     /// It is in object storage, if none of them gives it: `otherwise` says so.
     tiered: Option<TieredRead>,
     canaries: Canaries,
+    faults: Arc<FaultLog>,
 }
 
 /// The answer of the extents about an entry that is not in memory.
@@ -73,7 +75,7 @@ pub(crate) fn on_disk(
     otherwise: Otherwise,
     hidden_below: u64,
     tiered: Option<TieredRead>,
-    canaries: Canaries,
+    (canaries, faults): (Canaries, &Arc<FaultLog>),
 ) -> OnDisk {
     let mut leads: Vec<Lead> = Vec::new();
     let (mut directory, mut newest) = (0, None);
@@ -117,6 +119,7 @@ pub(crate) fn on_disk(
         otherwise,
         tiered,
         canaries,
+        faults: faults.clone(),
     })
 }
 
@@ -233,7 +236,9 @@ impl DiskRead {
         if matches!(error, ReadError::Damaged(_)) && self.canaries.has(Canary::M10DamageAsNoEntry) {
             return Stop::Refused(Refusal::NoEntry);
         }
-        tracing::error!(ledger = %self.ledger, entry = %self.entry, %error, "cannot read entry");
+        self.faults.write(|left_out| {
+            tracing::error!(ledger = %self.ledger, entry = %self.entry, %error, left_out, "cannot read entry");
+        });
         // At or below the trim object storage has it, whatever became of a copy that may go at any time.
         Stop::Refused(if self.tiered.is_some() { Refusal::Tiered } else { Refusal::Io })
     }
@@ -245,9 +250,10 @@ pub(crate) fn entries_on_disk(
     ledger: LedgerId,
     hidden_below: u64,
     runs: &mut RunSet,
+    faults: &FaultLog,
 ) -> Result<(), Refusal> {
     let failed = |error: ReadError| {
-        tracing::error!(%ledger, %error, "cannot list entries");
+        faults.write(|left_out| tracing::error!(%ledger, %error, left_out, "cannot list entries"));
         Refusal::Io
     };
     for view in views {
@@ -256,7 +262,10 @@ pub(crate) fn entries_on_disk(
             if extent.generation.0 < hidden_below || runs.is_too_much() {
                 continue;
             }
-            match extent.regular_ids() {
+            match extent.regular_ids_within(first, last) {
+                Some(_) if extent.is_dense() => {
+                    runs.add(EntryRun { first: extent.first, last: extent.last });
+                }
                 Some(ids) => runs.extend(ids),
                 None => runs.extend(log.entry_ids(&extent).map_err(failed)?),
             }

@@ -35,6 +35,12 @@ impl RunSet {
         self.is_too_much
     }
 
+    /// Begins again.
+    pub(crate) fn clear(&mut self) {
+        self.runs.clear();
+        self.is_too_much = false;
+    }
+
     /// Adds ids; the cheapest when they ascend.
     pub(crate) fn extend(&mut self, entries: impl IntoIterator<Item = EntryId>) {
         let (first, last) = self.within;
@@ -53,7 +59,7 @@ impl RunSet {
         }
     }
 
-    /// Adds a run, as far as it is within the bounds.
+    /// Adds a run, as far as it is within the bounds. However long it is, this takes the same time.
     pub(crate) fn add(&mut self, run: EntryRun) {
         let run = EntryRun { first: run.first.max(self.within.0), last: run.last.min(self.within.1) };
         if run.first > run.last {
@@ -101,6 +107,20 @@ mod tests {
         assert_eq!(ends([5, 3, 4, 4, 9, 0], usize::MAX).unwrap(), [(0, 0), (3, 5), (9, 9)]);
         assert_eq!(ends([], 1).unwrap(), []);
         assert_eq!(ends([i64::MAX, i64::MAX], 1).unwrap(), [(i64::MAX, i64::MAX)]);
+    }
+
+    #[test]
+    fn a_run_counts_as_one_however_long_it_is() {
+        let run =
+            |first, last| EntryRun { first: EntryId::new(first).unwrap(), last: EntryId::new(last).unwrap() };
+        let mut runs = RunSet::new(2);
+        for (first, last) in [(0, 1 << 60), (5, 9), ((1 << 60) + 1, (1 << 60) + 1), (i64::MAX, i64::MAX)] {
+            runs.add(run(first, last));
+        }
+        assert_eq!(runs.finish().unwrap(), [run(0, (1 << 60) + 1), run(i64::MAX, i64::MAX)]);
+        let mut runs = RunSet::within(EntryId::new(7).unwrap(), EntryId::new(8).unwrap());
+        runs.add(run(0, i64::MAX));
+        assert_eq!(runs.finish().unwrap(), [run(7, 8)]);
     }
 
     #[test]

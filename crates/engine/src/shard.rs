@@ -47,7 +47,7 @@ pub(crate) use cut::ShardCut;
 pub(crate) use direct::DirectStep;
 pub(crate) use freeze::Died;
 use freeze::Freezing;
-pub(crate) use lookup::Found;
+pub(crate) use lookup::{Found, MemoryWalk};
 pub(crate) use recovery::{Copy, Gate, Reserve, Waits};
 use recovery::{Passage, is_of_a_recovery};
 

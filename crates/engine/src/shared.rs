@@ -10,6 +10,7 @@ use crate::admission_queue::{AdmissionGrant, AdmissionQueue, RoomWaiter};
 use crate::api::{Answer, Refusal, Status, Waiter};
 use crate::config::EngineConfig;
 use crate::direct_fence::DirectFences;
+use crate::fault_log::FaultLog;
 use crate::journals::{JournalDesk, MarkVector};
 use crate::ledger_budget::LedgerBudget;
 use crate::pacing::Load;
@@ -18,8 +19,8 @@ use crate::shard::{Gate, Reserve, Shard, ShardConfig, Waits};
 use crate::space_desk::SpaceDesk;
 use crate::stats::Counters;
 use crate::tier::TierBudget;
-use bindery_io::Shortage;
 use bindery_io::chunk::{ChunkPool, Lane};
+use bindery_io::{Clock, Shortage};
 use bindery_storage::{LogView, StorageMemory, TierView};
 use bindery_types::{LedgerId, MasterKey};
 use parking_lot::{Mutex, MutexGuard};
@@ -86,6 +87,7 @@ pub(crate) struct Shared {
     /// The write counters of each journal.
     pulses: Vec<PulseCounters>,
     space: SpaceDesk,
+    faults: Arc<FaultLog>,
 }
 
 fn waits_of(waits: &BTreeMap<Wanting, (Shortage, String)>) -> Waits {
@@ -103,6 +105,7 @@ impl Shared {
         views: Vec<Arc<LogView>>,
         tiers: Vec<Arc<TierView>>,
         memory: StorageMemory,
+        clock: Arc<dyn Clock>,
     ) -> Shared {
         let pool = ChunkPool::new(config.chunk_size(), config.chunk_count(), config.chunk_reserve());
         let tier_budget = TierBudget::new(config.tier_extents_bytes);
@@ -128,6 +131,7 @@ impl Shared {
         let queue_of =
             |shard: usize| Arc::new(AdmissionQueue::new(journals[shard % journals.len()].signal.clone()));
         Shared {
+            faults: Arc::new(FaultLog::new(clock)),
             views,
             tiers,
             tier_budget,
@@ -194,6 +198,11 @@ impl Shared {
     }
 
     /// The view that readers have of each ledger directory.
+    /// Where reads say what they could not read.
+    pub(crate) fn faults(&self) -> &Arc<FaultLog> {
+        &self.faults
+    }
+
     pub(crate) fn views(&self) -> &[Arc<LogView>] {
         &self.views
     }

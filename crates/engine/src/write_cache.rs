@@ -3,7 +3,10 @@
 //! # Invariants
 //! 1. Of several copies of an entry the one with the higher sequence is the newer one.
 //! 2. A copy that is not durable is never returned as found; an older durable one stays until it is overtaken.
+//! 3. Copies that came in order ascend by entry and by sequence.
 
+use crate::api::EntryRun;
+use crate::run_set::RunSet;
 use crate::tier::PlacedUpdate;
 use bindery_io::chunk::ChunkSlice;
 use bindery_storage::{ExtentChange, LedgerRecord};
@@ -51,6 +54,44 @@ impl Copies {
     fn all(&self) -> impl Iterator<Item = &CacheRecord> {
         self.run.iter().chain(self.strays.iter().flat_map(|strays| strays.values()))
     }
+}
+
+/// Where a walk over the copies of a ledger goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Walk {
+    /// Among those that came in order, at this entry.
+    Run(i64),
+    /// Among the others.
+    Strays((i64, u64)),
+}
+
+impl Default for Walk {
+    fn default() -> Walk {
+        Walk::Run(i64::MIN)
+    }
+}
+
+/// The last of the records from `at` on whose entries follow each other, up to the sequence `durable`. Both ascend (invariant 3), so
+/// it is found in steps that double.
+fn dense_end(run: &[CacheRecord], at: usize, durable: u64) -> usize {
+    let first = run[at].entry;
+    let is_dense = |place: usize| {
+        run.get(place).is_some_and(|record| {
+            record.sequence <= durable && record.entry.abs_diff(first) == (place - at) as u64
+        })
+    };
+    let (mut end, mut step) = (at, 1);
+    while is_dense(end + step) {
+        end += step;
+        step *= 2;
+    }
+    while step > 1 {
+        step /= 2;
+        if is_dense(end + step) {
+            end += step;
+        }
+    }
+    end
 }
 
 /// What a look-up found.
@@ -110,9 +151,46 @@ impl CacheRecords {
         in_run.into_iter().chain(stray).min().filter(|entry| *entry <= last)
     }
 
-    /// Ids of the entries with a durable copy, in no order, with duplicates.
-    pub(crate) fn durable_entries(&self, durable: u64) -> impl Iterator<Item = i64> {
-        self.0.iter().flat_map(|copies| copies.all()).filter(move |r| r.sequence <= durable).map(|r| r.entry)
+    /// Adds entries with a copy up to the sequence `durable` to `runs`, from where `walk` is on, in `most` steps: one for each run of entries
+    /// that came in order, and for each that did not. True when there are no more.
+    pub(crate) fn durable_runs(&self, walk: &mut Walk, durable: u64, most: usize, runs: &mut RunSet) -> bool {
+        let Some(copies) = &self.0 else { return true };
+        let mut left = most;
+        if let Walk::Run(from) = *walk {
+            let run = &copies.run;
+            let mut at = run.partition_point(|record| record.entry < from);
+            while let Some(first) = run.get(at).filter(|first| first.sequence <= durable) {
+                if left == 0 {
+                    *walk = Walk::Run(first.entry);
+                    return false;
+                }
+                left -= 1;
+                let end = dense_end(run, at, durable);
+                if let (Some(first), Some(last)) = (EntryId::new(first.entry), EntryId::new(run[end].entry)) {
+                    runs.add(EntryRun { first, last });
+                }
+                if runs.is_too_much() {
+                    return true;
+                }
+                at = end + 1;
+            }
+            *walk = Walk::Strays((i64::MIN, 0));
+        }
+        let (Walk::Strays(from), Some(strays)) = (*walk, &copies.strays) else { return true };
+        for (at, record) in strays.range(from..) {
+            if left == 0 {
+                *walk = Walk::Strays(*at);
+                return false;
+            }
+            left -= 1;
+            if record.sequence <= durable {
+                runs.extend(EntryId::new(record.entry));
+            }
+            if runs.is_too_much() {
+                return true;
+            }
+        }
+        true
     }
 
     /// The newest copy of each entry, ascending. Nothing is copied when all came in order.
@@ -203,10 +281,24 @@ mod tests {
         CacheRecord { entry, sequence, chunk: 0, offset: 0, length: 0, crc32c: 0 }
     }
 
+    /// A million entries that came in order are found in some steps.
+    #[test]
+    fn a_run_is_listed_without_a_look_at_each_entry() {
+        let mut cache = CacheRecords::default();
+        for entry in (0..1_000_000).chain(1_000_001..1_500_000) {
+            cache.insert(record(entry, entry as u64 + 1));
+        }
+        let (mut runs, mut walk) = (RunSet::new(usize::MAX), Walk::default());
+        assert!(cache.durable_runs(&mut walk, 1_200_000, 2, &mut runs), "two runs");
+        let found: Vec<_> =
+            runs.finish().unwrap().iter().map(|run| (run.first.get(), run.last.get())).collect();
+        assert_eq!(found, [(0, 999_999), (1_000_001, 1_199_999)]);
+    }
+
     proptest! {
         /// Write cache invariants 1 and 2, against the list of all inserts.
         #[test]
-        fn finds_the_newest_durable_copy(entries in prop::collection::vec(0i64..12, 1..60), durable in 0u64..60) {
+        fn finds_the_newest_durable_copy(entries in prop::collection::vec(0i64..12, 1..60), durable in 0u64..60, steps in 1usize..9) {
             let mut cache = CacheRecords::default();
             for (i, entry) in entries.iter().enumerate() {
                 cache.insert(record(*entry, i as u64 + 1));
@@ -222,9 +314,15 @@ mod tests {
                 prop_assert_eq!(cache.first_within(first, first + 3), above.min());
             }
             // An entry whose newest copy is not durable yet still has its older one.
-            let mut listed: Vec<i64> = cache.durable_entries(durable).collect();
-            listed.sort_unstable();
-            listed.dedup();
+            // However few steps are taken at a time.
+            let (mut runs, mut walk) = (RunSet::new(usize::MAX), Walk::default());
+            while !cache.durable_runs(&mut walk, durable, steps, &mut runs) {}
+            let listed: Vec<i64> = runs
+                .finish()
+                .unwrap()
+                .into_iter()
+                .flat_map(|run| run.first.get()..=run.last.get())
+                .collect();
             let shown = (0..12).filter(|entry| cache.find(*entry, durable).durable.is_some());
             prop_assert_eq!(listed, shown.collect::<Vec<_>>());
             let newest = cache.newest_ascending();

@@ -18,6 +18,7 @@ pub mod direct;
 mod disk;
 mod durable_dir;
 mod layer;
+mod log_limit;
 pub mod net;
 mod real;
 mod resident;
@@ -32,6 +33,7 @@ pub use disk::{
 };
 pub use durable_dir::{create_durable_dir, why_full_stays_full};
 pub use layer::{DiskLayer, FileLayer};
+pub use log_limit::LogLimit;
 pub use real::{RealDisk, restrict};
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};
 pub use uncached::open_uncached;
@@ -49,7 +51,7 @@ pub trait Clock: Send + Sync {
     fn wall_ms(&self) -> i64;
 }
 
-/// Random bits for nonces. Not for keys.
+/// Random bits. Only [`SystemRandom`] has those of the kernel, which keys need.
 pub trait Random: Send + Sync {
     /// 64 fresh bits.
     fn next_u64(&self) -> u64;

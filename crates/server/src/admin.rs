@@ -149,7 +149,8 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         let now_ms = u64::try_from(shared.clock.wall_ms()).unwrap_or(0);
         let of_tls = shared.tls.iter().chain(state.tls.get()).flat_map(|tls| tls.alarms(now_ms));
         let of_logins = shared.auth.iter().flat_map(|auth| auth.alarms());
-        let of_extension = state.extension.get().and_then(|extension| extension.fault()).map(|fault| fault.alarm);
+        let of_extension =
+            state.extension.get().and_then(|extension| extension.fault()).map(|fault| fault.alarm);
         of_tls.chain(of_logins).chain(alarm_of_places(shared)).chain(of_extension).collect()
     });
     let body = serde_json::json!({
@@ -532,6 +533,9 @@ fn json(body: &serde_json::Value) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
+/// The label of what the admin port itself measures.
+const OF_ADMIN_PORT: &[(&str, &str)] = &[("port", "admin")];
+
 async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Response {
     if method != Method::GET {
         return (StatusCode::FORBIDDEN, format!("{method} is forbidden\n")).into_response();
@@ -545,9 +549,10 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
             crate::tier::expose(tier, is_usable, shared.clock.monotonic_ns(), &mut out);
         }
     }
-    if let Some(tls) = state.shared.get().and_then(|shared| shared.tls.as_ref()) {
-        tls.expose(&mut out);
-    }
+    const CLIENTS: &[(&str, &str)] = &[];
+    let of_clients = state.shared.get().and_then(|shared| shared.tls.as_deref()).map(|tls| (tls, CLIENTS));
+    let of_admin = state.tls.get().map(|tls| (&**tls, OF_ADMIN_PORT));
+    Tls::expose(of_clients.into_iter().chain(of_admin), &mut out);
     if let Some(auth) = state.shared.get().and_then(|shared| shared.auth.as_ref()) {
         auth.expose(&mut out);
     }
@@ -730,6 +735,9 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.gauge("bindery_connections_max", &[], gauge(shared.limits.connections_max as u64));
     let is_crowded = shared.connections.door().crowded_since_ns().is_some();
     out.gauge("bindery_connections_crowded", &[], i64::from(is_crowded));
+    let max = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    out.gauge("bindery_long_polls_max", &[], max(shared.limits.long_polls_max));
+    out.gauge("bindery_disk_lists", &[], max(shared.io.lists()));
     out.gauge("bindery_connections_silent", &[], gauge(shared.connections.door().silent() as u64));
     out.gauge("bindery_disk_reads_queued", &[], gauge(shared.io.queued() as u64));
     let status = shared.engine.status();

@@ -215,7 +215,10 @@ impl Bookie {
         let tier = match &config.tier {
             Some(tier) => {
                 let (clock, canaries) = (components.clock.clone(), config.limits.canaries);
-                Some(Tier::open(tier, plan.tier, &instance_id, clock, canaries)?)
+                let tier = Tier::open(tier, plan.tier, &instance_id, clock, canaries)?;
+                let random = components.random.clone();
+                tier.join(layout.clone(), identity.bookie_id.clone(), random).await;
+                Some(tier)
             }
             None => None,
         };
@@ -243,6 +246,8 @@ impl Bookie {
             auth,
             tier,
             tier_log: Mutex::new(LogLimit::new(Duration::from_secs(10))),
+            long_polls: Default::default(),
+            list_log: Default::default(),
             frame_logs: Shared::frame_logs(),
         });
         let standing = Arc::new(ReadOnlyReasons::new(shared.engine.clone()));
@@ -297,7 +302,6 @@ impl Bookie {
             shared.engine.end_cover();
         }
         let trim = shared.tier.clone().zip(config.tier.as_ref()).map(|(tier, settings)| {
-            tier.ask_metadata(layout.clone());
             let task = TrimTask {
                 engine: shared.engine.clone(),
                 clock: shared.clock.clone(),

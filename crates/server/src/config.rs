@@ -57,6 +57,12 @@ pub struct BookieConfig {
     pub admin_scope: AdminScope,
     /// A file of the tokens that allow changes over the admin port from other machines (`httpServerTokensFile`, ours).
     pub admin_tokens: Option<PathBuf>,
+    /// A port for metrics alone may be opened.
+    pub metrics_enabled: bool,
+    /// Changes from this machine need a token, too.
+    pub admin_token_required: bool,
+    /// Names by which requests of this machine may ask the admin port, besides addresses, `localhost` and the advertised name.
+    pub admin_names: Vec<String>,
     /// What errors call these addresses.
     pub option_names: OptionNames,
     /// Bytes for all pools together; `None` for the default of the machine.
@@ -130,6 +136,9 @@ impl Default for BookieConfig {
             admin: None,
             admin_scope: AdminScope::All,
             admin_tokens: None,
+            metrics_enabled: true,
+            admin_token_required: false,
+            admin_names: Vec::new(),
             option_names: OptionNames { listen: "--listen", admin: "--admin" },
             memory_limit: None,
             ledger_memory: None,

@@ -16,7 +16,9 @@
 //!    of the pool of its class than that, or one larger entry.
 //! 4. The priority class of a place has slots and a thread of its own, and is served first by the other threads: jobs of the
 //!    plain class, however long, do not hold it up. Nor does it begin their reads.
-//! 5. `stop` runs what was accepted, then joins the threads.
+//! 5. Lists of entries have a place of their own for each directory: they may read all records of a ledger, and take no thread from reads
+//!    and fences. A connection has one of them under way in a place ([`IoPools::loads_max`]), so it waits for those of others.
+//! 6. `stop` runs what was accepted, then joins the threads.
 
 use crate::read_class::{PerClass, ReadClass};
 use bindery_io::Clock;
@@ -45,15 +47,16 @@ impl Place {
 
 /// The pools of all places; see the module.
 pub struct IoPools {
-    /// Those of the ledger directories, and one for what belongs to none of them.
+    /// Those of the ledger directories, one for what belongs to none of them, and those for lists of entries of each directory.
     pools: Vec<IoPool>,
+    directories: usize,
     clock: Arc<dyn Clock>,
 }
 
 impl IoPools {
     /// Starts at least `threads` threads to read `directories` directories, the same number for each, and for each place one thread more
-    /// for the priority class. The jobs of a directory hold at most its share of `bytes`, and one such share is left for what is read
-    /// from memory.
+    /// for the priority class. The jobs of a directory hold at most its share of `bytes`, lists of all directories a quarter of that together, and one
+    /// share is left, less that quarter, for what is read from memory.
     pub fn start(
         directories: usize,
         threads: usize,
@@ -64,23 +67,45 @@ impl IoPools {
         let threads = threads.div_ceil(directories).max(1);
         let share = |bytes: u64| bytes / (directories as u64 + 1);
         let shares = PerClass { plain: share(bytes.plain), priority: share(bytes.priority) };
-        let mut pools = Vec::with_capacity(directories + 1);
+        let quarter = |share: u64| share / (4 * directories as u64);
+        let of_lists = PerClass { plain: quarter(shares.plain), priority: quarter(shares.priority) };
+        let mut pools = Vec::with_capacity(2 * directories + 1);
         for index in 0..directories {
             pools.push(IoPool::start(&format!("disk-read-{index}"), threads, shares, &clock)?);
         }
         pools.push(IoPool::start("disk-look", 1, shares, &clock)?);
-        Ok(IoPools { pools, clock })
+        for index in 0..directories {
+            pools.push(IoPool::start(&format!("disk-list-{index}"), 1, of_lists, &clock)?);
+        }
+        Ok(IoPools { pools, directories, clock })
     }
 
     /// The place of jobs that read this ledger directory.
     pub fn of_directory(&self, index: usize) -> Place {
-        assert!(index + 1 < self.pools.len(), "there is a place for each ledger directory");
+        assert!(index < self.directories, "there is a place for each ledger directory");
         Place(index)
+    }
+
+    /// The place of lists of entries in this ledger directory.
+    pub fn of_lists(&self, index: usize) -> Place {
+        assert!(index < self.directories, "there is a place for each ledger directory");
+        Place(self.directories + 1 + index)
+    }
+
+    /// How many jobs a connection may have in a place, where it may have `most` in those of reads.
+    pub fn loads_max(&self, place: Place, most: usize) -> usize {
+        if place.0 > self.directories { 1 } else { most }
+    }
+
+    /// Lists that wait or run.
+    pub fn lists(&self) -> usize {
+        let of_lists = &self.pools[self.directories + 1..];
+        of_lists.iter().map(|pool| pool.slots.iter().map(Slots::taken).sum::<usize>()).sum()
     }
 
     /// The place of jobs that read no ledger directory.
     pub fn of_none(&self) -> Place {
-        Place(self.pools.len() - 1)
+        Place(self.directories)
     }
 
     /// All places.
@@ -216,6 +241,10 @@ impl Slots {
     fn new(all: usize, share: u64) -> Slots {
         let bytes = (share / all as u64).max(1);
         Slots { free: Arc::new(Semaphore::new(all)), all: all as u32, bytes }
+    }
+
+    fn taken(&self) -> usize {
+        self.all as usize - self.free.available_permits()
     }
 
     /// How many a job takes that holds `bytes` (invariant 3).

@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod pressure;
 pub mod read_class;
 mod reload;
+pub mod shares;
 pub mod slow_log;
 pub mod sockets;
 pub mod tier;

@@ -1,30 +1,33 @@
-//! A limit for log lines that a peer can cause: one in a while, with the number of those left out.
+//! Limits for log lines that a peer can cause.
 
+pub use bindery_io::LogLimit;
+use parking_lot::Mutex;
 use std::time::Duration;
+use tokio::time::Instant;
 
-/// Lets one event through in each interval and counts the others.
-#[derive(Debug)]
-pub struct LogLimit {
-    interval_ns: u64,
-    last_ns: Option<u64>,
-    left_out: u64,
+/// Between two lines of a [`PeerLog`].
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// One kind of line that peers cause, however often: one in ten seconds.
+pub struct PeerLog {
+    limit: Mutex<LogLimit>,
+    begun: Instant,
 }
 
-impl LogLimit {
-    /// One event in `interval`; the first goes through at once.
-    pub fn new(interval: Duration) -> LogLimit {
-        LogLimit { interval_ns: interval.as_nanos() as u64, last_ns: None, left_out: 0 }
+impl Default for PeerLog {
+    fn default() -> PeerLog {
+        PeerLog { limit: Mutex::new(LogLimit::new(INTERVAL)), begun: Instant::now() }
     }
+}
 
-    /// Of an event at `now_ns`: how many were left out since the last one that went through, or `None` when this one is
-    /// left out, too.
-    pub fn admit(&mut self, now_ns: u64) -> Option<u64> {
-        if self.last_ns.is_some_and(|last| now_ns.saturating_sub(last) < self.interval_ns) {
-            self.left_out += 1;
-            return None;
+impl PeerLog {
+    /// Writes a line, which gets the number of those that were left out before, unless one was written just now.
+    pub fn write(&self, line: impl FnOnce(u64)) {
+        let now_ns = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let admitted = self.limit.lock().admit(now_ns);
+        if let Some(left_out) = admitted {
+            line(left_out);
         }
-        self.last_ns = Some(now_ns);
-        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -33,9 +36,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_in_an_interval_says_how_many_there_were() {
-        let mut limit = LogLimit::new(Duration::from_nanos(10));
-        let seen: Vec<_> = [0, 1, 9, 10, 19, 30].into_iter().map(|now| limit.admit(now)).collect();
-        assert_eq!(seen, [Some(0), None, None, Some(2), None, Some(1)]);
+    fn many_lines_are_one() {
+        let (log, mut lines) = (PeerLog::default(), 0);
+        for _ in 0..1000 {
+            log.write(|_| lines += 1);
+        }
+        assert!((1..100).contains(&lines), "{lines}");
     }
 }

@@ -28,15 +28,15 @@
 
 pub mod fences;
 pub(crate) mod lives;
-mod shares;
 
 use self::fences::WaitingFences;
 use self::lives::Life;
-use self::shares::Shares;
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
+use crate::log_limit::PeerLog;
 use crate::metrics::Counter;
 use crate::read_class::ReadClass;
+use crate::shares::Shares;
 use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal, Tiered};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_metadata::Layout;
@@ -100,9 +100,9 @@ struct Waiting {
 #[derive(Default)]
 struct State {
     /// Of adds that may be placed, and the bytes of those; of adds that are refused.
-    places: Shares,
-    bytes: Shares,
-    refusals: Shares,
+    places: Shares<u64>,
+    bytes: Shares<u64>,
+    refusals: Shares<u64>,
     waiting: BTreeMap<LedgerId, Waiting>,
     /// Ledgers whose read has not begun.
     queue: VecDeque<LedgerId>,
@@ -162,6 +162,7 @@ pub struct ParkedAdds {
     pub silent: Counter,
     /// Fences that wait for a word, too.
     pub fences: WaitingFences,
+    log: PeerLog,
 }
 
 impl ParkedAdds {
@@ -384,7 +385,14 @@ impl MetadataChecker {
                 let left = self.admission_deadline.saturating_sub(since.elapsed());
                 // What came to be known later is of the ledger that metadata tells of, or of a later one.
                 let seen = self.engine.tiered(ledger).filter(|seen| seen.trimmed_below.is_some());
-                let task = reads.spawn(read(self.layout.clone(), self.bookie_id.clone(), ledger, seen, left));
+                let task = reads.spawn(read(
+                    parked.clone(),
+                    self.layout.clone(),
+                    self.bookie_id.clone(),
+                    ledger,
+                    seen,
+                    left,
+                ));
                 reading.insert(task.id(), (ledger, begun));
                 parked.reads.add(1);
             }
@@ -417,6 +425,7 @@ struct Word {
 }
 
 async fn read(
+    parked: Arc<ParkedAdds>,
     layout: Layout,
     bookie_id: BookieId,
     ledger: LedgerId,
@@ -445,7 +454,10 @@ async fn read(
         }
         Ok(Err(LedgerError::NotFound(_))) => MetadataVerdict::Absent,
         Ok(Err(error)) => {
-            tracing::warn!(%ledger, %error, "cannot read the metadata of a ledger that is being written to; its parked adds are refused");
+            parked.log.write(|left_out| {
+                tracing::warn!(%ledger, %error, left_out, "cannot read the metadata of a ledger that is being written to; its parked \
+                 adds are refused");
+            });
             MetadataVerdict::Silent
         }
         Err(_) => MetadataVerdict::Silent,

@@ -9,6 +9,7 @@ mod id;
 mod ledger_metadata;
 mod quorum;
 pub mod tier;
+mod tier_secret;
 
 pub use digest::{DIGEST_SIZE_BYTES_MAX, DigestType, DigestValue, Digester, ENTRY_HEADER_SIZE_BYTES};
 pub use host::{bare_host, host_and_port};
@@ -19,3 +20,4 @@ pub use ledger_metadata::{
     Creation, InvalidSegment, LedgerMetadata, LedgerSecret, LedgerState, MetadataFormatVersion, Segment,
 };
 pub use quorum::{ENSEMBLE_SIZE_MAX, InvalidQuorum, Quorum};
+pub use tier_secret::TierSecret;

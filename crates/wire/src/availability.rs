@@ -14,7 +14,8 @@
 //! # Invariants
 //! 1. Groups are sorted and do not overlap; ids are never negative.
 //! 2. Runs within a group do not overlap: size <= period.
-//! 3. We write one group per contiguous run, which every decoder understands, and read any valid grouping.
+//! 3. We write one group per contiguous run, which every decoder understands, and read any valid grouping. A run of more ids than a size can
+//!    say takes a group of runs that touch, and one for the rest.
 
 use bindery_types::EntryId;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -24,6 +25,8 @@ use crate::cursor::{take_array, take_i32, take_i64};
 const VERSION: i32 = 0;
 const HEADER_SIZE_BYTES: usize = 64;
 const GROUP_SIZE_BYTES: usize = 24;
+/// Ids of one run where a contiguous run has more than two of these: two of them do not overflow a size.
+const LONG_RUN_SIZE: i32 = 1 << 29;
 
 /// The set of entries of one ledger on one bookie.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -65,21 +68,38 @@ pub enum AvailabilityError {
 }
 
 impl EntryAvailability {
-    /// Adds an entry, which must be higher than all those added before.
+    /// Adds an entry, which must be higher than all those added before. See [`EntryAvailability::push_run`].
+    pub fn push(&mut self, entry_id: EntryId) {
+        self.push_run(entry_id, entry_id);
+    }
+
+    /// Adds the entries from `first` to `last`, which must be higher than all those added before. Takes the same time however many they are.
     ///
     /// Panics otherwise: the ids come from our own index, in order.
-    pub fn push(&mut self, entry_id: EntryId) {
-        let id = entry_id.get();
+    pub fn push_run(&mut self, first: EntryId, last: EntryId) {
+        let (mut first, last) = (first.get(), last.get());
+        assert!(first <= last, "a run from {first} to {last}: it ends before it begins");
         if let Some(run) = self.groups.last_mut() {
             // `end` is the last id, not one beyond it, so it cannot overflow.
             let end = run.end();
-            assert!(id > end, "entry {id} after {end}: ids are added in order");
-            if run.period == 0 && id == end + 1 && run.size < i32::MAX {
-                run.size += 1;
-                return;
+            assert!(first > end, "entry {first} after {end}: ids are added in order");
+            if run.period == 0 && first == end + 1 {
+                let more = (last - first).min(i64::from(i32::MAX - run.size) - 1) + 1;
+                run.size += i32::try_from(more).expect("it is no more than is left of an i32");
+                match first.checked_add(more) {
+                    Some(next) if next <= last => first = next,
+                    _ => return,
+                }
             }
         }
-        self.groups.push(Group { first: id, last: id, size: 1, period: 0 });
+        if last - first >= 2 * i64::from(LONG_RUN_SIZE) {
+            let runs = (last - first) / i64::from(LONG_RUN_SIZE);
+            let last_start = first + (runs - 1) * i64::from(LONG_RUN_SIZE);
+            self.groups.push(Group { first, last: last_start, size: LONG_RUN_SIZE, period: LONG_RUN_SIZE });
+            first = last_start + i64::from(LONG_RUN_SIZE);
+        }
+        let size = i32::try_from(last - first + 1).expect("the rest is shorter than two long runs");
+        self.groups.push(Group { first, last: first, size, period: 0 });
     }
 
     /// Whether the bookie has the entry.
@@ -195,6 +215,39 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// However many ids it has, a run takes two groups at most, and is read back.
+    #[test]
+    fn a_run_of_any_length_takes_some_groups() {
+        let long = i64::from(LONG_RUN_SIZE);
+        let ends =
+            [0, 1, 1000, long, 2 * long - 1, 2 * long, 2 * long + 1, i64::from(i32::MAX), 1 << 60, i64::MAX];
+        for last in ends {
+            for first in [0, 1, 5].into_iter().filter(|first| *first <= last) {
+                let id = |id| EntryId::new(id).unwrap();
+                let mut list = EntryAvailability::default();
+                list.push_run(id(first), id(last));
+                assert!(list.groups.len() <= 2, "{first} to {last}");
+                let read = EntryAvailability::decode(&list.encode()).unwrap();
+                assert_eq!(read, list);
+                assert_eq!(read.entry_count(), (last - first) as u64 + 1, "{first} to {last}");
+                assert!(
+                    read.contains(id(first))
+                        && read.contains(id(last))
+                        && read.contains(id(first + (last - first) / 2))
+                );
+                assert!(first == 0 || !read.contains(id(first - 1)));
+                assert!(last == i64::MAX || !read.contains(id(last + 1)));
+            }
+        }
+        // Runs that touch become one, as far as a size goes.
+        let mut list = EntryAvailability::default();
+        for (first, last) in [(0, 9), (10, 10), (11, i64::from(i32::MAX) + 5), (i64::MAX, i64::MAX)] {
+            list.push_run(EntryId::new(first).unwrap(), EntryId::new(last).unwrap());
+        }
+        assert_eq!(list.entry_count(), i32::MAX as u64 + 7);
+        assert_eq!(EntryAvailability::decode(&list.encode()).unwrap(), list);
+    }
 
     fn of(ids: impl IntoIterator<Item = i64>) -> EntryAvailability {
         let mut list = EntryAvailability::default();

@@ -77,6 +77,19 @@ pub(super) const KEYS: &[Key] = &[
         view.config.admin_tokens.as_ref().map_or_else(String::new, |file| file.display().to_string())
     })
     .flag("--admin-tokens", |args| args.admin_tokens.is_some()),
+    ours(
+        "httpServerTokenRequired",
+        "Changes over the HTTP port need a token from this machine, too",
+    )
+    .shown(|view| view.config.admin_token_required.to_string()),
+    ours(
+        "httpServerNames",
+        "Names, with commas between them, by which programs on this machine ask the HTTP port, besides addresses, localhost and the \
+         advertised name: for a proxy that passes them on",
+    )
+    .shown(|view| view.config.admin_names.join(",")),
+    applied("prometheusStatsHttpEnable", "true", "Whether prometheusStatsHttpPort opens a port")
+        .shown(|view| view.config.metrics_enabled.to_string()),
     applied(
         "prometheusStatsHttpPort",
         "8000",

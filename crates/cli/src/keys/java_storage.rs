@@ -94,12 +94,6 @@ pub(super) const RUNTIME: &[Key] = &[
     nothing("sanityCheckMetricsEnabled", "false", "Metrics of the sanity check", METRICS),
     nothing("statsProviderClass", "", "Java class of metrics", METRICS),
     nothing(
-        "prometheusStatsHttpEnable",
-        "true",
-        "The port for metrics",
-        "only prometheusStatsHttpPort opens that port",
-    ),
-    nothing(
         "prometheusStatsLatencyRolloverSeconds",
         "60",
         "Time that latencies are gathered over",

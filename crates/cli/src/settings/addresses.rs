@@ -63,10 +63,13 @@ fn by_name(name: &str, file: &mut Values, config: &BookieConfig, host: &dyn Host
 }
 
 fn admin(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
-    let is_enabled = file.flag("httpServerEnabled").unwrap_or(false);
+    let enabled = file.flag("httpServerEnabled");
+    let is_enabled = enabled.unwrap_or(false);
     let host = file.take("httpServerHost");
     let port = file.parsed::<u16>("httpServerPort").unwrap_or(8080);
-    let metrics_port = file.parsed::<u16>("prometheusStatsHttpPort");
+    let has_metrics = file.flag("prometheusStatsHttpEnable").unwrap_or(true);
+    config.metrics_enabled = has_metrics;
+    let metrics_port = file.parsed::<u16>("prometheusStatsHttpPort").filter(|_| has_metrics);
     let metrics_host = file.take("prometheusStatsHttpAddress");
     let tokens = file.take("httpServerTokensFile").map(PathBuf::from);
     config.admin_tokens = args.admin_tokens.clone().or(tokens);
@@ -78,8 +81,17 @@ fn admin(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
             None => file.fault("httpServerTokensFile", format!("httpServerTokensFile: {why}")),
         }
     }
-    // Java's port for metrics listens on all addresses and serves only metrics. A host that is named applies to the whole admin port.
-    let is_for_metrics = args.admin.is_none() && !is_enabled && host.is_none();
+    config.admin_token_required = file.flag("httpServerTokenRequired").unwrap_or(false);
+    if config.admin_token_required && config.admin_tokens.is_none() {
+        let text = "httpServerTokenRequired=true without httpServerTokensFile: nobody could change anything; give a file of tokens";
+        file.fault("httpServerTokenRequired", text.to_owned());
+    }
+    let names = file.take("httpServerNames").unwrap_or_default();
+    config.admin_names =
+        names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    // Java's port for metrics listens on all addresses and serves only metrics. A host that is named applies to the whole admin port,
+    // unless that is switched off in so many words.
+    let is_for_metrics = args.admin.is_none() && !is_enabled && (host.is_none() || enabled == Some(false));
     if is_for_metrics {
         config.admin_scope = AdminScope::Metrics;
     }

@@ -43,7 +43,7 @@ fn http(port: u16, method: &str, path: &str, authorization: &str) -> Option<Stri
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\
          Authorization: {authorization}\r\n\r\n"
     );
     socket.write_all(request.as_bytes()).ok()?;

@@ -55,7 +55,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bindery_metadata::layout::Registration;
-use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
+use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, TierSecret};
 use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bindery_wire::v3::{Operation, proto};
 use bindery_wire::{ErrorCode, FrameLimit};
@@ -434,10 +434,15 @@ impl Transport for Bookies {
         &self,
         bookie: &BookieId,
         request: Reconcile,
+        secret: Option<TierSecret>,
         timeout: Duration,
     ) -> Answer<'_, Vec<Reconciled>> {
         let asked = request.ledgers.iter().map(|ledger| (ledger.ledger, ledger.last)).collect::<Vec<_>>();
-        let operation = Operation::ReconcileLedgers(request.into_message());
+        let mut message = request.into_message();
+        if let Some(secret) = secret {
+            message.prove(&secret, bookie);
+        }
+        let operation = Operation::ReconcileLedgers(message);
         let receiver = self.with_slot(bookie, |slot, is_closing| {
             let open = || self.open_lane(bookie, &slot.resolver, Speaks::V3, is_closing);
             slot.tier.get_or_init(open).lane.v3(operation, 0, timeout)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
+use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, TierSecret};
 use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bytes::Bytes;
 
@@ -56,9 +56,10 @@ pub trait TransportLayer: Send + Sync + 'static {
         &self,
         bookie: &BookieId,
         request: Reconcile,
+        secret: Option<TierSecret>,
         timeout: Duration,
     ) -> Answer<'_, Vec<Reconciled>> {
-        self.beneath().reconcile(bookie, request, timeout)
+        self.beneath().reconcile(bookie, request, secret, timeout)
     }
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
         self.beneath().disk_space(bookie)
@@ -104,9 +105,10 @@ impl<L: TransportLayer> Transport for L {
         &self,
         bookie: &BookieId,
         request: Reconcile,
+        secret: Option<TierSecret>,
         timeout: Duration,
     ) -> Answer<'_, Vec<Reconciled>> {
-        TransportLayer::reconcile(self, bookie, request, timeout)
+        TransportLayer::reconcile(self, bookie, request, secret, timeout)
     }
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
         TransportLayer::disk_space(self, bookie)

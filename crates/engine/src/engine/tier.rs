@@ -104,6 +104,15 @@ impl Engine {
         self.tell(ledgers, Shard::restore_from_tier, done);
     }
 
+    /// The highest entry that is known of a ledger here: stored, let go, or told by a tierer, durable or not; `None` when
+    /// it has no entry.
+    ///
+    /// # Errors
+    /// The ledger is not here.
+    pub fn last_known(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
+        self.shared.lock_of(ledger).last_known(ledger)
+    }
+
     /// Calls `tell` for each ledger, with the lock of its shard, and answers with the results once what was placed is durable.
     fn tell<T: OfLedger>(
         &self,

@@ -6,7 +6,7 @@
 
 use super::Shard;
 use crate::ledger::{Epoch, LedgerState};
-use crate::write_cache::{CacheRecord, Frozen, FrozenExtents};
+use crate::write_cache::{CacheRecord, CacheRecords, Frozen, FrozenExtents};
 use bindery_io::chunk::ChunkSlice;
 use bindery_storage::{Generation, LedgerRecord};
 use bindery_types::{EntryId, LedgerId};
@@ -123,6 +123,26 @@ impl Shard {
             .chain(self.freezing.as_ref().map(|freezing| &freezing.frozen))
     }
 
+    /// Those of them that do not change any more, oldest first.
+    pub(super) fn whole_caches(&self) -> impl Iterator<Item = &Arc<Frozen>> {
+        self.frozen.iter()
+    }
+
+    /// The records of a ledger that may change or move, oldest first, each with the generation that they have, or will have when they are
+    /// frozen.
+    pub(super) fn moving_records<'a>(
+        &'a self,
+        ledger: LedgerId,
+        state: &'a LedgerState,
+    ) -> impl Iterator<Item = (u64, &'a CacheRecords)> {
+        let freezing = self.freezing.as_ref();
+        let moved = freezing
+            .and_then(|freezing| Some((freezing.frozen.generation, freezing.frozen.records.get(&ledger)?)));
+        let awaits = freezing.filter(|freezing| freezing.awaits(state));
+        let generation = awaits.map_or(self.generation, |freezing| freezing.frozen.generation);
+        moved.into_iter().chain([(generation, &state.records)])
+    }
+
     /// The entry of a record that is in a ledger's state.
     pub(super) fn body(&self, state: &LedgerState, record: &CacheRecord) -> ChunkSlice {
         if let Some(freezing) = self.freezing.as_ref().filter(|freezing| freezing.awaits(state)) {
@@ -198,7 +218,6 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::lagging::Lagging;
-    use crate::write_cache::{CacheRecord, CacheRecords};
 
     /// What is charged for a ledger with one entry covers what it takes: a map keeps up to half of its slots empty, last entry
     /// and LAC are not durable, a flush sorts ledgers and records.

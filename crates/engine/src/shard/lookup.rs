@@ -6,6 +6,7 @@ use crate::ledger::LedgerState;
 use crate::lookup::Otherwise;
 use crate::run_set::RunSet;
 use crate::tier::TieredRead;
+use crate::write_cache::{Frozen, Walk};
 use bindery_io::canary::Canary;
 use bindery_io::chunk::ChunkSlice;
 use bindery_types::{EntryId, LedgerId};
@@ -23,6 +24,32 @@ pub(crate) enum Found {
         /// It is in object storage, and was let go here: then `otherwise` does not hold.
         tiered: Option<TieredRead>,
     },
+}
+
+/// Steps of a list while a shard is locked.
+const STEPS: usize = 4096;
+
+/// How far a list of a ledger's entries in memory is.
+#[derive(Default)]
+pub(crate) struct MemoryWalk {
+    /// Copies up to this sequence count.
+    durable: Option<u64>,
+    hidden_below: Option<u64>,
+    /// Caches up to this generation were walked to their end.
+    done: Option<u64>,
+    /// The cache that is being walked, and where.
+    generation: Option<u64>,
+    at: Walk,
+}
+
+/// What one step of such a list leaves.
+pub(crate) struct MemoryStep {
+    /// Caches that do not change any more: they are walked without the lock.
+    pub(crate) whole: Vec<Arc<Frozen>>,
+    pub(crate) durable: u64,
+    pub(crate) is_done: bool,
+    /// Copies on disk of a lower generation do not count.
+    pub(crate) hidden_below: u64,
 }
 
 impl Shard {
@@ -97,24 +124,50 @@ impl Shard {
         Ok(state.explicit_lac(self.durable).cloned())
     }
 
-    /// Adds the durable entries in memory to `runs`, and those that were let go. Returns the generation below which copies on disk do not count;
-    /// `Unknown` for a ledger in limbo, unless `with_limbo`.
+    /// Adds some of the durable entries in memory to `runs`, and at the end those that were let go: a list takes the lock for [`STEPS`] at a
+    /// time. `Unknown` for a ledger in limbo, unless `with_limbo`.
     pub(crate) fn cached_entries(
         &self,
         ledger: LedgerId,
         with_limbo: bool,
+        walk: &mut MemoryWalk,
         runs: &mut RunSet,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<MemoryStep, Refusal> {
         let state = if with_limbo { self.live(ledger)? } else { self.sound(ledger)? };
-        let frozen = self.caches().filter(|f| f.generation >= state.hidden_below);
-        let frozen = frozen.filter_map(|f| f.records.get(&ledger));
-        for records in frozen.chain([&state.records]) {
-            runs.extend(records.durable_entries(self.durable).filter_map(EntryId::new));
+        // Entries that came since the list began need not be in it, and a walk never ends that follows a writer.
+        let durable = *walk.durable.get_or_insert(self.durable);
+        if walk.hidden_below.is_some_and(|before| before != state.hidden_below) {
+            // The ledger went and came back: what was found is of its former life.
+            runs.clear();
+            *walk = MemoryWalk { durable: Some(self.durable), ..MemoryWalk::default() };
+        }
+        walk.hidden_below = Some(state.hidden_below);
+        let is_new = |generation: u64| {
+            generation >= state.hidden_below && walk.done.is_none_or(|done| generation > done)
+        };
+        let whole: Vec<Arc<Frozen>> =
+            self.whole_caches().filter(|frozen| is_new(frozen.generation)).cloned().collect();
+        if let Some(last) = whole.last() {
+            walk.done = Some(last.generation);
+        }
+        let mut left = Some(());
+        for (generation, records) in self.moving_records(ledger, state) {
+            if generation < state.hidden_below || walk.done.is_some_and(|done| generation <= done) {
+                continue;
+            }
+            if walk.generation != Some(generation) {
+                (walk.generation, walk.at) = (Some(generation), Walk::default());
+            }
+            // The lock is given up between two caches, too.
+            if left.take().is_none() || !records.durable_runs(&mut walk.at, durable, STEPS, runs) {
+                return Ok(MemoryStep { whole, durable, is_done: false, hidden_below: state.hidden_below });
+            }
+            walk.done = Some(generation);
         }
         if let Some(last) = Shard::trimmed(state) {
             runs.add(EntryRun { first: EntryId::FIRST, last });
         }
-        Ok(state.hidden_below)
+        Ok(MemoryStep { whole, durable, is_done: true, hidden_below: state.hidden_below })
     }
 
     pub(crate) fn is_fenced(&self, ledger: LedgerId) -> bool {

@@ -302,6 +302,13 @@ impl Shard {
         self.untrimmed.remove(&ledger);
     }
 
+    /// The highest entry that is known of a ledger: stored, let go, or told by a tierer.
+    pub(crate) fn last_known(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
+        let state = self.live(ledger)?;
+        let tier = state.tier.as_ref().map_or(-1, |tier| tier.lre.placed());
+        Ok(EntryId::new(state.last_entry.placed().max(tier)).max(Shard::trimmed(state)))
+    }
+
     pub(crate) fn has_tiered(&self) -> bool {
         self.tiered_count > 0
     }

@@ -8,6 +8,7 @@
 //! <root>/underreplication/ledgers/*/*/*/*/urL<id>            ledgers that lack replicas
 //! <root>/underreplication/bindery-marks/<id>                what bookies know a store by (ours)
 //! <root>/underreplication/bindery-tier-paused              tiering is paused (ours)
+//! <root>/underreplication/bindery-tier-secret              by which bookies know tierers (ours)
 //! <root>/idgen/ID-*  idgen-long/HOB-*/ID-*                   ids
 //! <root>/00/0000/L0001  000/0000/0000/0000/L0001             ledgers
 //! ```
@@ -22,6 +23,7 @@ mod registration;
 mod replication_locks;
 mod store_marks;
 mod tier_pause;
+mod tier_secret;
 mod under_replication;
 mod unlaid;
 
@@ -42,6 +44,8 @@ pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
 pub use self::store_marks::StoreMarks;
 pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MARKS_PARENT};
 pub use self::tier_pause::TierPause;
+pub(crate) use self::tier_secret::NAME as TIER_SECRET_NAME;
+pub use self::tier_secret::TierSecretNode;
 pub use self::under_replication::UnderReplication;
 use crate::store::{MetadataStore, StoreError};
 
@@ -170,6 +174,11 @@ impl Layout {
     /// Whether tiering is paused.
     pub fn tier_pause(&self) -> TierPause {
         TierPause::new(self.store.clone(), &self.root)
+    }
+
+    /// The secret by which bookies know tierers.
+    pub fn tier_secret(&self) -> TierSecretNode {
+        TierSecretNode::new(self.store.clone(), &self.root)
     }
 
     /// The generator of ledger ids.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::layout::{STORE_MARKS_NAME, STORE_MARKS_PARENT};
+use crate::layout::{STORE_MARKS_NAME, STORE_MARKS_PARENT, TIER_SECRET_NAME};
 use crate::store::{MetadataStore, Node, StoreError};
 
 /// Reads under way at once.
@@ -85,6 +85,10 @@ impl Walk {
         for name in names {
             // A bookie knows the store that it left its mark in by it: a copy is another store.
             if parent == STORE_MARKS_PARENT && name == STORE_MARKS_NAME {
+                continue;
+            }
+            // Whoever reads a copy is not to be taken for a tierer of this cluster.
+            if parent == STORE_MARKS_PARENT && name == TIER_SECRET_NAME {
                 continue;
             }
             let registration = match parent {

@@ -130,7 +130,11 @@ pub(super) struct Session {
     requests: mpsc::Receiver<Request>,
     /// Requests taken from the queue while there was no connection; at most `REQUESTS_QUEUED_MAX`.
     waiting: VecDeque<Request>,
+    /// The highest transaction that was seen: a server that has not seen it is behind, and refuses this client. See
+    /// [`Session::connect_request`].
     last_zxid: i64,
+    /// When a server spoke to this session last.
+    heard_at: Instant,
     next_xid: i32,
     watches: BTreeMap<(String, WatchKind), Vec<oneshot::Sender<WatchEvent>>>,
     watches_sweep_at: usize,
@@ -220,6 +224,7 @@ impl Session {
             requests,
             waiting: VecDeque::new(),
             last_zxid: 0,
+            heard_at: Instant::now(),
             next_xid: 1,
             watches: BTreeMap::new(),
             watches_sweep_at: WATCHES_SWEEP_MIN,
@@ -430,8 +435,15 @@ impl Session {
     }
 
     /// The connect request for the current session, or for a new one, and the session timeout in force.
-    fn connect_request(&self) -> (BytesMut, Duration) {
+    ///
+    /// A store that was put back from a copy has seen less than this client, and refuses it before it looks at the session. So what was
+    /// seen is forgotten for a new session, to which nothing was shown yet, and once no server has spoken for a whole session timeout: such
+    /// a server then says that the session is gone. A server that only lags does not do so for that long.
+    fn connect_request(&mut self) -> (BytesMut, Duration) {
         let identity = self.shared.identity.lock();
+        if identity.credentials.is_none() || self.heard_at.elapsed() > identity.timeout {
+            self.last_zxid = 0;
+        }
         let new = ([0u8; 16].to_vec(), 0);
         let (password, session_id) = match &identity.credentials {
             Some(credentials) => (credentials.password.clone(), credentials.id.0),
@@ -463,6 +475,7 @@ impl Session {
             identity.credentials = Some(SessionCredentials { id, password: response.password.to_vec() });
             id
         };
+        self.heard_at = Instant::now();
         self.publish(SessionState::Connected(id));
         Ok(())
     }
@@ -590,6 +603,7 @@ impl Session {
     /// An error ends the connection: a frame that is malformed or out of order, the end of the session, or a refused login.
     fn on_frame(&mut self, mut frame: Bytes, in_flight: &mut VecDeque<InFlight>) -> Result<(), End> {
         let header = wire::ReplyHeader::parse(&mut frame).map_err(StoreError::from)?;
+        self.heard_at = Instant::now();
         match header.xid {
             wire::XID_NOTIFICATION => return self.on_notification(frame),
             wire::XID_PING => return Ok(()),

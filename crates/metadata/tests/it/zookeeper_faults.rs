@@ -1,6 +1,6 @@
 //! What the ZooKeeper driver says of servers that give no session, and which of them it waits for.
 
-use bindery_metadata::store::StoreError;
+use bindery_metadata::store::{MetadataStore, StoreError};
 use bindery_metadata::zookeeper::{self, ZooKeeperOptions};
 use bindery_metadata::{Fault, WaitFor};
 use std::time::Duration;
@@ -166,4 +166,74 @@ async fn all_servers_have_to_fail_and_each_fault_is_named() {
     assert!(matches!(&error, StoreError::Unreachable { waited, .. } if !waited.is_zero()), "{error}");
     let error = error.to_string();
     assert!(error.contains(&nobody) && error.contains(&mute.address) && error.contains("refused"), "{error}");
+}
+
+/// A store that was put back from a copy refuses who has seen more than it has, before it looks at the session: it is asked without that
+/// once no server has spoken for a session timeout.
+#[tokio::test]
+async fn a_store_with_fewer_transactions_is_connected_to_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (grant, refuse) = (1_000_i32, 0_i32);
+    let answer = |timeout: i32, session: i64| {
+        let mut out = 36_i32.to_be_bytes().to_vec();
+        out.extend(0_i32.to_be_bytes());
+        out.extend(timeout.to_be_bytes());
+        out.extend(session.to_be_bytes());
+        out.extend(16_i32.to_be_bytes());
+        out.extend([7; 16]);
+        out
+    };
+    let server = async {
+        let mut held = Vec::new();
+        for number in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 64];
+            let read = stream.read(&mut request).await.unwrap_or(0);
+            if read < 28 {
+                continue;
+            }
+            let zxid = i64::from_be_bytes(request[8..16].try_into().unwrap());
+            let session = i64::from_be_bytes(request[20..28].try_into().unwrap());
+            match (number, zxid, session) {
+                (0, _, _) => {
+                    stream.write_all(&answer(grant, 5)).await.unwrap();
+                    // A request, which is answered with "no such node" as of transaction 100; then the store is gone.
+                    let read = stream.read(&mut request).await.unwrap();
+                    assert!(read >= 8);
+                    let mut reply = 16_i32.to_be_bytes().to_vec();
+                    reply.extend(&request[4..8]);
+                    reply.extend(100_i64.to_be_bytes());
+                    reply.extend((-101_i32).to_be_bytes());
+                    stream.write_all(&reply).await.unwrap();
+                }
+                // The copy has fewer.
+                (_, 100, _) => {}
+                (_, 0, 0) => {
+                    stream.write_all(&answer(grant, 6)).await.unwrap();
+                    held.push(stream);
+                    return held;
+                }
+                (_, 0, 5) => stream.write_all(&answer(refuse, 0)).await.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        unreachable!()
+    };
+    let client = async {
+        let options =
+            ZooKeeperOptions { session_timeout: Duration::from_secs(1), ..ZooKeeperOptions::default() };
+        let store = zookeeper::connect(std::slice::from_ref(&address), options).await.unwrap();
+        let found = store.get("/nowhere").await;
+        assert!(matches!(found, Err(StoreError::NoNode { .. })), "{found:?}");
+        // It lives until the server has seen it again.
+        std::future::pending::<()>().await
+    };
+    let seen = async {
+        tokio::select! {
+            held = server => drop(held),
+            () = client => {}
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), seen).await.expect("it connects again");
 }

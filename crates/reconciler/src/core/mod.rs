@@ -732,7 +732,7 @@ const UNREADABLE_ALARM: u32 = 8;
 mod crowd_tests {
     use std::sync::Arc;
 
-    use bindery_types::{DigestType, LedgerMetadata, LedgerSecret, Quorum};
+    use bindery_types::{Creation, DigestType, LedgerMetadata, LedgerSecret, Quorum};
 
     use super::*;
 
@@ -740,7 +740,8 @@ mod crowd_tests {
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
         let metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
         let age = Duration::from_secs(1000);
-        Look::Found(Sighting { metadata: Arc::new(metadata), available, length_bytes: None, age })
+        let creation = Creation { ms: 1, proves_from_ms: i64::MIN };
+        Look::Found(Sighting { metadata: Arc::new(metadata), available, length_bytes: None, age, creation })
     }
 
     /// A cluster of 100 ledgers before a tierer that watches 10: which of them it looked at in 200 s.
@@ -769,7 +770,10 @@ mod crowd_tests {
                         events.push_back(Event::Looked { ledger, look: open_ledger(available) });
                     }
                     Action::Locate(ledgers) => {
-                        let found = ledgers.into_iter().map(|ledger| (ledger, None)).collect();
+                        let found = ledgers
+                            .into_iter()
+                            .map(|ledger| Place { ledger, last: None, created_ms: None })
+                            .collect();
                         events.push_back(Event::Located(Ok(found)));
                     }
                     _ => {}

@@ -20,6 +20,7 @@ use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
+use bindery_types::TierSecret;
 use bindery_types::tier::TierExtent;
 use bindery_wire::ErrorCode;
 use bytes::Bytes;
@@ -199,7 +200,13 @@ impl TransportLayer for Told {
         &*self.bookies
     }
 
-    fn reconcile(&self, bookie: &BookieId, request: Reconcile, _: Duration) -> Answer<'_, Vec<Reconciled>> {
+    fn reconcile(
+        &self,
+        bookie: &BookieId,
+        request: Reconcile,
+        _: Option<TierSecret>,
+        _: Duration,
+    ) -> Answer<'_, Vec<Reconciled>> {
         let bookie = bookie.clone();
         Box::pin(async move { self.registers.reconcile(bookie, request).await })
     }

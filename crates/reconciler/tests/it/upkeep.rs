@@ -175,7 +175,7 @@ async fn a_catalogue_that_is_lost_or_older_takes_no_object_with_it() {
 
     let id = cluster.layout().await.instance_id().await.unwrap().unwrap().trim().parse().unwrap();
     let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
-    rebuild(&tier.store, id, &CatalogueOptions::default(), clock, random, |_| ()).await.unwrap();
+    rebuild(&tier.store, id, &CatalogueOptions::default(), clock, random, |_| None, |_| ()).await.unwrap();
     until(&handle, "it goes on", |report| {
         report.deletions_stopped.is_none() && report.catalogue_ledgers == 6
     })

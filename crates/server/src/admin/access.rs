@@ -14,21 +14,26 @@
 //! 2. A token is compared by its SHA-256 in constant time, a password as [`crate::auth`] does it, and neither stands in a log line, answer or
 //!    error.
 //! 3. Names and passwords, which are those of the port for clients, are taken over TLS only, or from a loopback address.
-//! 4. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
+//! 4. Each change, with its outcome, and each refusal is a line of the audit log (`bindery::audit`), of changes [`CHANGES_MAX`] in a minute
+//!    and of refusals one in a second; the next line counts those left out.
+//! 5. No page in a browser speaks through it: a request with an `Origin` that is not this port's, or from another site
+//!    (`Sec-Fetch-Site: cross-site`), is refused, and so is one of this machine that was sent to a name which is not this port's. A name
+//!    in DNS may point to any address, so a request that comes from this machine may be one of a page of anybody's.
 //!
 //! # Limits
-//! The file: [`FILE_BYTES_MAX`]. One request at a time has it read, and one has a password checked, on a thread that may block and for
-//! [`LOOK_MAX`] at most; others are told to try again at once.
+//! The file: [`FILE_BYTES_MAX`]. One request at a time has it read, and one has a password checked, on a thread that may block; others
+//! wait in the order of arrival, one of each address, all of it for [`LOOK_MAX`] at most.
 
 use crate::auth::Auth;
 use crate::log_limit::LogLimit;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bindery_types::are_equal_secrets;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::io::Read;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +45,12 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 const REFUSALS_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest wait for the file of tokens.
 const LOOK_MAX: Duration = Duration::from_secs(2);
+/// The longest path in a line of the audit log, in bytes.
+const PATH_SHOWN_MAX: usize = 200;
+/// Lines of the audit log about changes in [`CHANGES_INTERVAL`].
+const CHANGES_MAX: u32 = 60;
+/// See [`CHANGES_MAX`].
+const CHANGES_INTERVAL: Duration = Duration::from_secs(60);
 /// In front of the SHA-256 of a token, in hexadecimal digits.
 const HASHED: &str = "sha256:";
 
@@ -70,10 +81,38 @@ pub struct Access {
     looking: Arc<tokio::sync::Mutex<()>>,
     /// Held by the thread that checks a password, for the same reason.
     checking: Arc<tokio::sync::Mutex<()>>,
-    /// False in tests of what others may do.
+    /// Addresses of which a request waits for, or has, one of these two.
+    asking: Arc<Mutex<BTreeSet<IpAddr>>>,
+    /// False where this machine needs a token, too.
     trusts_this_machine: bool,
+    /// Names of this port, besides addresses and `localhost`; in lower case.
+    names: Vec<String>,
     refusals: Mutex<LogLimit>,
+    changes: Mutex<Changes>,
     begun: Instant,
+}
+
+/// Changes written down since `since`, and those left out.
+#[derive(Default)]
+struct Changes {
+    since: Option<Instant>,
+    written: u32,
+    left_out: u64,
+}
+
+/// The place of an address among those whose token or password is looked at.
+struct AskingPlace(Arc<Mutex<BTreeSet<IpAddr>>>, IpAddr);
+
+impl Drop for AskingPlace {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
+}
+
+/// Whom a change is made by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Admitted {
+    user: Option<String>,
 }
 
 /// A request that is not answered.
@@ -93,6 +132,10 @@ enum Refusal {
     Unreadable(String),
     /// Another request has it read, or that takes too long.
     Busy,
+    /// From this machine, to a name that is not this port's.
+    Name,
+    /// From a page of another site.
+    OtherSite,
 }
 
 impl Access {
@@ -103,7 +146,10 @@ impl Access {
             users: None,
             looking: Arc::default(),
             checking: Arc::default(),
+            asking: Arc::default(),
             trusts_this_machine: true,
+            names: Vec::new(),
+            changes: Mutex::default(),
             refusals: Mutex::new(LogLimit::new(REFUSALS_INTERVAL)),
             begun: Instant::now(),
         }
@@ -115,49 +161,125 @@ impl Access {
         Access { users, ..self }
     }
 
+    /// The same, but changes from this machine need a token or a login, too, if so.
+    #[must_use]
+    pub fn requiring_token(self, is_required: bool) -> Access {
+        Access { trusts_this_machine: self.trusts_this_machine && !is_required, ..self }
+    }
+
+    /// The same, and it answers requests of this machine to these names.
+    #[must_use]
+    pub fn named(mut self, names: impl IntoIterator<Item = String>) -> Access {
+        self.names.extend(names.into_iter().map(|name| name.to_ascii_lowercase()));
+        self
+    }
+
     /// As [`Access::new`], and this machine has no rights of its own.
     #[cfg(test)]
     pub(super) fn for_strangers(tokens: Option<PathBuf>) -> Access {
         Access { trusts_this_machine: false, ..Access::new(tokens) }
     }
 
-    /// The answer to a request that is refused, else `None`.
-    pub(super) async fn refuse(
+    /// Who makes a change, `None` for who only looks; or the answer to a request that is refused.
+    pub(super) async fn admit(
         &self,
         asking: &Asking,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-    ) -> Option<Response> {
-        if *method == Method::GET || *method == Method::HEAD {
-            return None;
-        }
-        let peer = asking.peer;
-        let refusal = match self.judge(asking, headers).await {
-            Ok(user) => {
-                tracing::info!(target: "bindery::audit", %peer, user, %method, path, "admin request");
-                return None;
-            }
-            Err(refusal) => refusal,
+    ) -> Result<Option<Admitted>, Response> {
+        let refusal = match self.of_a_page(asking, headers) {
+            Some(refusal) => refusal,
+            None if *method == Method::GET || *method == Method::HEAD => return Ok(None),
+            None => match self.judge(asking, headers).await {
+                Ok(user) => return Ok(Some(Admitted { user })),
+                Err(refusal) => refusal,
+            },
         };
         let now_ns = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let others = self.refusals.lock().admit(now_ns);
         if let Some(others) = others {
-            let why = refusal.text();
+            let (peer, path, why) = (asking.peer, shown(path), refusal.text(self));
             tracing::warn!(target: "bindery::audit", %peer, %method, path, others, "admin request refused: {why}");
             if let Refusal::Unreadable(error) = &refusal {
                 tracing::error!(error, "cannot read the token file of the admin port");
             }
         }
-        Some(refusal.answer())
+        Err(refusal.answer(self))
+    }
+
+    /// Writes down what became of a change (invariant 4).
+    pub(super) fn log_change(
+        &self,
+        asking: &Asking,
+        admitted: &Admitted,
+        (method, path): (&Method, &str),
+        status: StatusCode,
+    ) {
+        let left_out = {
+            let mut changes = self.changes.lock();
+            if changes.since.is_none_or(|since| since.elapsed() >= CHANGES_INTERVAL) {
+                (changes.since, changes.written) = (Some(Instant::now()), 0);
+            }
+            if changes.written >= CHANGES_MAX {
+                changes.left_out += 1;
+                return;
+            }
+            changes.written += 1;
+            std::mem::take(&mut changes.left_out)
+        };
+        let (peer, user, path, status) = (asking.peer, &admitted.user, shown(path), status.as_u16());
+        tracing::info!(target: "bindery::audit", %peer, user, %method, path, status, left_out, "admin request");
+    }
+
+    /// Invariant 5.
+    fn of_a_page(&self, asking: &Asking, headers: &HeaderMap) -> Option<Refusal> {
+        let text = |name: HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+        if text(HeaderName::from_static("sec-fetch-site")) == Some(b"cross-site") {
+            return Some(Refusal::OtherSite);
+        }
+        let host = text(header::HOST);
+        if let Some(origin) = text(header::ORIGIN) {
+            let scheme: &[u8] = if asking.is_encrypted { b"https://" } else { b"http://" };
+            let of_this_port = origin.strip_prefix(scheme).filter(|name| Some(*name) == host);
+            if of_this_port.is_none() {
+                return Some(Refusal::OtherSite);
+            }
+        }
+        // Programs that send none are no browsers.
+        let host = host?;
+        let is_ours = std::str::from_utf8(host).is_ok_and(|host| self.is_named(host));
+        (is_near(asking) && !is_ours).then_some(Refusal::Name)
+    }
+
+    /// Whether this port goes by the name in a `Host` header: an address, which no name in DNS looks like, or one of its names.
+    fn is_named(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) => return address.parse::<Ipv6Addr>().is_ok(),
+            None => host.split(':').next().unwrap_or(host),
+        };
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        name == "localhost" || name.parse::<Ipv4Addr>().is_ok() || self.names.contains(&name)
+    }
+
+    /// What it is asked by, for whom it refuses.
+    fn names_shown(&self) -> String {
+        let ours = self.names.iter().map(String::as_str);
+        ["an IP address", "localhost"].into_iter().chain(ours).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The place of this address; `None` while another request of it has it.
+    fn place_of(&self, asking: &Asking) -> Option<AskingPlace> {
+        let address = asking.peer.ip().to_canonical();
+        let is_new = self.asking.lock().insert(address);
+        is_new.then(|| AskingPlace(self.asking.clone(), address))
     }
 
     /// The user whose request may be answered, if it is one.
     async fn judge(&self, asking: &Asking, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
         let ip = asking.peer.ip().to_canonical();
-        let is_near = ip.is_loopback() || asking.here.is_some_and(|here| here.to_canonical() == ip);
         let has_role = asking.certificate_roles.iter().any(|role| role == ADMIN);
-        if has_role || is_near && self.trusts_this_machine {
+        if has_role || is_near(asking) && self.trusts_this_machine {
             return Ok(None);
         }
         let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -167,8 +289,9 @@ impl Access {
             if !asking.is_encrypted && !ip.is_loopback() {
                 return Err(Refusal::Unencrypted);
             }
-            let alone = self.checking.clone().try_lock_owned().map_err(|_| Refusal::Busy)?;
-            let admin = tokio::time::timeout(LOOK_MAX, users.admin(login, alone)).await;
+            let _place = self.place_of(asking).ok_or(Refusal::Busy)?;
+            let turn = self.checking.clone().lock_owned();
+            let admin = tokio::time::timeout(LOOK_MAX, users.admin(login, ip, turn)).await;
             let admin = admin.map_err(|_| Refusal::Busy)?;
             return admin.map(Some).ok_or(Refusal::WrongUser);
         }
@@ -179,12 +302,16 @@ impl Access {
         let token = token.ok_or(Refusal::NoToken)?;
         let presented: Hash = Sha256::digest(token).into();
         let file = file.clone();
-        let alone = self.looking.clone().try_lock_owned().map_err(|_| Refusal::Busy)?;
-        let read = tokio::task::spawn_blocking(move || {
-            let known = read_tokens(&file);
-            drop(alone);
-            known
-        });
+        let _place = self.place_of(asking).ok_or(Refusal::Busy)?;
+        let read = async {
+            let alone = self.looking.clone().lock_owned().await;
+            let read = tokio::task::spawn_blocking(move || {
+                let known = read_tokens(&file);
+                drop(alone);
+                known
+            });
+            read.await
+        };
         let known = match tokio::time::timeout(LOOK_MAX, read).await {
             Ok(Ok(Ok(known))) => known,
             Ok(Ok(Err(error))) => return Err(Refusal::Unreadable(error)),
@@ -197,9 +324,30 @@ impl Access {
     }
 }
 
+/// Whether it comes from this machine.
+fn is_near(asking: &Asking) -> bool {
+    let ip = asking.peer.ip().to_canonical();
+    ip.is_loopback() || asking.here.is_some_and(|here| here.to_canonical() == ip)
+}
+
+/// The beginning of a path, which a peer chooses.
+fn shown(path: &str) -> &str {
+    let mut end = path.len().min(PATH_SHOWN_MAX);
+    while !path.is_char_boundary(end) {
+        end -= 1;
+    }
+    &path[..end]
+}
+
 impl Refusal {
-    fn text(&self) -> String {
+    fn text(&self, access: &Access) -> String {
         match self {
+            Refusal::Name => format!(
+                "from this machine this port is asked by {}, so that no page in a browser gets here through a name in DNS that points to \
+                 this machine; httpServerNames adds names",
+                access.names_shown()
+            ),
+            Refusal::OtherSite => "this port does not answer pages of other sites: ask it with a program".to_owned(),
             Refusal::Remote => "changes are taken from this machine only; to take them from others, give the bookie a file of \
                                 tokens with --admin-tokens FILE (httpServerTokensFile)"
                 .to_owned(),
@@ -216,9 +364,11 @@ impl Refusal {
         }
     }
 
-    fn answer(&self) -> Response {
-        let text = format!("{}\n", self.text());
+    fn answer(&self, access: &Access) -> Response {
+        let text = format!("{}\n", self.text(access));
         match self {
+            Refusal::Name => (StatusCode::MISDIRECTED_REQUEST, text).into_response(),
+            Refusal::OtherSite => (StatusCode::FORBIDDEN, text).into_response(),
             Refusal::Remote | Refusal::Unencrypted => (StatusCode::FORBIDDEN, text).into_response(),
             Refusal::NoToken | Refusal::WrongToken | Refusal::WrongUser => {
                 let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
@@ -320,8 +470,8 @@ mod tests {
             certificate_roles: certificate_roles.iter().map(ToString::to_string).collect(),
         };
         let headers = headers(authorization);
-        let refused = access.refuse(&asking, &method, "/api/v1/bookie/gc", &headers).await;
-        refused.map(|response| response.status())
+        let admitted = access.admit(&asking, &method, "/api/v1/bookie/gc", &headers).await;
+        admitted.err().map(|response| response.status())
     }
 
     /// Invariant 1.
@@ -418,10 +568,18 @@ mod tests {
         assert_eq!(put(None).await, Some(StatusCode::UNAUTHORIZED));
         assert_eq!(status(&access, NEAR, Method::PUT, None).await, None);
 
-        // One password at a time, and no line of them.
+        // One password at a time, and one of an address waits for its turn: whoever sends another meanwhile is told so.
         let checking = access.checking.clone().try_lock_owned().unwrap();
-        assert_eq!(put(Some("Basic b3BzOmE6Yg==")).await, Some(StatusCode::SERVICE_UNAVAILABLE));
-        drop(checking);
+        let (waits, mut second) = (put(Some("Basic b3BzOmE6Yg==")), None);
+        let end = async {
+            while access.asking.lock().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            second = put(Some("Basic b3BzOmE6Yg==")).await;
+            drop(checking);
+        };
+        assert_eq!(tokio::join!(waits, end).0, None, "it had its turn");
+        assert_eq!(second, Some(StatusCode::SERVICE_UNAVAILABLE));
         assert_eq!(put(Some("Basic b3BzOmE6Yg==")).await, None);
 
         // Invariant 3.
@@ -437,9 +595,101 @@ mod tests {
             let here = Some("192.0.2.1".parse().unwrap());
             let asking =
                 Asking { peer: peer.parse().unwrap(), here, is_encrypted, certificate_roles: Vec::new() };
-            let answer = access.refuse(&asking, &Method::PUT, "/", &headers).await;
-            assert_eq!(answer.map(|answer| answer.status()), refused, "{peer} {is_encrypted}");
+            let admitted = access.admit(&asking, &Method::PUT, "/", &headers).await;
+            assert_eq!(admitted.err().map(|answer| answer.status()), refused, "{peer} {is_encrypted}");
         }
+    }
+
+    /// Invariant 5.
+    #[tokio::test]
+    async fn no_page_speaks_through_this_machine() {
+        let access = Access::new(None).named(["Bookie-1.example".to_owned()]);
+        let asked = async |peer: &str, is_encrypted: bool, sent: &[(&'static str, &str)]| {
+            let here = Some("192.0.2.1".parse().unwrap());
+            let asking =
+                Asking { peer: peer.parse().unwrap(), here, is_encrypted, certificate_roles: Vec::new() };
+            let header = |(name, value): &(&'static str, &str)| {
+                (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+            };
+            let headers: HeaderMap = sent.iter().map(header).collect();
+            let mut statuses = Vec::new();
+            for method in [Method::GET, Method::HEAD, Method::PUT] {
+                let admitted = access.admit(&asking, &method, "/", &headers).await;
+                statuses.push(admitted.err().map_or(200, |answer| answer.status().as_u16()));
+            }
+            statuses.dedup();
+            statuses
+        };
+        for host in [
+            "127.0.0.1:8080",
+            "127.0.0.1",
+            "[::1]:8080",
+            "[fe80::1]",
+            "192.0.2.1",
+            "localhost",
+            "LocalHost.:8080",
+            "bookie-1.example:8080",
+        ] {
+            assert_eq!(asked("127.0.0.1:1", false, &[("host", host)]).await, [200], "{host}");
+        }
+        for host in ["page.example:8080", "localhost.page.example", "127.0.0.1.page.example", "[page]", ""] {
+            for near in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "192.0.2.1:5"] {
+                assert_eq!(asked(near, false, &[("host", host)]).await, [421], "{host} {near}");
+            }
+        }
+        // Others get here by a name of the network, and have no rights of this machine.
+        assert_eq!(asked("192.0.2.7:5", false, &[("host", "page.example")]).await, [200, 403]);
+        assert_eq!(asked("127.0.0.1:1", false, &[]).await, [200], "HTTP/1.0");
+        for (is_encrypted, origin, status) in [
+            (false, "http://localhost:8080", 200),
+            (false, "https://localhost:8080", 403),
+            (true, "https://localhost:8080", 200),
+            (false, "http://localhost", 403),
+            (false, "http://page.example", 403),
+            (false, "null", 403),
+        ] {
+            let sent = [("host", "localhost:8080"), ("origin", origin)];
+            assert_eq!(asked("127.0.0.1:1", is_encrypted, &sent).await, [status], "{origin}");
+        }
+        for (site, status) in [("cross-site", 403), ("same-origin", 200), ("none", 200)] {
+            for peer in ["127.0.0.1:1", "192.0.2.7:5"] {
+                let sent = [("host", "localhost:8080"), ("sec-fetch-site", site)];
+                assert_eq!(asked(peer, false, &sent).await[0], status, "{site}");
+            }
+        }
+        let text = access.names_shown();
+        assert_eq!(text, "an IP address, localhost, bookie-1.example");
+    }
+
+    /// This machine needs a token where that is asked for.
+    #[tokio::test]
+    async fn this_machine_may_need_a_token_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        std::fs::write(&file, "secret\n").unwrap();
+        let access = Access::new(Some(file)).requiring_token(true);
+        assert_eq!(status(&access, NEAR, Method::PUT, None).await, Some(StatusCode::UNAUTHORIZED));
+        assert_eq!(status(&access, NEAR, Method::PUT, Some("Bearer secret")).await, None);
+        assert_eq!(status(&access, NEAR, Method::GET, None).await, None);
+    }
+
+    /// A guess of another address does not keep a right token out.
+    #[tokio::test]
+    async fn a_token_waits_behind_the_guess_of_another_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        std::fs::write(&file, "secret\n").unwrap();
+        let access = Access::new(Some(file));
+        let guess = access.looking.clone().try_lock_owned().unwrap();
+        let asks = status(&access, FAR, Method::PUT, Some("Bearer secret"));
+        let end = async {
+            while access.asking.lock().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            drop(guess);
+        };
+        assert_eq!(tokio::join!(asks, end).0, None);
+        assert!(access.asking.lock().is_empty());
     }
 
     #[test]

@@ -115,9 +115,7 @@ async fn metrics(State(alone): State<Alone>, method: Method) -> Response {
     let mut out = Exposition::new();
     let is_reachable = !alone.extension.fault().is_some_and(|fault| fault.is_of_store);
     out.gauge("bindery_tier_reachable", &[], i64::from(is_reachable));
-    if let Some(tls) = &alone.tls {
-        tls.expose(&mut out);
-    }
+    Tls::expose(alone.tls.iter().map(|tls| (&**tls, super::OF_ADMIN_PORT)), &mut out);
     alone.extension.expose(&mut out).await;
     super::exposed(out)
 }

@@ -14,7 +14,11 @@
 //! 4. A head has [`HEAD_BYTES`] at most, a body [`BODY_BYTES`]. Answers are covered by the admin pool until the kernel has
 //!    them; one that finds no room there becomes a short refusal. Those of [`SMALL_ANSWER_BYTES`], health among them, are
 //!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
-//! 5. A request has one length, in `Content-Length`. One with `Transfer-Encoding` is refused and ends its connection: a proxy in front
+//! 5. A request that looks takes its place before its handler runs: [`ANSWERED_AT_ONCE`] are computed at a time, in the order of arrival, and
+//!    an address has at most half of the places that are free among those that wait ([`Shares`]). So what many ask for takes neither
+//!    the threads nor the memory of clients. Health checks, which cost nothing, take no place.
+//! 6. HEAD is answered as GET is, without the body.
+//! 7. A request has one length, in `Content-Length`. One with `Transfer-Encoding` is refused and ends its connection: a proxy in front
 //!    that believes another length than this port would pass a request on as a part of a body, unexamined.
 
 use super::access::{Access, Asking};
@@ -24,12 +28,13 @@ use crate::latch::Latch;
 use crate::log_limit::LogLimit;
 use crate::memory::ADMIN_PLACES as PLACES;
 use crate::reload::Watch;
+use crate::shares::Shares;
 use crate::sockets::peer_of;
 use crate::tls::Tls;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{ConnectInfo, Request};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_io::has_no_descriptor;
@@ -40,7 +45,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +53,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
@@ -60,6 +65,10 @@ const HEAD_BYTES: usize = 16 * 1024;
 const BODY_BYTES: usize = 4 * 1024;
 /// Answers up to this length need no memory of the pool. hyper holds a few of them at most.
 const SMALL_ANSWER_BYTES: usize = 512;
+/// Answers that are computed at a time.
+const ANSWERED_AT_ONCE: usize = 2;
+/// Paths of health checks.
+const HEALTH: [&str; 2] = ["/heartbeat", "/api/v1/bookie/is_ready"];
 /// Pause after accepting failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// One log line in this time about missing descriptors.
@@ -74,8 +83,30 @@ struct Common {
     /// Held by who computes a step of a handshake.
     handshaking: Arc<Mutex<()>>,
     answers: ByteBudget,
+    /// Turns to compute an answer, and who waits for one.
+    turns: Arc<Semaphore>,
+    lookers: Arc<parking_lot::Mutex<Shares<IpAddr>>>,
     patience: Duration,
     stop: Arc<Latch>,
+}
+
+/// The place of a request among those that look.
+struct Looker {
+    lookers: Arc<parking_lot::Mutex<Shares<IpAddr>>>,
+    address: IpAddr,
+}
+
+impl Looker {
+    fn new(common: &Common, address: IpAddr) -> Option<Looker> {
+        let is_in = common.lookers.lock().take(address, 1, PLACES as u64);
+        is_in.then(|| Looker { lookers: common.lookers.clone(), address })
+    }
+}
+
+impl Drop for Looker {
+    fn drop(&mut self) {
+        self.lookers.lock().give_back(self.address, 1);
+    }
 }
 
 /// A connection that is served.
@@ -135,7 +166,9 @@ pub(super) async fn serve(
         watches.spawn(Watch { files: tls.clone(), interval }.run(stop.clone()));
     }
     let handshaking = Arc::default();
-    let common = Common { router, access: Arc::new(access), tls, handshaking, answers, patience, stop };
+    let (turns, lookers) = (Arc::new(Semaphore::new(ANSWERED_AT_ONCE)), Arc::default());
+    let access = Arc::new(access);
+    let common = Common { router, access, tls, handshaking, answers, turns, lookers, patience, stop };
     let mut tasks = JoinSet::new();
     // In the order of arrival.
     let mut places: Vec<Place> = Vec::with_capacity(PLACES);
@@ -256,7 +289,7 @@ async fn answer(
     load: Arc<Load>,
 ) -> Result<Response, Infallible> {
     let (mut parts, body) = request.into_parts();
-    // Invariant 5.
+    // Invariant 7.
     if parts.headers.contains_key(header::TRANSFER_ENCODING) {
         let why = "give the body with a Content-Length, and without Transfer-Encoding\n";
         return Ok((StatusCode::LENGTH_REQUIRED, [(header::CONNECTION, "close")], why).into_response());
@@ -271,15 +304,38 @@ async fn answer(
     };
     parts.extensions.insert(ConnectInfo(asking.peer));
     let handled = Counted::new(&load, |load| &load.handled);
-    let refused = common.access.refuse(&asking, &parts.method, parts.uri.path(), &parts.headers).await;
-    let response = match refused {
-        Some(refusal) => refusal,
-        None => {
-            let Ok(response) = common.router.call(Request::from_parts(parts, Body::from(body))).await;
+    let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+    // Invariant 6.
+    if method == Method::HEAD {
+        parts.method = Method::GET;
+    }
+    let request = Request::from_parts(parts, Body::from(body));
+    let admitted = common.access.admit(&asking, &method, &path, request.headers()).await;
+    let response = match admitted {
+        Err(refusal) => refusal,
+        Ok(Some(admitted)) => {
+            let Ok(response) = common.router.call(request).await;
+            common.access.log_change(&asking, &admitted, (&method, &path), response.status());
             response
         }
+        Ok(None) if HEALTH.contains(&path.as_str()) => {
+            let Ok(response) = common.router.call(request).await;
+            response
+        }
+        Ok(None) => match Looker::new(&common, asking.peer.ip().to_canonical()) {
+            None => {
+                let why = "other requests of this address are being answered: try again\n";
+                (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+            }
+            Some(_looker) => {
+                let turn = common.turns.clone().acquire_owned().await;
+                let Ok(response) = common.router.call(request).await;
+                drop(turn);
+                response
+            }
+        },
     };
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
     // It is in memory already: this only takes it out.
     let body = to_bytes(body, usize::MAX).await;
     let answered = Counted::new(&load, |load| &load.answered);
@@ -292,6 +348,10 @@ async fn answer(
         let why = "other answers of this port take its memory: try again\n";
         return Ok((StatusCode::SERVICE_UNAVAILABLE, why).into_response());
     };
+    if method == Method::HEAD {
+        parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+        return Ok(Response::from_parts(parts, Body::empty()));
+    }
     let bytes = Bytes::from_owner(Answer { bytes, _permit: permit, _answered: answered });
     Ok(Response::from_parts(parts, Body::from(bytes)))
 }
@@ -361,6 +421,7 @@ mod tests {
         let mut peer = TcpStream::connect(address).await.unwrap();
         for (method, header, status) in [
             ("GET", "", "200"),
+            ("HEAD", "", "200"),
             ("PUT", "", "401"),
             ("PUT", "Authorization: Bearer guess\r\n", "401"),
             ("DELETE", "", "401"),
@@ -368,13 +429,18 @@ mod tests {
             ("PUT", "Authorization: Bearer secret\r\n", "200"),
             ("PUT", "", "401"),
         ] {
-            let request = format!("{method} /thing HTTP/1.1\r\nHost: x\r\n{header}Content-Length: 0\r\n\r\n");
+            let request =
+                format!("{method} /thing HTTP/1.1\r\nHost: localhost\r\n{header}Content-Length: 0\r\n\r\n");
             peer.write_all(request.as_bytes()).await.unwrap();
             let mut said = vec![0; 2000];
             let length = peer.read(&mut said).await.unwrap();
             let said = String::from_utf8_lossy(&said[..length]);
             assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {header}: {said}");
             assert!(!said.contains("secret"), "{said}");
+            if method != "PUT" && method != "DELETE" {
+                assert!(said.contains("content-length: 4"), "{said}");
+                assert_eq!(said.ends_with("seen"), method == "GET", "{said}");
+            }
         }
         assert_eq!(changed.load(Ordering::SeqCst), 1);
         drop(peer);

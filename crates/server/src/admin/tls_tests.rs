@@ -75,7 +75,7 @@ impl Port {
 }
 
 async fn status(mut stream: impl AsyncRead + AsyncWrite + Unpin, method: &str) -> io::Result<u16> {
-    let request = format!("{method} /thing HTTP/1.0\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    let request = format!("{method} /thing HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let mut said = String::new();
@@ -170,7 +170,7 @@ async fn ciphertext_with_hardly_any_request_in_it_ends_the_connection() {
     let port =
         Port::start(config(dir.path(), &authority, false, false), Duration::from_secs(24 * 3600)).await;
     let client = authority.client(None, &[]);
-    let head = format!("GET /thing HTTP/1.0\r\nHost: x\r\nPadding: {}\r\n\r\n", "x".repeat(12_000));
+    let head = format!("GET /thing HTTP/1.0\r\nHost: localhost\r\nPadding: {}\r\n\r\n", "x".repeat(12_000));
     for (record, is_served) in [(16_384, true), (40, true), (1, false)] {
         let socket = TcpStream::connect(port.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();

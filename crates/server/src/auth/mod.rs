@@ -24,6 +24,7 @@
 
 mod base64;
 mod certificate;
+mod guesses;
 mod rights;
 pub mod users;
 pub mod verifier;
@@ -40,6 +41,7 @@ use bindery_sasl::digest_md5::{
 };
 use bindery_sasl::plain;
 use bindery_tls::file::is_open_to_all;
+use guesses::Guesses;
 use parking_lot::{Mutex, RwLock};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -246,6 +248,7 @@ pub struct Auth {
     state: Mutex<State>,
     random: Arc<dyn Random>,
     turns: Turns,
+    guesses: Guesses,
     /// Of peers that are not known, and of users who may not do what they want: strangers must not hide users.
     logs: [Mutex<LogLimit>; 2],
 }
@@ -278,6 +281,7 @@ impl Auth {
             state: Mutex::new(state),
             random,
             turns,
+            guesses: Guesses::default(),
             logs: [REFUSALS_INTERVAL; 2].map(|interval| Mutex::new(LogLimit::new(interval))),
         })
     }
@@ -304,15 +308,26 @@ impl Auth {
         if token.len() > TOKEN_BYTES_MAX {
             return refused(format!("a message of {} bytes", token.len()));
         }
-        match plugin {
+        // The first message of DIGEST-MD5 asks for a challenge, and guesses nothing.
+        let is_guess = plugin == Plugin::Plain || exchange.is_some();
+        if is_guess && !self.guesses.wait(address).await {
+            return refused("too many logins of this address wait, because of wrong passwords".to_owned());
+        }
+        let progress = match plugin {
             Plugin::DigestMd5 => self.digest_md5(exchange, token),
             // Which of two exchanges would it be?
             Plugin::Plain if exchange.is_some() => refused("two mechanisms at once".to_owned()),
             Plugin::Plain => match self.turns.place(address) {
                 Some(place) => self.plain(token, place.turn()).await,
-                None => refused("too many logins wait to be checked".to_owned()),
+                None => return refused("too many logins wait to be checked".to_owned()),
             },
+        };
+        match &progress {
+            Progress::Continue(_) => {}
+            Progress::Done(..) => self.guesses.note(address, true),
+            Progress::Failed(_) => self.guesses.note(address, false),
         }
+        progress
     }
 
     fn digest_md5(&self, exchange: &mut Option<Exchange>, token: &[u8]) -> Progress {
@@ -369,12 +384,22 @@ impl Auth {
 
     /// The user of the role admin whose name and password stand in the credentials of HTTP's scheme Basic (RFC 7617). They are checked in the
     /// caller's turn, not in those of clients.
-    pub(crate) async fn admin(&self, credentials: &[u8], turn: OwnedMutexGuard<()>) -> Option<String> {
+    pub(crate) async fn admin(
+        &self,
+        credentials: &[u8],
+        address: IpAddr,
+        turn: impl Future<Output = OwnedMutexGuard<()>>,
+    ) -> Option<String> {
+        if !self.guesses.wait(address).await {
+            return None;
+        }
         let login = base64::decode(credentials, TOKEN_BYTES_MAX)?;
         let colon = login.iter().position(|&byte| byte == b':')?;
         // What a message of PLAIN would be.
         let message = [b"\0", &login[..colon], b"\0", &login[colon + 1..]].concat();
-        match self.plain(&message, std::future::ready(turn)).await {
+        let progress = self.plain(&message, turn).await;
+        self.guesses.note(address, matches!(progress, Progress::Done(..)));
+        match progress {
             Progress::Done(_, Identity { name, user: Some(user), .. }) if user.roles.has(Role::Admin) => {
                 Some(name)
             }
@@ -438,6 +463,7 @@ impl Auth {
         let state = self.state.lock();
         out.counter("bindery_users_reloads", &[], state.reloads);
         out.gauge("bindery_users_reload_failed", &[], i64::from(state.reload_failed.is_some()));
+        out.gauge("bindery_users_file_empty", &[], i64::from(state.is_empty));
     }
 
     /// Problems that an operator must know about.

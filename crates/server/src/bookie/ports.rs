@@ -84,10 +84,15 @@ pub(super) async fn start_admin(
     let listener = bind_patiently(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let patience = config.limits.admin_patience;
+    let advertised = config.advertise.iter().map(|(host, _)| host.clone());
+    let names: Vec<String> = advertised.chain(config.admin_names.iter().cloned()).collect();
     let task = tokio::spawn(admin::serve(
         listener,
         config.admin_scope,
-        Access::new(config.admin_tokens.clone()).with_users(users),
+        Access::new(config.admin_tokens.clone())
+            .with_users(users)
+            .requiring_token(config.admin_token_required)
+            .named(names),
         state.clone(),
         answers.clone(),
         patience,

@@ -49,7 +49,7 @@ use bindery_wire::frame::FrameTooLarge;
 use output::outbox::{Flush, Outbox};
 use output::peer_time::PeerTime;
 use parking_lot::Mutex;
-use reads::long_poll::LongPolls;
+use reads::long_poll::{LongPolls, PollHolder};
 use reads::queue::{Pushed, ReadQueue};
 use request::{ReadKind, ReadRequest};
 use std::net::SocketAddr;
@@ -340,7 +340,7 @@ impl Connection {
         drop(reads);
         loop {
             let Some((request, id)) = self.polls.lock().take_any() else { break };
-            shared.metrics.long_polls_parked.add(-1);
+            self.leave_poll(shared);
             if let Some(id) = id {
                 shared.engine.cancel_poll(request.ledger, id);
             }
@@ -484,9 +484,26 @@ impl Connection {
         }
     }
 
+    /// A long poll is to be parked: false when too many are.
+    fn enter_poll(&self, shared: &Shared) -> bool {
+        let limits = &shared.limits;
+        let may = self.polls.lock().len() < limits.long_polls_per_connection_max
+            && shared.long_polls.take(PollHolder::of(self.peer, self.id), limits.long_polls_max);
+        if may {
+            shared.metrics.long_polls_parked.add(1);
+        }
+        may
+    }
+
+    /// A long poll is not parked any more.
+    fn leave_poll(&self, shared: &Shared) {
+        shared.metrics.long_polls_parked.add(-1);
+        shared.long_polls.give_back(PollHolder::of(self.peer, self.id));
+    }
+
     /// A long poll ended: its answer is a read like others.
     fn end_poll(&self, shared: &Shared, mut request: ReadRequest, is_woken: bool) {
-        shared.metrics.long_polls_parked.add(-1);
+        self.leave_poll(shared);
         request.waits_since_ns = shared.clock.monotonic_ns();
         if !self.outbox.promise_again(request.promised) {
             tracing::debug!(peer = %self.peer, "closed: no memory is left for the answers to its long polls");

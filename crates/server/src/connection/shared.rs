@@ -1,10 +1,11 @@
 //! State that all connections of a bookie share.
 
+use super::reads::long_poll::LongPollPlaces;
 use super::{Connection, Registry, SliceTurns};
 use crate::auth::Auth;
 use crate::io_pool::IoPools;
 use crate::limits::Limits;
-use crate::log_limit::LogLimit;
+use crate::log_limit::{LogLimit, PeerLog};
 use crate::memory::Pools;
 use crate::metadata_check::ParkedAdds;
 use crate::metrics::Metrics;
@@ -50,6 +51,10 @@ pub struct Shared {
     pub auth: Option<Arc<Auth>>,
     /// Object storage, if there is any.
     pub tier: Option<Arc<Tier>>,
+    /// Places of parked long polls.
+    pub long_polls: LongPollPlaces,
+    /// Lists of entries that do not fit an answer.
+    pub list_log: PeerLog,
     /// For reads that would need it, when there is none.
     pub tier_log: Mutex<LogLimit>,
     /// Malformed frames of strangers, and of clients: strangers must not fill the disk, nor hide clients.

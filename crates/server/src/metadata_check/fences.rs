@@ -8,8 +8,8 @@
 //! # Limits
 //! [`WAITING_MAX`] fences wait, of which a connection has its share ([`Shares`]); [`READS_MAX`] reads are under way.
 
-use super::shares::Shares;
 use super::{MetadataChecker, READS_MAX};
+use crate::shares::Shares;
 use bindery_engine::{Engine, Refusal, Waiter};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
@@ -34,7 +34,7 @@ struct WaitingFence {
 
 #[derive(Default)]
 struct State {
-    places: Shares,
+    places: Shares<u64>,
     queue: VecDeque<WaitingFence>,
 }
 

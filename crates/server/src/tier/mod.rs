@@ -6,7 +6,7 @@
 //!                                               └ no ─► parked; extent (local disk) ─► fetcher ─► unparked, planned again
 //! ledgers closed and reconciled ─► trim: metadata, grace ─► check (T19) ─► engine: trim
 //! ```
-//! [`extents`] where entries are; [`trimmer`] decides what may go; [`trim`] does it; the requests are made by
+//! [`proof`] who is taken for a tierer; [`bounds`] how far it is believed; [`reconcile`] what it changes; [`extents`] where entries are; [`trimmer`] decides what may go; [`trim`] does it; the requests are made by
 //! [`bindery_tiering::fetch`], on threads of their own.
 //!
 //! # Invariants
@@ -26,15 +26,18 @@
 //! Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and [`LOOKUP_THREADS_MAX`] that wait
 //! for local disks. Ledgers whose objects are gone: those of [`lost`].
 
+mod bounds;
 mod extents;
 mod lost;
 #[cfg(test)]
 mod model;
+mod proof;
 mod reconcile;
 mod trim;
 mod trimmer;
 mod view;
 
+pub use proof::REREAD_INTERVAL;
 pub use trim::{TrimDesk, TrimStatus, TrimTask};
 pub use trimmer::{Blocked, Candidate, Room, TrimConfig, Trimmer, Verdict};
 pub use view::{expose, json, ledger_json};
@@ -44,7 +47,6 @@ use crate::metrics::{Counter, Summary};
 use bindery_engine::{Engine, Refusal, TieredRead};
 use bindery_io::Clock;
 use bindery_io::canary::{Canaries, Canary};
-use bindery_metadata::Layout;
 use bindery_tiering::fetch::{
     Ask, Entry, FetchError, FetchOptions, Fetched, Fetcher, Offer, ReaderId, Ticket,
 };
@@ -246,8 +248,6 @@ impl Drop for Reconciling {
 pub struct Tier {
     url: StoreUrl,
     fetcher: Arc<OnceLock<Fetcher>>,
-    /// Tells which of two ledgers of one id lives.
-    metadata: OnceLock<Layout>,
     extents: Mutex<Extents>,
     lookups: AtomicUsize,
     lookups_max: usize,
@@ -258,8 +258,6 @@ pub struct Tier {
     /// Until a look into the state table is given up.
     lookup_deadline: Duration,
     log: Mutex<LogLimit>,
-    /// How often it is written down that objects of a tierer are refused.
-    refusal_log: Mutex<LogLimit>,
     /// What clients are told is a code without words.
     last_failure: Mutex<Option<ReadFailure>>,
     clock: Arc<dyn Clock>,
@@ -271,6 +269,9 @@ pub struct Tier {
     /// Trimming.
     pub desk: TrimDesk,
     cluster: ClusterId,
+    /// Once it has joined the cluster.
+    home: OnceLock<proof::Home>,
+    warnings: Mutex<LogLimit>,
     reconciling: AtomicUsize,
     /// Ledgers of which a tierer said how far they are in object storage, and that was taken.
     pub reconciled: Counter,
@@ -366,7 +367,6 @@ impl Tier {
         Ok(Tier {
             url: url.clone(),
             fetcher: Arc::default(),
-            metadata: OnceLock::new(),
             extents: Mutex::default(),
             lost: Mutex::default(),
             lost_log: Mutex::new(LogLimit::new(LOST_INTERVAL)),
@@ -374,7 +374,6 @@ impl Tier {
             lookups_max: fetch.waiters_max,
             lookup_deadline: fetch.deadline,
             log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
-            refusal_log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
             last_failure: Mutex::default(),
             clock,
             canaries,
@@ -382,6 +381,8 @@ impl Tier {
             second_looks: Counter::default(),
             desk: TrimDesk::default(),
             cluster,
+            home: OnceLock::new(),
+            warnings: Mutex::new(LogLimit::new(LOG_INTERVAL)),
             reconciling: AtomicUsize::new(0),
             reconciled: Counter::default(),
             not_reconciled: Counter::default(),
@@ -389,10 +390,13 @@ impl Tier {
         })
     }
 
-    /// Has updates of ledgers whose id is used again decided by this metadata: without it they are refused.
-    pub fn ask_metadata(&self, layout: Layout) {
-        // It is set once, at the start.
-        drop(self.metadata.set(layout));
+    /// Writes a line about a request of a tierer, or of a peer that is none, unless one was written just before. It gets the number of lines
+    /// that were left out.
+    pub fn warn(&self, write: impl FnOnce(u64)) {
+        let admitted = self.warnings.lock().admit(self.clock.monotonic_ns());
+        if let Some(left_out) = admitted {
+            write(left_out);
+        }
     }
 
     /// Where the bucket is.

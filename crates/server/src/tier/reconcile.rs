@@ -10,6 +10,7 @@
 //! 4. Exactly the extents that were compared are replaced: an update in between ends it.
 //! 5. An update of another ledger than the register, by their creation times, is taken only when metadata, read after it came, says that
 //!    its ledger is the one of that id that lives, and that the register's is not. Else it is refused, to be repeated.
+//! 6. A register rises no further than [`super::bounds`] allows.
 //!
 //! # Limits     requests under way: [`super::Tier::begin_reconcile`]; requests to the bucket: those of checks
 
@@ -20,12 +21,16 @@ use bindery_tiering::fetch::check::{LocalDifference, LocalRecords};
 use bindery_tiering::object::TableEntry;
 use bindery_types::tier::{Reconciliation, TierExtent};
 use bindery_types::{EntryId, LedgerId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 /// Blocks of each extent that are read.
 const SAMPLES: usize = 2;
+/// Updates of one request that wait for metadata or an object.
+const JUDGED_AT_ONCE: usize = 16;
 /// Extents of a ledger taken from the engine at a time.
 const EXTENTS_PAGE: usize = 64;
 /// For what metadata says of one ledger: less than a tierer waits for the answer.
@@ -41,7 +46,7 @@ impl Tier {
     ) {
         let done = self.with_what_is_lost(&ledgers, done);
         let mut updates = Vec::with_capacity(ledgers.len());
-        let (mut replacing, mut others) = (Vec::new(), Vec::new());
+        let (mut replacing, mut others, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
         for (at, update) in ledgers.into_iter().enumerate() {
             let tiered = engine.tiered(update.ledger);
             let first = update.extents.first().map(|extent| extent.first);
@@ -50,42 +55,56 @@ impl Tier {
             } else if first.is_some() && tiered.is_some_and(|tiered| first <= Some(tiered.lre)) {
                 replacing.push(at);
             }
+            if self.is_beyond(engine, &update) {
+                beyond.push(at);
+            }
             // One that is placed and not durable is not in what was compared.
             let seen = tiered.filter(|tiered| tiered.is_update_durable).map_or(0, |tiered| tiered.update);
             updates.push(Compared { reconciliation: update, seen, is_new_life: false });
         }
-        if replacing.is_empty() && others.is_empty() {
+        if replacing.is_empty() && others.is_empty() && beyond.is_empty() {
             return engine.reconcile_compared(updates, done);
         }
         let (tier, engine) = (self.clone(), engine.clone());
         self.handle().spawn(async move {
-            let mut refused = Vec::new();
+            let judge = |at: usize| {
+                let (tier, engine, update) =
+                    (tier.clone(), engine.clone(), updates[at].reconciliation.clone());
+                async move { tier.may_raise(&engine, &update).await }
+            };
+            let mut refused = refusals(beyond, judge).await;
             for at in others {
                 updates[at].is_new_life = tier.is_new_life(&engine, &updates[at].reconciliation).await;
                 if !updates[at].is_new_life {
-                    refused.push((at, Refusal::TooManyRequests));
+                    refused.entry(at).or_insert(Refusal::TooManyRequests);
                 }
             }
+            replacing.retain(|at| !refused.contains_key(at));
             for at in replacing {
                 if let Err(refusal) = tier.may_replace(&engine, &updates[at]).await {
-                    refused.push((at, refusal));
+                    refused.insert(at, refusal);
                 }
             }
-            let is_refused = |at: &usize| refused.iter().any(|(refused, _)| refused == at);
-            let (places, taken): (Vec<usize>, Vec<Compared>) =
-                updates.iter().cloned().enumerate().filter(|(at, _)| !is_refused(at)).unzip();
-            let (tell, told) = oneshot::channel();
-            engine.reconcile_compared(taken, Box::new(move |results| drop(tell.send(results))));
-            // Without an answer the process ends, and so does the connection.
-            let Ok(answers) = told.await else { return };
-            let mut results: Vec<(usize, Reconciled)> = places.into_iter().zip(answers).collect();
-            results.extend(refused.into_iter().map(|(at, refusal)| {
-                let ledger = updates[at].reconciliation.ledger;
-                let lre = engine.tiered(ledger).map(|tiered| tiered.lre);
-                (at, Reconciled { ledger, result: Err(refusal), lre })
-            }));
-            results.sort_by_key(|(at, _)| *at);
-            done(results.into_iter().map(|(_, result)| result).collect());
+            let of = |compared: &Compared| compared.reconciliation.ledger;
+            answer_without(&engine, updates, refused, of, Engine::reconcile_compared, done).await;
+        });
+    }
+
+    /// Has the engine take ledgers over that metadata allows it to ([`super::bounds`]). `done` is called as for [`Tier::reconcile`].
+    pub fn restore(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        ledgers: Vec<Reconciliation>,
+        done: ReconcileWaiter,
+    ) {
+        let (tier, engine) = (self.clone(), engine.clone());
+        self.handle().spawn(async move {
+            let judge = |at: usize| {
+                let (tier, ledger, last) = (tier.clone(), ledgers[at].ledger, ledgers[at].last);
+                async move { tier.may_take_over(ledger, last).await }
+            };
+            let refused = refusals((0..ledgers.len()).collect(), judge).await;
+            answer_without(&engine, ledgers, refused, |update| update.ledger, Engine::restore, done).await;
         });
     }
 
@@ -128,7 +147,8 @@ impl Tier {
     /// Whether the ledger of an update lives, and that of the register does not (invariant 5).
     async fn is_new_life(&self, engine: &Engine, update: &Reconciliation) -> bool {
         let ledger = update.ledger;
-        let (Some(layout), Some(seen)) = (self.metadata.get(), engine.tiered(ledger)) else { return false };
+        let (Some(home), Some(seen)) = (self.home.get(), engine.tiered(ledger)) else { return false };
+        let layout = &home.layout;
         let read = async {
             let cluster_ms = layout.made_ms().await.map_err(LedgerError::from)?;
             Ok::<_, LedgerError>(layout.ledgers().get_latest(ledger).await?.creation(cluster_ms))
@@ -184,10 +204,10 @@ impl Tier {
             let some = |blocks: usize| (0..blocks.min(SAMPLES)).map(|at| at * (blocks - 1)).collect();
             if let Err(error) = fetcher.check(ledger, &extent, some, &mut Nothing).await {
                 let first = extent.first;
-                if let Some(left_out) = self.refusal_log.lock().admit(self.clock.monotonic_ns()) {
-                    tracing::warn!(%ledger, %first, %error, left_out, "refused a tierer's object for entries without a local \
-                     copy, because it failed its check or could not be read: the former object stays in use");
-                }
+                self.warn(|left_out| {
+                    tracing::warn!(%ledger, %first, %error, left_out, "refused a tierer's object for entries without a local copy, \
+                     because it failed its check or could not be read: the former object stays in use");
+                });
                 return false;
             }
         }
@@ -198,6 +218,63 @@ impl Tier {
 /// Whether an update is of another ledger than what is known here, by their creation times.
 fn is_of_another(known: &Tiered, update: &Reconciliation) -> bool {
     known.created_ms.zip(update.created_ms).is_some_and(|(known, said)| known != said)
+}
+
+/// The refusals among the updates at these places, some of which are judged at a time.
+async fn refusals<F>(which: Vec<usize>, judge: impl Fn(usize) -> F) -> BTreeMap<usize, Refusal>
+where
+    F: Future<Output = Result<(), Refusal>> + Send + 'static,
+{
+    // One that is not judged to its end is refused.
+    let mut refused: BTreeMap<usize, Refusal> = which.iter().map(|at| (*at, Refusal::Io)).collect();
+    let (mut which, mut judged) = (which.into_iter(), JoinSet::new());
+    loop {
+        for at in which.by_ref().take(JUDGED_AT_ONCE - judged.len()) {
+            let judgement = judge(at);
+            judged.spawn(async move { (at, judgement.await) });
+        }
+        match judged.join_next().await {
+            None => return refused,
+            Some(Ok((at, Ok(())))) => drop(refused.remove(&at)),
+            Some(Ok((at, Err(refusal)))) => drop(refused.insert(at, refusal)),
+            Some(Err(_)) => {}
+        }
+    }
+}
+
+/// Tells the engine all but those that are refused, and answers for all, in their order.
+async fn answer_without<T>(
+    engine: &Engine,
+    updates: Vec<T>,
+    refused: BTreeMap<usize, Refusal>,
+    ledger_of: impl Fn(&T) -> LedgerId,
+    tell: impl FnOnce(&Engine, Vec<T>, ReconcileWaiter),
+    done: ReconcileWaiter,
+) {
+    let (mut places, mut taken, mut results) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, update) in updates.into_iter().enumerate() {
+        match refused.get(&at) {
+            None => {
+                places.push(at);
+                taken.push(update);
+            }
+            Some(refusal) => {
+                let ledger = ledger_of(&update);
+                results.push((at, ledger, *refusal));
+            }
+        }
+    }
+    let (answer, told) = oneshot::channel();
+    tell(engine, taken, Box::new(move |results| drop(answer.send(results))));
+    // Without an answer the process ends, and so does the connection.
+    let Ok(answers) = told.await else { return };
+    let mut all: Vec<(usize, Reconciled)> = places.into_iter().zip(answers).collect();
+    all.extend(results.into_iter().map(|(at, ledger, refusal)| {
+        let lre = engine.tiered(ledger).map(|tiered| tiered.lre);
+        (at, Reconciled { ledger, result: Err(refusal), lre })
+    }));
+    all.sort_by_key(|(at, _)| *at);
+    done(all.into_iter().map(|(_, result)| result).collect());
 }
 
 /// The first extent that would take the place of one in an object with a later id.
@@ -225,7 +302,7 @@ fn known(engine: &Engine, ledger: LedgerId, extents: &[TierExtent]) -> Result<Ve
 }
 
 /// No copies are here to compare with.
-struct Nothing;
+pub(super) struct Nothing;
 
 impl LocalRecords for Nothing {
     fn compare(&mut self, _: EntryId, _: &[TableEntry]) -> Result<Vec<EntryId>, LocalDifference> {

@@ -237,14 +237,27 @@ impl Tls {
         self.state.lock().reload_failed.is_some()
     }
 
-    /// Metrics of the files.
-    pub(crate) fn expose(&self, out: &mut Exposition) {
-        let state = self.state.lock();
-        out.counter("bindery_tls_reloads", &[], state.reloads);
-        out.gauge("bindery_tls_reload_failed", &[], i64::from(state.reload_failed.is_some()));
-        if let Some(expires_s) = state.expires_s {
-            let expires_s = i64::try_from(expires_s).unwrap_or(i64::MAX);
-            out.gauge("bindery_tls_certificate_expires_seconds", &[], expires_s);
+    /// Metrics of the files, for some ports with their labels: none is that of the port for clients.
+    pub(crate) fn expose<'a>(
+        ports: impl IntoIterator<Item = (&'a Tls, &'a [(&'a str, &'a str)])>,
+        out: &mut Exposition,
+    ) {
+        let of_port = |(tls, labels): (&Tls, _)| {
+            let state = tls.state.lock();
+            (labels, state.reloads, state.reload_failed.is_some(), state.expires_s)
+        };
+        let ports: Vec<(&[(&str, &str)], u64, bool, Option<u64>)> = ports.into_iter().map(of_port).collect();
+        for (labels, reloads, ..) in &ports {
+            out.counter("bindery_tls_reloads", labels, *reloads);
+        }
+        for (labels, _, has_failed, _) in &ports {
+            out.gauge("bindery_tls_reload_failed", labels, i64::from(*has_failed));
+        }
+        for (labels, .., expires_s) in &ports {
+            if let Some(expires_s) = expires_s {
+                let expires_s = i64::try_from(*expires_s).unwrap_or(i64::MAX);
+                out.gauge("bindery_tls_certificate_expires_seconds", labels, expires_s);
+            }
         }
     }
 

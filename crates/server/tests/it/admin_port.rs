@@ -14,7 +14,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 /// Connections that the port serves at once.
 const PLACES: usize = 16;
-const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// More than the port serves at once.
 const CROWD: usize = 100;
 
@@ -62,7 +62,7 @@ const LONG: Duration = Duration::from_secs(3600);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heads_without_end_are_refused() {
     let place = start_with(LONG).await;
-    let mut head = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Filler: ".to_vec();
+    let mut head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Filler: ".to_vec();
     head.resize(100 * 1024, b'a');
     for _ in 0..CROWD {
         let mut socket = connect(&place.running).await;
@@ -96,8 +96,9 @@ async fn idle_peers_make_room_for_others() {
 async fn peers_that_take_their_time_are_closed() {
     let place = start_with(Duration::from_millis(100)).await;
     let half_a_head = b"GET /metrics HTTP/1.1\r\nHost".as_slice();
-    let half_a_body = b"PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{".as_slice();
-    let nothing_more = b"GET /heartbeat HTTP/1.1\r\nHost: x\r\n\r\n".as_slice();
+    let half_a_body =
+        b"PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{".as_slice();
+    let nothing_more = b"GET /heartbeat HTTP/1.1\r\nHost: localhost\r\n\r\n".as_slice();
     for (sent, answer) in [(half_a_head, ""), (half_a_body, "408"), (nothing_more, "200 OK"), (b"", "")] {
         let mut socket = connect(&place.running).await;
         socket.write_all(sent).await.unwrap();
@@ -113,8 +114,10 @@ async fn large_bodies_are_refused() {
     let place = start_with(LONG).await;
     let large = format!("{{\"forceMajor\":true{}}}", " ".repeat(100_000));
     let mut socket = connect(&place.running).await;
-    let head =
-        format!("PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", large.len());
+    let head = format!(
+        "PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        large.len()
+    );
     let _ = socket.write_all(head.as_bytes()).await;
     let _ = socket.write_all(&large.as_bytes()[..8 * 1024]).await;
     let said = rest(&mut socket).await;
@@ -176,7 +179,7 @@ async fn paths_lead_to_routes_alone() {
     ];
     for path in paths {
         for method in ["GET", "PUT", "DELETE"] {
-            let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{ENDS}\r\n");
+            let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{ENDS}\r\n");
             let said = said_to(&place.running, request.as_bytes()).await;
             // A head above the bound may be cut off by a reset.
             let is_long = request.len() > 16 * 1024;
@@ -187,12 +190,12 @@ async fn paths_lead_to_routes_alone() {
     }
     // Bytes that no request line and no header has.
     for request in [
-        &b"GET /metrics\0 HTTP/1.1\r\nHost: x\r\n\r\n"[..],
-        b"GET /metrics\x01 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-A: a\0b\r\n\r\n",
+        &b"GET /metrics\0 HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
+        b"GET /metrics\x01 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-A: a\0b\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\nHost : x\r\n\r\n",
-        b"GET /metrics HTTP/9.9\r\nHost: x\r\n\r\n",
-        b"GET /met\rrics HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /metrics HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET /met\rrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ] {
         let said = said_to(&place.running, request).await;
         assert!(said.starts_with("HTTP/1.1 400"), "{}: {said}", request.escape_ascii());
@@ -205,7 +208,7 @@ async fn paths_lead_to_routes_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_is_hidden_in_another() {
     let place = start_with(LONG).await;
-    let hidden = "PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+    let hidden = "PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
     let chunked = format!("0\r\n\r\n{hidden}");
     let long = format!("Content-Length: {}\r\n", chunked.len());
     for (heads, body) in [
@@ -227,7 +230,8 @@ async fn no_request_is_hidden_in_another() {
         (format!("{long}X: y\r\n Transfer-Encoding: chunked\r\n"), &chunked),
     ] {
         for method in ["PUT", "GET"] {
-            let request = format!("{method} /api/v1/bookie/state HTTP/1.1\r\nHost: x\r\n{heads}\r\n{body}");
+            let request =
+                format!("{method} /api/v1/bookie/state HTTP/1.1\r\nHost: localhost\r\n{heads}\r\n{body}");
             let said = said_to(&place.running, request.as_bytes()).await;
             assert!(is_refused(&said), "{method} {heads:?}: {said}");
             assert_eq!(said.matches("HTTP/1.1").count(), 1, "{method} {heads:?}: {said}");
@@ -246,7 +250,9 @@ async fn peers_that_take_no_answers_are_closed() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut socket = socket.connect(place.running.admin).await.unwrap();
-    let asks = async { while socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.is_ok() {} };
+    let asks = async {
+        while socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").await.is_ok() {}
+    };
     tokio::time::timeout(PATIENCE, asks).await.expect("it is closed");
     assert!(place.running.get("/heartbeat").await.contains("OK"));
     place.running.stop().await;
@@ -259,7 +265,7 @@ async fn probes_pass_peers_that_send_no_body() {
     let mut crowd = Vec::new();
     for _ in 0..PLACES {
         let mut socket = connect(&place.running).await;
-        let head = b"PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n";
+        let head = b"PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n";
         socket.write_all(head).await.unwrap();
         let mut said = [0; 12];
         socket.read_exact(&mut said).await.unwrap();

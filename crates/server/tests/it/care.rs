@@ -82,7 +82,7 @@ impl Running {
 
     async fn get(&self, path: &str) -> String {
         let mut socket = TcpStream::connect(self.admin).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         socket.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
         let read = socket.read_to_string(&mut text);

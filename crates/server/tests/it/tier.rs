@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod claims;
+
 use crate::common::PATIENCE;
 use crate::common::frames::{
     KEY, OwnedV2, add_frame, batch_request, body, exchange, fence_request, framed, read_request,
@@ -22,7 +24,7 @@ use bindery_tiering::object::{Compression, ObjectBuilder};
 use bindery_tiering::store::Store;
 use bindery_types::codec::crc32c;
 use bindery_types::tier::{ClusterId, ObjectId, ObjectRef, Reconciliation, TierExtent};
-use bindery_types::{EntryId, LedgerState};
+use bindery_types::{BookieId, EntryId, LedgerState};
 use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bindery_wire::v3::{Operation, proto};
 use bindery_wire::{ErrorCode, v2};
@@ -118,6 +120,10 @@ impl ObjectStore for Bucket {
     }
 }
 
+fn bookie_id() -> BookieId {
+    BookieId::new("bookie-0").unwrap()
+}
+
 const CLUSTER: ClusterId = ClusterId::from_bytes([1; 16]);
 const ENTRIES: i64 = 60;
 /// Some twenty to a block.
@@ -174,8 +180,9 @@ impl World {
             config.tier_extents_bytes = 1 << 20;
         };
         let disk = Arc::new(RealDisk::new());
-        let bookie = wire::start_tiered(limits, plan, disk, clock, change, Some(tier.clone())).await;
         let layout = whole::open(&whole::cluster().await).await;
+        tier.join(layout.clone(), bookie_id(), Arc::new(SystemRandom)).await;
+        let bookie = wire::start_tiered(limits, plan, disk, clock, change, Some(tier.clone())).await;
         let config = TrimConfig {
             grace: Duration::ZERO,
             grace_when_short: Duration::ZERO,
@@ -260,6 +267,14 @@ impl World {
         self.bucket.inner.get(&key(object)).await.unwrap().bytes().await.unwrap().to_vec()
     }
 
+    /// The message, with the proof of a tierer.
+    async fn proven(&self, request: Reconcile) -> proto::ReconcileLedgersRequest {
+        let secret = self.layout.tier_secret().get().await.unwrap().unwrap();
+        let mut message = request.into_message();
+        message.prove(&secret, &bookie_id());
+        message
+    }
+
     async fn reconcile(&self, ledger: i64, object: ObjectRef, last: i64) {
         assert_eq!(self.tell(ledger, object, 0, last).await, last);
     }
@@ -287,7 +302,8 @@ impl World {
     }
 
     async fn update(&self, update: Reconciliation) -> i64 {
-        let message = Reconcile { cluster: CLUSTER, ledgers: vec![update], is_restore: false }.into_message();
+        let message =
+            self.proven(Reconcile { cluster: CLUSTER, ledgers: vec![update], is_restore: false }).await;
         let answer = Client::new(&self.bookie).await.v3(3, Operation::ReconcileLedgers(message)).await;
         let answer = answer.reconcile_ledgers_response.unwrap();
         let result = Reconciled::from_message(&answer.results[0]).unwrap();
@@ -707,7 +723,7 @@ async fn t19_a_bad_object_does_not_take_the_place_of_the_only_one() {
             Reconciliation { ledger: whole::id(9), last: None, extents: Vec::new(), created_ms: None },
             Reconciliation { ledger: whole::id(7), last, extents, created_ms: None },
         ];
-        let message = Reconcile { cluster: CLUSTER, ledgers, is_restore: false }.into_message();
+        let message = world.proven(Reconcile { cluster: CLUSTER, ledgers, is_restore: false }).await;
         let answer = Client::new(&world.bookie).await.v3(3, Operation::ReconcileLedgers(message)).await;
         let results = answer.reconcile_ledgers_response.unwrap().results;
         let results: Vec<_> =
@@ -792,7 +808,7 @@ async fn tierers_are_told_what_was_taken_and_what_was_not() {
     };
     let mut client = Client::new(&world.bookie).await;
     let mut ask = async |cluster: ClusterId, ledgers: Vec<Reconciliation>| {
-        let message = Reconcile { cluster, ledgers, is_restore: false }.into_message();
+        let message = world.proven(Reconcile { cluster, ledgers, is_restore: false }).await;
         let answer = client.v3(3, Operation::ReconcileLedgers(message)).await;
         let results = answer.reconcile_ledgers_response.unwrap().results;
         let results = results.iter().map(|result| Reconciled::from_message(result).unwrap());

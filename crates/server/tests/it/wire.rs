@@ -349,6 +349,57 @@ async fn a_connection_parks_no_more_long_polls_than_it_may() {
     bookie.stop().await;
 }
 
+/// S11: who parks all that it can leaves places to others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_holder_leaves_places_for_long_polls_to_others() {
+    let bookie = start(Limits { long_polls_max: 100, ..Limits::default() }).await;
+    let (mut greedy, mut other) = (Client::new(&bookie).await, Client::new(&bookie).await);
+    greedy.v3(0, v3_add(4, 0, -1)).await;
+    let poll = || {
+        let read = proto::ReadRequest { previous_lac: Some(-1), time_out: Some(600_000), ..v3_read(4, -1) };
+        Operation::Read(read)
+    };
+    for txn in 1..=100 {
+        greedy.send(&framed_v3(txn, poll())).await;
+    }
+    for _ in 0..50 {
+        assert_eq!(greedy.next_v3().await.status, ErrorCode::TooManyRequests.v3());
+    }
+    other.send(&framed_v3(1, poll())).await;
+    let parked = async {
+        while bookie.shared.metrics.long_polls_parked.get() < 51 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, parked).await.unwrap();
+    // They come back with the connection.
+    drop(greedy);
+    let back = async {
+        while bookie.shared.metrics.long_polls_parked.get() > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, back).await.unwrap();
+    drop(other);
+    bookie.stop().await;
+}
+
+/// ENTRY_PIGGYBACK without previousLAC is an ordinary read, as in Java.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_with_piggyback_and_no_previous_lac_is_an_ordinary_one() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    client.v3(0, v3_add(4, 0, -1)).await;
+    for (txn, entry) in [(1, 0), (2, -1)] {
+        let flag = Some(proto::read_request::Flag::EntryPiggyback as i32);
+        let read = proto::ReadRequest { flag, ..v3_read(4, entry) };
+        let answer = client.v3(txn, Operation::Read(read)).await.read_response.unwrap();
+        assert_eq!((answer.status, answer.body.as_deref()), (0, Some(&body(4, 0, -1, 50)[..])));
+    }
+    drop(client);
+    bookie.stop().await;
+}
+
 /// S9: frames of a million fields that mean nothing, and of as much logging context as fits. They are skipped, and others are served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_million_tiny_fields_cost_their_bytes() {

@@ -106,6 +106,29 @@ impl Extent {
         Some((0..i64::from(self.count)).filter_map(move |place| EntryId::new(first + place * stride)))
     }
 
+    /// True when the run has every entry from its first to its last.
+    pub fn is_dense(&self) -> bool {
+        self.stride == 1
+    }
+
+    /// As [`Extent::regular_ids`], from `first` to `last` only. Those outside take no time.
+    pub fn regular_ids_within(
+        &self,
+        first: EntryId,
+        last: EntryId,
+    ) -> Option<impl Iterator<Item = EntryId> + use<>> {
+        let stride = i64::try_from(self.stride).ok().filter(|stride| *stride > 0)?;
+        let begin = self.first.get();
+        let below = first.get().saturating_sub(begin).max(0);
+        let from = below / stride + i64::from(below % stride > 0);
+        let until = match last.get().checked_sub(begin) {
+            Some(distance) if distance >= 0 => (distance / stride).saturating_add(1),
+            _ => 0,
+        };
+        let places = from..until.min(i64::from(self.count));
+        Some(places.filter_map(move |place| EntryId::new(begin + place * stride)))
+    }
+
     /// Bytes of bodies and records: the space that the run takes in any log.
     pub fn bytes(&self) -> u64 {
         self.bodies_len + self.records_len()

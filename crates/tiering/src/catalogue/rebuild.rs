@@ -126,7 +126,8 @@ pub async fn rebuild(
         }
         let before = what_is_left(&bucket).await?;
         let log_end = before.log_end;
-        let Some(rebuilt) = rebuild_once(&bucket, before, options, &*clock, &*random, created_ms, &mut seen).await?
+        let Some(rebuilt) =
+            rebuild_once(&bucket, before, options, &*clock, &*random, created_ms, &mut seen).await?
         else {
             continue;
         };

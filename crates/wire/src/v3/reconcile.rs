@@ -4,6 +4,7 @@
 //! ```text
 //! tierer: Reconcile -> message -> frame        bookie: frame -> message -> Reconcile
 //! bookie: Vec<Reconciled> -> results -> frame  tierer: frame -> results -> Vec<Reconciled>
+//! tierer: message + secret -> proof            bookie: message without its proof + secret -> is_proven
 //! ```
 //!
 //! # Invariants
@@ -13,12 +14,15 @@
 //! 3. The memory that decoding takes is bounded by the bytes of the message, and those by [`MESSAGE_SIZE_BYTES_MAX`], before
 //!    anything is decoded. The smallest part is a ledger of 6 bytes, for which 40 are kept, and up to 80 while the list of
 //!    ledgers grows. Nothing of a message above [`LEDGERS_MAX`] or [`EXTENTS_MAX`] is kept in domain types.
+//! 4. A proof is over every field that both sides know, and over the bookie's id. A bookie that does not know all fields of a message
+//!    therefore refuses it.
 //!
 //! # Limits   [`LEDGERS_MAX`], [`EXTENTS_MAX`], [`MESSAGE_SIZE_BYTES_MAX`], which follows from the others
 
 use bindery_types::tier::{ClusterId, ObjectId, ObjectRef, Reconciliation, TierExtent};
-use bindery_types::{EntryId, LedgerId};
+use bindery_types::{BookieId, EntryId, LedgerId, TierSecret};
 use bytes::Bytes;
+use prost::Message;
 use std::collections::{HashMap, HashSet};
 
 use super::proto::{self, reconcile_ledgers_request as message, reconcile_ledgers_response as answer};
@@ -35,6 +39,8 @@ pub const MESSAGE_SIZE_BYTES_MAX: usize = 512 * 1024;
 
 /// The cluster's id, and whether ledgers are restored.
 const CLUSTER_SIZE_BYTES: usize = 2 + 16 + 2;
+/// Key and length of a proof, and the proof.
+const PROOF_FIELD_SIZE_BYTES: usize = 2 + TierSecret::PROOF_SIZE_BYTES;
 /// Key, length, two numbers of 10 bytes with theirs. Keys and lengths of extents are counted with them.
 const LEDGER_SIZE_BYTES_MAX: usize = 1 + 3 + 2 * 11;
 /// Key, length, two ids of 9 bytes and an index with theirs.
@@ -46,6 +52,7 @@ const OBJECT_SIZE_BYTES_MAX: usize = 2 + 18 + 2 * 11 + 2 * 5;
 
 const _: () = assert!(
     CLUSTER_SIZE_BYTES
+        + PROOF_FIELD_SIZE_BYTES
         + LEDGERS_MAX * (LEDGER_SIZE_BYTES_MAX + CREATION_SIZE_BYTES)
         + EXTENTS_MAX * (EXTENT_SIZE_BYTES_MAX + OBJECT_SIZE_BYTES_MAX)
         <= MESSAGE_SIZE_BYTES_MAX,
@@ -150,6 +157,7 @@ impl Reconcile {
             ledgers,
             restore: self.is_restore.then_some(true),
             created,
+            proof: None,
         }
     }
 
@@ -179,6 +187,26 @@ impl Reconcile {
             ledgers.push(reconciliation);
         }
         Ok(Reconcile { cluster: ClusterId::from_bytes(cluster), ledgers, is_restore: request.restore() })
+    }
+}
+
+impl proto::ReconcileLedgersRequest {
+    /// Adds the proof that it comes from a tierer of the cluster, for a bookie whose peers do not log in.
+    pub fn prove(&mut self, secret: &TierSecret, bookie: &BookieId) {
+        self.proof = None;
+        self.proof = Some(Bytes::copy_from_slice(&secret.prove(bookie, &self.encode_to_vec())));
+    }
+
+    /// Whether it comes from a tierer of the cluster and is meant for this bookie.
+    pub fn is_proven(&self, secret: &TierSecret, bookie: &BookieId) -> bool {
+        let proof = self.proof();
+        if proof.len() != TierSecret::PROOF_SIZE_BYTES {
+            return false;
+        }
+        // The field with the highest number is encoded last.
+        let mut message = self.encode_to_vec();
+        message.truncate(message.len() - PROOF_FIELD_SIZE_BYTES);
+        secret.accepts(bookie, &message, proof)
     }
 }
 

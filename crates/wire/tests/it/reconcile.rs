@@ -2,7 +2,7 @@
 
 use crate::common::messages::{reconcile, reconciled};
 use bindery_types::tier::{ClusterId, ObjectId, ObjectRef, Reconciliation, TierExtent};
-use bindery_types::{EntryId, LedgerId};
+use bindery_types::{BookieId, EntryId, LedgerId, TierSecret};
 use bindery_wire::v3::proto::{self, OperationType, reconcile_ledgers_request as message};
 use bindery_wire::v3::reconcile::{EXTENTS_MAX, LEDGERS_MAX, MESSAGE_SIZE_BYTES_MAX, Reconcile, Reconciled};
 use bindery_wire::v3::{self, Operation, Request, response};
@@ -45,7 +45,42 @@ fn valid() -> proto::ReconcileLedgersRequest {
         ],
         restore: None,
         created: Vec::new(),
+        proof: None,
     }
+}
+
+/// Every field counts, and the bookie.
+#[test]
+fn a_proof_is_of_one_message_to_one_bookie() {
+    let (secret, bookie) = (TierSecret::from_bytes([9; 32]), BookieId::new("b1").unwrap());
+    let mut proven = valid();
+    proven.prove(&secret, &bookie);
+    // As it arrives.
+    let Ok(Request { operation: Operation::ReconcileLedgers(arrived), .. }) =
+        Request::decode(payload(proven.clone()))
+    else {
+        panic!("a request")
+    };
+    assert!(arrived.is_proven(&secret, &bookie));
+    assert!(!arrived.is_proven(&secret, &BookieId::new("b2").unwrap()));
+    assert!(!arrived.is_proven(&TierSecret::from_bytes([8; 32]), &bookie));
+    let mut again = proven.clone();
+    again.prove(&secret, &bookie);
+    assert_eq!(again, proven, "a former proof does not count");
+    let changes: [fn(&mut proto::ReconcileLedgersRequest); 6] = [
+        |message| message.restore = Some(true),
+        |message| message.cluster = Bytes::from(vec![4; 16]),
+        |message| message.ledgers[0].last_reconciled = 10,
+        |message| message.objects[0].length = 101,
+        |message| message.proof = None,
+        |message| message.proof = Some(Bytes::from(vec![0; 33])),
+    ];
+    for change in changes {
+        let mut changed = proven.clone();
+        change(&mut changed);
+        assert!(!changed.is_proven(&secret, &bookie), "{changed:?}");
+    }
+    assert!(!valid().is_proven(&secret, &bookie));
 }
 
 #[test]
@@ -123,6 +158,7 @@ fn a_request_at_each_limit_is_read_and_one_above_is_not() {
         ledgers,
         restore: None,
         created: Vec::new(),
+        proof: None,
     };
     let chain = |from: i64, count: usize| {
         (0..).map(|n| extent(from + n, from + n, 0)).take(count).collect::<Vec<_>>()
@@ -166,6 +202,7 @@ fn the_largest_request_is_below_the_largest_message() {
         ledgers: ledgers.collect(),
         restore: Some(true),
         created: Vec::new(),
+        proof: None,
     };
     assert!(request.encoded_len() <= MESSAGE_SIZE_BYTES_MAX, "{}", request.encoded_len());
     assert!(FrameLimit::DEFAULT.admits_payload(request.encoded_len() + 100));
@@ -187,6 +224,7 @@ fn a_message_above_the_limit_is_refused_without_being_decoded() {
         ledgers: vec![ledger.clone(); count],
         restore: None,
         created: Vec::new(),
+        proof: None,
     };
     let count = (MESSAGE_SIZE_BYTES_MAX - 18) / 6;
     assert!(of(count).encoded_len() <= MESSAGE_SIZE_BYTES_MAX);

@@ -1,4 +1,5 @@
-//! Some ledgers at a time: bookies take them over, their metadata is created, one of them is read.
+//! Some ledgers at a time: their bookies say that they have nothing of them, their metadata is created, bookies take them over, one of
+//! them is read. A bookie takes over only what metadata has.
 
 use super::metadata::{self, End};
 use crate::bucket::catalogue_failure;
@@ -138,10 +139,10 @@ impl Restorer<'_> {
         }
         // Those that exist already are told to their bookies below, like those that are made now.
         self.look(&mut jobs, &mut done).await?;
-        let mut failed = self.tell(catalogue, &jobs, |job| !job.is_there).await?;
+        let mut failed = self.ask(&jobs).await?;
         drop_failed(&mut jobs, &mut failed, &mut done);
         self.create(&mut jobs, &mut done).await?;
-        let mut failed = self.tell(catalogue, &jobs, |_| true).await?;
+        let mut failed = self.tell(catalogue, &jobs).await?;
         drop_failed(&mut jobs, &mut failed, &mut done);
         if let Some(job) = jobs.iter().find(|job| !job.is_there) {
             self.read(job).await?;
@@ -272,17 +273,44 @@ impl Restorer<'_> {
         Ok(())
     }
 
+    /// Asks bookies whether they have entries of ledgers that are to be created: metadata would make these count. Returns those ledgers, and
+    /// why they are not restored.
+    async fn ask(&self, jobs: &[Job]) -> Result<BTreeMap<LedgerId, String>, Failure> {
+        let new: Vec<&Job> = jobs.iter().filter(|job| !job.is_there).collect();
+        let bookies: BTreeSet<&BookieId> = new.iter().flat_map(|job| job.bookies()).collect();
+        let mut failed = BTreeMap::new();
+        for bookie in bookies {
+            let of_bookie = new.iter().filter(|job| job.bookies().any(|named| named == bookie));
+            let ledgers = of_bookie
+                .map(|job| Reconciliation {
+                    ledger: job.ledger,
+                    last: None,
+                    extents: Vec::new(),
+                    created_ms: job.metadata.created_ms,
+                })
+                .collect();
+            let request = Reconcile { cluster: self.cluster, ledgers, is_restore: false };
+            let answers = self.client.reconcile(bookie, request, DEADLINE).await;
+            for answer in answers.map_err(|error| Failure::with_code(exit::UNREACHABLE, error))? {
+                // With a register it was taken over before, or has it from a tierer: the request that takes it over finds out.
+                if answer.code == ErrorCode::Ok && answer.last.is_none() {
+                    failed.entry(answer.ledger).or_insert_with(|| has_entries(bookie));
+                }
+            }
+        }
+        Ok(failed)
+    }
+
     /// Has bookies take ledgers over. Returns those that failed, and why.
     async fn tell(
         &self,
         catalogue: &mut Catalogue,
         jobs: &[Job],
-        which: impl Fn(&Job) -> bool,
     ) -> Result<BTreeMap<LedgerId, String>, Failure> {
         let mut failed = BTreeMap::new();
         let mut some: Vec<(&Job, Vec<TierExtent>)> = Vec::new();
         let mut extents = 0;
-        for job in jobs.iter().filter(|job| which(job)) {
+        for job in jobs {
             let mut next = EntryId::FIRST;
             while next <= job.last && !failed.contains_key(&job.ledger) {
                 let page = catalogue.extents(job.ledger, next, EXTENTS_MAX).await;
@@ -414,6 +442,10 @@ enum Refused {
     Other(String),
 }
 
+fn has_entries(bookie: &BookieId) -> String {
+    format!("bookie {bookie} has entries of it, which are not touched")
+}
+
 /// Has one bookie take ledgers over, with patience for one that has no room; those that it does not take.
 async fn take_over(
     client: &Client,
@@ -433,8 +465,7 @@ async fn take_over(
                 ErrorCode::Ok => {}
                 ErrorCode::TooManyRequests if attempt < ATTEMPTS => drop(again.insert(result.ledger)),
                 ErrorCode::BadRequest => {
-                    let why = format!("bookie {bookie} has entries of it, which are not touched");
-                    refused.push((result.ledger, Refused::HasCopies(why)));
+                    refused.push((result.ledger, Refused::HasCopies(has_entries(bookie))));
                 }
                 ErrorCode::NoLedger => {
                     refused.push(other("its release cannot take a ledger over: upgrade it"));

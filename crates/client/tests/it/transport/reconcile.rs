@@ -8,8 +8,8 @@ use bindery_client::{
 };
 use bindery_metadata::memory::{MemoryCluster, MemoryStore};
 use bindery_metadata::{Layout, RegistrationMode};
-use bindery_types::EntryId;
 use bindery_types::tier::{ClusterId, ObjectId, ObjectRef, Reconciliation, TierExtent};
+use bindery_types::{EntryId, TierSecret};
 use bindery_wire::ErrorCode;
 use bindery_wire::v3::reconcile::{EXTENTS_MAX, LEDGERS_MAX};
 use bindery_wire::v3::{self, proto, response};
@@ -350,7 +350,7 @@ async fn it_does_not_wait_behind_adds_with_deferred_sync_or_long_polls() {
     let wait = Duration::from_secs(60);
     let poll = bookies.poll_lac(&peer.id, PollRequest { ledger: ledger(1), previous: None, wait });
     let adds = peer.accept().await;
-    let (asked, ()) = tokio::join!(bookies.reconcile(&peer.id, request(&[(1, 9)]), PATIENCE), async {
+    let (asked, ()) = tokio::join!(bookies.reconcile(&peer.id, request(&[(1, 9)]), None, PATIENCE), async {
         let mut line = peer.accept().await;
         let (txn_id, _) = next_request(&mut line).await;
         line.answer_v3(results(txn_id, &[(1, OK, 9)])).await;
@@ -360,4 +360,52 @@ async fn it_does_not_wait_behind_adds_with_deferred_sync_or_long_polls() {
     bookies.close().await;
     assert_eq!(poll.await, Err(BookieError::Closed));
     drop(adds);
+}
+
+/// The secret is read when it is needed, and again after a bookie refused it.
+#[tokio::test]
+async fn a_request_carries_a_proof_by_the_secret_of_the_cluster() {
+    let setup = Setup::supported().await;
+    let secrets = [1, 2].map(|byte| TierSecret::from_bytes([byte; 32]));
+    let node = setup.layout.tier_secret();
+    // Before a bookie has drawn one there is none; then the first; it stays until it is refused.
+    let steps: [(&dyn Fn(&proto::ReconcileLedgersRequest) -> bool, ErrorCode); 4] = [
+        (&|message| message.proof.is_none(), ErrorCode::Unauthorized),
+        (&|message| message.is_proven(&secrets[0], &setup.peer.id), ErrorCode::Ok),
+        (&|message| message.is_proven(&secrets[0], &setup.peer.id), ErrorCode::Unauthorized),
+        (&|message| message.is_proven(&secrets[1], &setup.peer.id), ErrorCode::Ok),
+    ];
+    let mut line = None;
+    for (step, (is_expected, code)) in steps.into_iter().enumerate() {
+        match step {
+            1 => drop(node.get_or_create(secrets[0].clone()).await.unwrap()),
+            2 => {
+                setup.layout.store().delete(&node.path(), None).await.unwrap();
+                node.get_or_create(secrets[1].clone()).await.unwrap();
+            }
+            _ => {}
+        }
+        let (asked, message) = tokio::join!(setup.reconcile(&[(1, 9)]), async {
+            if line.is_none() {
+                line = Some(setup.peer.accept().await);
+            }
+            let line = line.as_mut().unwrap();
+            let v3::Request { txn_id, operation, .. } = line.next_v3().await;
+            let v3::Operation::ReconcileLedgers(message) = operation else { panic!("{operation:?}") };
+            let answer = match code {
+                ErrorCode::Ok => results(txn_id, &[(1, OK, 9)]),
+                code => response::reconcile_ledgers(txn_id, code, Vec::new()),
+            };
+            line.answer_v3(answer).await;
+            message
+        });
+        assert!(is_expected(&message), "step {step}");
+        match code {
+            ErrorCode::Ok => assert_eq!(asked.unwrap()[0].last, EntryId::new(9)),
+            _ => {
+                let error = asked.unwrap_err();
+                assert!(error.to_string().contains(&node.path()), "{error}");
+            }
+        }
+    }
 }

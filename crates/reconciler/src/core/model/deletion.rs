@@ -156,7 +156,13 @@ fn orphan(world: &mut World, of: i64, first: i64, last: i64) -> ObjectId {
     let id = world.draw(1)[0];
     let object = ObjectRef { id, length_bytes: 9, footer_offset: 1, footer_crc: 1, etag_crc: 1 };
     let bytes = (last - first + 1) as u64 * ENTRY_BYTES;
-    let extents = vec![NewExtent { ledger: ledger(of), first: entry(first), last: entry(last), bytes }];
+    let extents = vec![NewExtent {
+        ledger: ledger(of),
+        first: entry(first),
+        last: entry(last),
+        bytes,
+        created_ms: None,
+    }];
     world.bucket.insert(id, NewObject { object, extents });
     world.written.insert(id, world.now);
     id

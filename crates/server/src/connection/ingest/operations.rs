@@ -192,11 +192,8 @@ impl<'f> Frames<'_, 'f> {
                     (true, Some(key)) => Fencing::With(key),
                     (true, None) => Fencing::WithoutKey,
                 };
-                if read.wants_entry_piggyback() && read.entry_id != -1 {
-                    self.answer_v3(&request.failure(ErrorCode::BadRequest));
-                } else {
-                    self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high);
-                }
+                // Also with ENTRY_PIGGYBACK, which means nothing without previousLAC: Java serves an ordinary read.
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high);
             }
             Operation::ReadLac(read) => {
                 self.on_read(reply, ReadKind::Lac, read.ledger_id, -1, Fencing::No, is_high);
@@ -387,10 +384,7 @@ impl<'f> Frames<'_, 'f> {
             return;
         };
         let limits = &self.shared.limits;
-        let parked = self.shared.metrics.long_polls_parked.get();
-        if parked >= limits.long_polls_max as i64
-            || self.connection.polls.lock().len() >= limits.long_polls_per_connection_max
-        {
+        if !self.connection.enter_poll(self.shared) {
             self.shared.metrics.long_polls_refused.add(1);
             self.connection
                 .outbox
@@ -403,7 +397,6 @@ impl<'f> Frames<'_, 'f> {
         self.connection.polls.lock().park(request, deadline_ns);
         // It may wait for minutes: its descriptor stands for the answer.
         self.connection.outbox.return_credit(promised);
-        self.shared.metrics.long_polls_parked.add(1);
         let waiter = self.waiter(move |shared, connection, _| {
             let taken = connection.polls.lock().take(seq);
             if let Some((request, _)) = taken {
@@ -430,7 +423,7 @@ impl<'f> Frames<'_, 'f> {
             Err(refusal) => {
                 let taken = self.connection.polls.lock().take(seq);
                 if let Some((request, _)) = taken {
-                    self.shared.metrics.long_polls_parked.add(-1);
+                    self.connection.leave_poll(self.shared);
                     match self.connection.outbox.promise_again(promised) {
                         true => {
                             let outbox = &self.connection.outbox;
@@ -491,13 +484,25 @@ impl<'f> Frames<'_, 'f> {
     /// What a tierer says of ledgers (section 2.8). Without object storage this bookie could not read what it would let go.
     fn reconcile(&mut self, txn: u64, message: &proto::ReconcileLedgersRequest) -> Result<(), ErrorCode> {
         let tier = self.shared.tier.clone().ok_or(ErrorCode::BadRequest)?;
+        // Where peers log in, the role tier was asked for before.
+        if self.shared.auth.is_none() && !tier.is_of_tierer(message) {
+            let (peer, path) = (self.connection.peer, tier.secret_path());
+            tier.warn(|left_out| {
+                tracing::warn!(%peer, path, left_out, "refused a peer that says what is in object storage: this bookie needs the tier \
+                 secret of the cluster, which tierers and commands read from metadata");
+            });
+            return Err(ErrorCode::Unauthorized);
+        }
         let Reconcile { cluster, ledgers, is_restore } =
             Reconcile::from_message(message).map_err(|error| {
                 tracing::debug!(peer = %self.connection.peer, %error, "refused");
                 ErrorCode::BadRequest
             })?;
         if cluster != tier.cluster() {
-            tracing::warn!(peer = %self.connection.peer, %cluster, "refused a tierer of another cluster");
+            let peer = self.connection.peer;
+            tier.warn(
+                |left_out| tracing::warn!(%peer, %cluster, left_out, "refused a tierer of another cluster"),
+            );
             return Err(ErrorCode::BadRequest);
         }
         let place = tier.begin_reconcile().ok_or(ErrorCode::TooManyRequests)?;
@@ -521,7 +526,7 @@ impl<'f> Frames<'_, 'f> {
             }
         };
         match is_restore {
-            true => self.shared.engine.restore(ledgers, Box::new(done)),
+            true => tier.restore(&self.shared.engine, ledgers, Box::new(done)),
             false => tier.reconcile(&self.shared.engine, ledgers, Box::new(done)),
         }
         Ok(())

@@ -132,7 +132,7 @@ impl ClassReads {
                     disk.give_up_slot();
                     continue;
                 }
-                let has_turn = disk.has_slot() || under_way < shared.limits.loads_in_flight_max;
+                let has_turn = disk.has_slot() || under_way < loads_max(shared, place);
                 let is_next = disk.has_slot() == is_with_slot && disk.may_begin(under_way);
                 if has_turn
                     && is_next
@@ -251,7 +251,7 @@ impl ClassReads {
         let disk = self.disk(shared, place);
         let is_first = from == Some(place);
         let may_begin =
-            on.is_some() || (under_way < shared.limits.loads_in_flight_max && (is_first || disk.is_free()));
+            on.is_some() || (under_way < loads_max(shared, place) && (is_first || disk.is_free()));
         if may_begin {
             let outbox = &connection.outbox;
             let has_room =
@@ -279,7 +279,7 @@ impl ClassReads {
         if from != Some(place) && !disk.is_free() {
             return false;
         }
-        if !disk.has_slot() && under_way >= shared.limits.loads_in_flight_max {
+        if !disk.has_slot() && under_way >= loads_max(shared, place) {
             return false;
         }
         let slot = disk.slot(shared, bytes as u64);
@@ -287,6 +287,11 @@ impl ClassReads {
         slot.into_iter().for_each(|slot| disk.keep(slot));
         has_slot
     }
+}
+
+/// Loads that a connection may have in a place.
+fn loads_max(shared: &Shared, place: Place) -> usize {
+    shared.io.loads_max(place, shared.limits.loads_in_flight_max)
 }
 
 /// Invariant 4. Such an entry was accepted with a larger limit on frames: every pool holds two of the largest.

@@ -2,11 +2,15 @@
 //! section 2.6). A parked poll holds only its descriptor, for which the memory limit has a part of its own
 //! ([`crate::memory::MemoryPlan::long_polls_max`]); room for its answer is promised again when it ends.
 //!
-//! # Limits     `long_polls_per_connection_max`, `long_polls_max`
+//! # Limits
+//! `long_polls_per_connection_max`, `long_polls_max`. Of the latter an address has its share ([`LongPollPlaces`]).
 
 use crate::connection::request::ReadRequest;
+use crate::shares::Shares;
 use bindery_engine::PollId;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
 
 /// What a long poll asked for and how it ended.
 #[derive(Debug, PartialEq)]
@@ -17,6 +21,41 @@ pub struct PollRead {
     pub wants_entry: bool,
     /// When an update woke it, in milliseconds since 1970; `None` after a timeout or when it did not wait.
     pub woken_at_ms: Option<i64>,
+}
+
+/// Who shares the places of long polls: an address; of this machine, where all that runs here has one, a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PollHolder {
+    /// All connections of an address.
+    Address(IpAddr),
+    /// A connection from this machine.
+    Connection(u64),
+}
+
+impl PollHolder {
+    /// For a poll of this connection.
+    pub fn of(peer: SocketAddr, connection: u64) -> PollHolder {
+        match peer.ip().to_canonical() {
+            address if address.is_loopback() => PollHolder::Connection(connection),
+            address => PollHolder::Address(address),
+        }
+    }
+}
+
+/// The places of all parked long polls. One holder takes half of them at most, the next a quarter, and so on ([`Shares`]).
+#[derive(Default)]
+pub struct LongPollPlaces(Mutex<Shares<PollHolder>>);
+
+impl LongPollPlaces {
+    /// Takes one of `max` places.
+    pub fn take(&self, holder: PollHolder, max: usize) -> bool {
+        self.0.lock().take(holder, 1, max as u64)
+    }
+
+    /// Gives one back that was taken.
+    pub fn give_back(&self, holder: PollHolder) {
+        self.0.lock().give_back(holder, 1);
+    }
 }
 
 struct Parked {

@@ -23,7 +23,7 @@ pub const BAD_FRAMES: [&[u8]; 7] = [
     &[0x7f, 0xff, 0xff, 0xff, 2, 1],
     &[0xff, 0xff, 0xff, 0xff],
     &[0, 0, 0, 0],
-    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     &[0, 0, 0, 4, 2, 5, 0, 0],
     &[0, 0, 0, 6, 2, 2, 0, 0, 1, 2],
     &[0, 0, 0, 3, 0x0a, 0xff, 0xff],
@@ -142,7 +142,7 @@ pub async fn http(address: std::net::SocketAddr, method: &str, path: &str, body:
     let mut socket = TcpStream::connect(address).await.unwrap();
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();

@@ -195,6 +195,8 @@ async fn start_whole(
         tls,
         auth,
         tier_log: parking_lot::Mutex::new(LogLimit::new(Duration::from_secs(10))),
+        long_polls: Default::default(),
+        list_log: Default::default(),
         frame_logs: Shared::frame_logs(),
         engine: machine.engine.clone(),
         io: Arc::new(

@@ -7,7 +7,6 @@ use crate::connection::output::outbox::Body;
 use crate::connection::request::Reply;
 use crate::shared::Shared;
 use bindery_engine::Refusal;
-use bindery_types::EntryId;
 use bindery_wire::v3::{self, response};
 use bindery_wire::{EntryAvailability, ErrorCode};
 
@@ -44,25 +43,31 @@ pub(super) fn run(shared: &Shared, connection: &Connection, granted: Granted) {
             let size = charged.saturating_mul(STEP).min(most);
             return retry_larger(connection, granted, size);
         }
-        tracing::warn!(
-            ledger_id = ledger,
-            "the list of entries exceeds the frame limit or its memory: answering \
-         with an I/O error"
-        );
+        shared.list_log.write(|left_out| {
+            tracing::warn!(
+                ledger_id = ledger,
+                left_out,
+                "the list of entries exceeds the frame limit or its memory: answering \
+             with an I/O error"
+            );
+        });
         return answer_failure(shared, connection, &granted.give_up(connection), Refusal::Io);
     };
     let mut available = EntryAvailability::default();
     for run in &runs {
-        (run.first.get()..=run.last.get()).filter_map(EntryId::new).for_each(|entry| available.push(entry));
+        available.push_run(run.first, run.last);
     }
     let size = available.encoded_size_bytes();
     if !shared.limits.frame.admits_payload(size + HEAD_BYTES) {
-        tracing::warn!(
-            ledger_id = ledger,
-            runs = runs.len(),
-            "the list of entries exceeds the frame limit: \
-         answering with an I/O error"
-        );
+        shared.list_log.write(|left_out| {
+            tracing::warn!(
+                ledger_id = ledger,
+                runs = runs.len(),
+                left_out,
+                "the list of entries exceeds the frame limit: \
+             answering with an I/O error"
+            );
+        });
         return answer_failure(shared, connection, &granted.give_up(connection), Refusal::Io);
     }
     let message = response::get_list_of_entries(txn, ErrorCode::Ok, ledger, Some(available.encode()));

@@ -239,7 +239,7 @@ pub fn plan(
             return (Plan::Batch(load, charge, place), Some(request));
         }
         ReadKind::List => {
-            let place = place_of(shared, request.ledger, None);
+            let place = shared.io.of_lists(shared.engine.directory_of(request.ledger, None));
             return (Plan::Blocking(list::LEAST_BYTES.max(request.size_hint), place), Some(request));
         }
         ReadKind::Info(_) => return (Plan::Blocking(HEAD_BYTES, shared.io.of_none()), Some(request)),
