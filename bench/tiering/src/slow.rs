@@ -7,6 +7,7 @@ use std::time::Duration;
 use bindery_client::connection::Bookies;
 use bindery_client::transport::{Answer, Transport, TransportLayer};
 use bindery_client::{BookieId, LedgerId, Reconcile, Reconciled};
+use bindery_types::TierSecret;
 
 /// See the module.
 pub struct SlowUpdates {
@@ -27,6 +28,7 @@ impl TransportLayer for SlowUpdates {
         &self,
         bookie: &BookieId,
         request: Reconcile,
+        secret: Option<TierSecret>,
         deadline: Duration,
     ) -> Answer<'_, Vec<Reconciled>> {
         let bookie = bookie.clone();
@@ -38,7 +40,7 @@ impl TransportLayer for SlowUpdates {
                 }
                 tokio::time::sleep(self.latency).await;
             }
-            self.bookies.reconcile(&bookie, request, deadline).await
+            self.bookies.reconcile(&bookie, request, secret, deadline).await
         })
     }
 }
