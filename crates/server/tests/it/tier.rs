@@ -13,7 +13,7 @@ use crate::common::whole;
 use crate::common::wire::{self, Bookie, Client};
 use bindery_engine::{Compared, WantedCollection};
 use bindery_io::canary::{Canaries, Canary};
-use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_io::{LogLimit, RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::Layout;
 use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
@@ -200,6 +200,7 @@ impl World {
             layout: layout.clone(),
             random: Arc::new(SystemRandom),
             trimmer: Trimmer::new(config, canaries),
+            log: LogLimit::new(Duration::from_secs(10)),
         };
         let stop_trim = Arc::new(Latch::default());
         let trim = task.start(stop_trim.clone());

@@ -14,6 +14,7 @@ fn update(ledger: i64, object: ObjectRef, first: i64, last: i64) -> Reconciliati
         ledger: whole::id(ledger),
         last: Some(entry(last)),
         extents: extents(object, first, last),
+        created_ms: None,
     }
 }
 
