@@ -648,7 +648,7 @@ pub(super) mod tests {
     #[test]
     fn a_register_is_of_one_ledger_and_makes_way_for_the_one_that_lives() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
-        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
+        assert!(shard.fence(Beginning::Urgent, ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_later());
         let entry = |id| EntryId::new(id).unwrap();
         assert_eq!(shard.reconcile(&of_life(10, vec![extent(0, 9, 1)])).0.result, Ok(()));
         settle(&mut shard);

@@ -60,7 +60,7 @@ async fn object_of(store: &Arc<dyn ObjectStore>, catalogue: &mut Catalogue, of: 
 async fn rebuild_all(store: &Arc<dyn ObjectStore>, seen: impl FnMut(u64)) -> Result<Rebuilt, CatalogueError> {
     let store = Store::new("s3://bucket/some/prefix".parse().unwrap(), store.clone());
     let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SeededRandom::new(8)));
-    rebuild(&store, CLUSTER, &small(), clock, random, seen).await
+    rebuild(&store, CLUSTER, &small(), clock, random, |_| None, seen).await
 }
 
 /// Invariant 1: nobody begins a catalogue beside objects, and the error says what to do.
