@@ -59,7 +59,7 @@ struct Peer {
 /// Runs until `stop`; gives what was seen. Connections close when this returns.
 pub fn run(address: SocketAddr, spec: &HeadsSpec, stop: &Arc<AtomicBool>) -> Result<Seen> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut head = b"GET /metrics HTTP/1.1\r\nHost: bookie\r\nX-Filler: ".to_vec();
+    let mut head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Filler: ".to_vec();
     head.resize(spec.head_bytes, b'a');
     let mut seen = Seen::default();
     let mut peers: Vec<Peer> = (0..spec.count).map(|_| Peer::default()).collect();

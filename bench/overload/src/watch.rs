@@ -123,7 +123,7 @@ pub fn get(address: SocketAddr, path: &str, wait: Duration) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, wait).ok()?;
     stream.set_read_timeout(Some(wait)).ok()?;
     stream.set_write_timeout(Some(wait)).ok()?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: bookie\r\n\r\n").as_bytes()).ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;

@@ -191,7 +191,7 @@ impl Group {
 
     /// The largest id in the group.
     fn end(&self) -> i64 {
-        self.last + i64::from(self.size) - 1
+        self.last + i64::from(self.size - 1)
     }
 
     fn run_count(&self) -> u64 {

@@ -27,7 +27,7 @@ impl LedgerMemoryCore {
         self.is_full.then(|| {
             format!(
                 "the states of ledgers take {} of {} KiB of memory: give more by ledgerMemoryMB or --memory-limit, or delete ledgers; \
-                 those that metadata does not know go with garbage collection, which is requested, unless they were fenced",
+                 those that metadata does not know go with garbage collection, which is requested",
                 used_bytes >> 10,
                 bytes_max >> 10
             )

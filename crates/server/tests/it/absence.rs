@@ -253,9 +253,10 @@ async fn a_ledger_created_again_under_its_id_is_taken_when_metadata_says_so() {
     bookie.stop().await;
 }
 
-/// The brake of garbage collection against an old copy of metadata, after one ledger with a very high id was deleted.
+/// One ledger with a very high id that was deleted before metadata was seen to list it: nothing tells it from one that a copy of metadata
+/// lacks. It stops no other, and a waiver lets it go at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_waiver_is_enough_for_a_gap_of_ids() {
+async fn a_deleted_ledger_above_all_ids_stops_no_other_and_goes_by_a_waiver() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
     let bookie = start(config(dir.path()), &cluster).await;
     for ledger in [1, 2, 3, 1 << 50] {
@@ -266,13 +267,14 @@ async fn one_waiver_is_enough_for_a_gap_of_ids() {
         bookie.layout.ledgers().delete(id(ledger), None).await.unwrap();
     }
     bookie.collect("").await;
-    let why = bookie.json("/api/v1/bookie/gc_details").await[0]["bindery"]["stoppedBecause"].take();
-    assert!(why.as_str().is_some_and(|why| why.contains("up to 3 only")), "{why}");
-    bookie.collect(r#"{"waiveChecks":true}"#).await;
+    let details = bookie.json("/api/v1/bookie/gc_details").await[0]["bindery"].take();
+    assert!(details["stoppedBecause"].is_null() && details["unprovenLedgers"] == 1, "{details}");
     assert_eq!(
         (bookie.read(2, 0).await, bookie.read(1 << 50, 0).await),
-        (ErrorCode::NoLedger, ErrorCode::NoLedger)
+        (ErrorCode::NoLedger, ErrorCode::Ok)
     );
+    bookie.collect(r#"{"waiveChecks":true}"#).await;
+    assert_eq!(bookie.read(1 << 50, 0).await, ErrorCode::NoLedger);
     bookie.stop().await;
     let bookie = start(config(dir.path()), &cluster).await;
     bookie.layout.ledgers().delete(id(1), None).await.unwrap();

@@ -72,7 +72,7 @@ impl Running {
     /// The value of a series, by its whole name, labels included.
     async fn metric(&self, series: &str) -> u64 {
         let mut socket = TcpStream::connect(self.admin).await.unwrap();
-        let request = "GET /metrics HTTP/1.1\r\nHost: bookie\r\nConnection: close\r\n\r\n";
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         socket.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
         socket.read_to_string(&mut text).await.unwrap();

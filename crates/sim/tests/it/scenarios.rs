@@ -411,10 +411,10 @@ fn r20_bk_4462_a_ledger_fenced_and_removed_stays_refused() {
     }
 }
 
-/// A ledger that was never fenced is refused too until nothing mentions it any more; a fence that comes meanwhile, and
-/// is answered "no such ledger", holds for good.
+/// A ledger that was never fenced is refused too until nothing mentions it any more. A fence that comes meanwhile holds for good: when
+/// the ledger is forgotten, metadata speaks for the fence, and without its word a late add is refused.
 #[test]
-fn r20_a_fence_on_a_removed_ledger_is_remembered() {
+fn r20_a_fence_on_a_removed_ledger_holds_when_the_ledger_is_forgotten() {
     let mut bookie = fresh();
     for id in [1, 2] {
         bookie.add(id, 0, 10, false);
@@ -430,12 +430,12 @@ fn r20_a_fence_on_a_removed_ledger_is_remembered() {
     bookie.flush();
     bookie.collect();
     bookie.collect();
-    assert_eq!((bookie.presence(1), bookie.presence(2)), (LedgerPresence::Unknown, LedgerPresence::Removed));
+    assert_eq!((bookie.presence(1), bookie.presence(2)), (LedgerPresence::Unknown, LedgerPresence::Unknown));
     let mut bookie = bookie.power_cut();
-    assert_eq!((bookie.presence(1), bookie.presence(2)), (LedgerPresence::Unknown, LedgerPresence::Removed));
+    assert_eq!((bookie.presence(1), bookie.presence(2)), (LedgerPresence::Unknown, LedgerPresence::Unknown));
     bookie.add(2, 1, 10, false);
     bookie.group();
-    assert_eq!(bookie.results(), [(1, Err(Refusal::Fenced))]);
+    assert_eq!(bookie.results(), [(1, Err(Refusal::Unknown))]);
 }
 
 /// BookKeeper #4840: an explicit LAC does not bring a removed ledger back.

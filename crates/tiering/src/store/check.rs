@@ -450,10 +450,10 @@ impl Run<'_> {
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
-            match self.patient.ask(&key, || store.delete(&key)).await {
-                // It does not let anything be deleted, or is away.
-                Err(StoreError::Denied { .. } | StoreError::Unavailable { .. }) => return,
-                _ => {}
+            let deleted = self.patient.ask(&key, || store.delete(&key)).await;
+            // It does not let anything be deleted, or is away.
+            if let Err(StoreError::Denied { .. } | StoreError::Unavailable { .. }) = deleted {
+                return;
             }
         }
     }
