@@ -13,6 +13,7 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bindery_flow::ByteBudget;
+use bindery_io::{Clock, SystemClock};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -87,6 +88,7 @@ pub async fn open_tls(config: TlsConfig) -> Result<Arc<Tls>, TlsError> {
 struct Alone {
     extension: Arc<dyn AdminExtension>,
     tls: Option<Arc<Tls>>,
+    clock: Arc<dyn Clock>,
 }
 
 /// Serves an extension on a port of its own what `access` allows, with `/heartbeat`, `/metrics` and `/api/v1/tier/state`, until `stop`.
@@ -103,7 +105,7 @@ pub async fn serve_extension(
         .route("/metrics", any(metrics))
         .route("/api/v1/tier/state", any(state))
         .route("/api/v1/tier/{name}", any(alone))
-        .with_state(Alone { extension, tls: tls.clone() });
+        .with_state(Alone { extension, tls: tls.clone(), clock: Arc::new(SystemClock::new()) });
     let serving = port::Serving { router, access, tls };
     port::serve(listener, serving, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
 }
@@ -125,8 +127,7 @@ async fn state(State(alone): State<Alone>, method: Method) -> Response {
     if method != Method::GET && method != Method::HEAD {
         return super::not_found(&method);
     }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now_ms = u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX);
+    let now_ms = u64::try_from(alone.clock.wall_ms()).unwrap_or(0);
     let fault = alone.extension.fault();
     let of_tls = alone.tls.iter().flat_map(|tls| tls.alarms(now_ms));
     let alarms: Vec<String> = fault.iter().map(|fault| fault.alarm.clone()).chain(of_tls).collect();

@@ -242,11 +242,11 @@ impl Tls {
         ports: impl IntoIterator<Item = (&'a Tls, &'a [(&'a str, &'a str)])>,
         out: &mut Exposition,
     ) {
-        let of_port = |(tls, labels): (&Tls, _)| {
+        let of_port = |(tls, labels): (&Tls, &'a [(&str, &str)])| {
             let state = tls.state.lock();
             (labels, state.reloads, state.reload_failed.is_some(), state.expires_s)
         };
-        let ports: Vec<(&[(&str, &str)], u64, bool, Option<u64>)> = ports.into_iter().map(of_port).collect();
+        let ports: Vec<_> = ports.into_iter().map(of_port).collect();
         for (labels, reloads, ..) in &ports {
             out.counter("bindery_tls_reloads", labels, *reloads);
         }

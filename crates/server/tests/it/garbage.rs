@@ -2,6 +2,7 @@
 //! (IB16).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "what damage does to files")]
 
 use crate::common::PATIENCE;
 use crate::common::whole::{Running, cluster, config_that_flushes as config, id, metadata, refused, start};

@@ -44,7 +44,7 @@ fn tier_record(variant: u64) -> TierRecord {
         lre: entry(variant),
         trimmed_below: (variant % 2 == 1).then(|| entry(variant / 2)),
         stamp: TierStamp { epoch: variant as u32 % 5, update: variant },
-        created_ms: (variant % 3 == 0).then_some(variant as i64),
+        created_ms: variant.is_multiple_of(3).then_some(variant as i64),
     }
 }
 

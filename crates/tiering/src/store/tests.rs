@@ -70,7 +70,7 @@ impl Liar {
         drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) ^ (drawn >> 31);
         let is_lossy = self.lie == Lie::Lossy;
-        (is_lossy && drawn % 50 == 0, is_lossy && drawn % 20 == 1)
+        (is_lossy && drawn.is_multiple_of(50), is_lossy && drawn % 20 == 1)
     }
 }
 

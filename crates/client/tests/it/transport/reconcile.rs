@@ -369,7 +369,8 @@ async fn a_request_carries_a_proof_by_the_secret_of_the_cluster() {
     let secrets = [1, 2].map(|byte| TierSecret::from_bytes([byte; 32]));
     let node = setup.layout.tier_secret();
     // Before a bookie has drawn one there is none; then the first; it stays until it is refused.
-    let steps: [(&dyn Fn(&proto::ReconcileLedgersRequest) -> bool, ErrorCode); 4] = [
+    type Expected<'a> = &'a dyn Fn(&proto::ReconcileLedgersRequest) -> bool;
+    let steps: [(Expected<'_>, ErrorCode); 4] = [
         (&|message| message.proof.is_none(), ErrorCode::Unauthorized),
         (&|message| message.is_proven(&secrets[0], &setup.peer.id), ErrorCode::Ok),
         (&|message| message.is_proven(&secrets[0], &setup.peer.id), ErrorCode::Unauthorized),
