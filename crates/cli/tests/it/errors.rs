@@ -191,18 +191,18 @@ fn nodes_that_somebody_changed_by_hand_are_mended_as_the_errors_say() {
     let (data, listen) = (dir.path().join("bookie"), format!("127.0.0.1:{}", free_port()));
     let options = ["--listen", &listen, "--bookie-id", "b1"];
 
-    for path in ["/ledgers/available/readonly", "/ledgers/available"] {
-        runtime.block_on(store.delete(path, None)).unwrap();
-    }
-    let (code, log) = Bookie::spawn(&place.metadata(), &data, &options).end();
-    assert_eq!(code, Some(1), "{log}");
-    assert!(log.contains("/ledgers/available is missing") && log.contains("bindery cluster init"), "{log}");
+    // Nodes below which bookies register are made anew by whoever needs them: with Pulsar's driver they go with the last bookie.
+    let nodes = ["/ledgers/available/readonly", "/ledgers/available"];
+    let lose_nodes = || nodes.iter().for_each(|path| runtime.block_on(store.delete(path, None)).unwrap());
+    lose_nodes();
     assert!(
         done(&place.run(&["cluster", "init"]))
             .ends_with("mended: nodes below which bookies register were missing")
     );
+    lose_nodes();
     let mut bookie = Bookie::spawn(&place.metadata(), &data, &options);
     assert!(bookie.line("serving").is_some());
+    assert_eq!(done(&place.run(&["bookie", "list", "--json"])).lines().count(), 1);
     bookie.stop();
 
     // A cookie that makes no sense.
