@@ -158,6 +158,18 @@ pub struct DataDirs {
     _locks: Vec<Box<dyn DiskLock>>,
 }
 
+/// What the ledger directories have of [`ClusterRecord`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FoundRecord {
+    /// The sound copies, joined to what forbids most.
+    Sound(ClusterRecord),
+    /// No directory has one: the bookie is new, or an early build left the directories, which wrote it with its first round of garbage
+    /// collection.
+    Missing,
+    /// There is one, and none is sound.
+    Damaged,
+}
+
 impl DataDirs {
     /// Whether the cookie in a journal directory names directories below a home that may be moved: those of
     /// `bindery standalone` do. Without a readable cookie it does not; the start-up checks say what is wrong with one.
@@ -291,36 +303,45 @@ impl DataDirs {
         Arc::new(SessionFile { disk: self.disk.clone(), dir })
     }
 
-    /// What is remembered of metadata, from all ledger directories that have it, whole; `None`: no directory has. Blocks.
+    /// What is remembered of metadata, from all ledger directories that have it, whole. Blocks.
     ///
     /// # Errors
     /// A copy is of a later version, or its directory cannot be read.
-    pub fn known(&self) -> Result<Option<ClusterRecord>, DataDirError> {
-        let mut joined: Option<ClusterRecord> = None;
+    pub fn known(&self) -> Result<FoundRecord, DataDirError> {
+        let mut found = FoundRecord::Missing;
         for dir in &self.ledgers {
             let path = dir.join(CURRENT_NAME).join(CLUSTER_RECORD_NAME);
-            let damaged = |why: &dyn std::fmt::Display| {
+            let damaged = |found: FoundRecord, why: &dyn std::fmt::Display| {
                 tracing::error!(path = %path.display(), %why, "a record of the cluster's metadata is damaged: it is written anew");
+                match found {
+                    FoundRecord::Sound(_) => found,
+                    FoundRecord::Missing | FoundRecord::Damaged => FoundRecord::Damaged,
+                }
             };
             let bytes = match read_small(&*self.disk, &path) {
                 // A directory that joined later has none, and nothing to forbid.
                 Ok(None) => continue,
                 Ok(Some(bytes)) => bytes,
                 Err(error) if is_damage(&error) => {
-                    damaged(&error);
+                    found = damaged(found, &error);
                     continue;
                 }
                 Err(source) => return Err(io_error("read", &path, source)),
             };
             match ClusterRecord::parse(&bytes) {
-                Ok(known) => joined = Some(joined.map_or(known, |before| before.joined(known))),
+                Ok(known) => {
+                    found = FoundRecord::Sound(match found {
+                        FoundRecord::Sound(before) => before.joined(known),
+                        FoundRecord::Missing | FoundRecord::Damaged => known,
+                    });
+                }
                 Err(source @ KnownError::Version(_)) => {
                     return Err(DataDirError::NewerKnown { path, source });
                 }
-                Err(why @ KnownError::Damaged) => damaged(&why),
+                Err(why @ KnownError::Damaged) => found = damaged(found, &why),
             }
         }
-        Ok(joined)
+        Ok(found)
     }
 
     /// Replaces what is remembered of metadata, durably. After an error some directories have the former text. Blocks.
@@ -691,14 +712,14 @@ mod tests {
         let place = Place::new();
         let (one, two) = (place.path("one"), place.path("two"));
         let dirs = DataDirs::open(place.disk.clone(), &[place.path("journal")], &[one, two], None).unwrap();
-        assert_eq!(dirs.known().unwrap(), None);
+        assert_eq!(dirs.known().unwrap(), FoundRecord::Missing);
         let known =
             ClusterRecord { checked_up_to: bindery_types::LedgerId::new(7), ..ClusterRecord::default() };
         dirs.save_known(&known).unwrap();
         place.put("one/current/KNOWN", &known.to_text().replace('7', "8"));
-        assert_eq!(dirs.known().unwrap(), Some(known), "the other copy is sound");
+        assert_eq!(dirs.known().unwrap(), FoundRecord::Sound(known), "the other copy is sound");
         place.put("two/current/KNOWN", &"x".repeat(1 << 20));
-        assert_eq!(dirs.known().unwrap(), None);
+        assert_eq!(dirs.known().unwrap(), FoundRecord::Damaged);
         let text = "bindery-known 9\nwhatever\n";
         let crc = bindery_journal::record::crc32c(text.as_bytes());
         place.put("two/current/KNOWN", &format!("{text}crc32c {crc:08x}\n"));

@@ -4,7 +4,7 @@
 use super::{Components, Metadata, StartError};
 use crate::cluster_record::ClusterRecord;
 use crate::config::{BookieConfig, Identity};
-use crate::data_dirs::{self, DataDirError, DataDirs};
+use crate::data_dirs::{self, DataDirError, DataDirs, FoundRecord};
 use crate::maintenance::integrity;
 use crate::memory::MemoryPlan;
 use crate::tier::TierConfig;
@@ -60,8 +60,15 @@ impl Opening<'_> {
         let instance_id = layout.instance_id().await?;
         let mut cookies = self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
         let mut known = match self.known().await? {
-            Some(known) => known,
-            None => {
+            FoundRecord::Sound(known) => known,
+            FoundRecord::Missing => {
+                tracing::warn!(
+                    "no ledger directory has KNOWN, the record of the cluster's metadata: an early build left these directories, or \
+                     it was deleted, and with it which entries may be missing"
+                );
+                ClusterRecord::default()
+            }
+            FoundRecord::Damaged => {
                 tracing::error!(
                     "no ledger directory has a sound record of the cluster's metadata: it is made anew on the safe side. Every \
                      ledger that metadata has goes into limbo until it was compared, and adds of all of them are checked with \
@@ -158,7 +165,7 @@ impl Opening<'_> {
         Ok(of_dirs.into_iter().map(|(_, volume)| volume).collect())
     }
 
-    async fn known(&self) -> Result<Option<ClusterRecord>, DataDirError> {
+    async fn known(&self) -> Result<FoundRecord, DataDirError> {
         let dirs = self.dirs.clone();
         blocking(move || dirs.known()).await
     }
@@ -174,14 +181,17 @@ impl Opening<'_> {
             highest = highest.max(range.last().copied());
         }
         let found = self.known().await?;
-        let before = found.unwrap_or_default();
+        let before = match found {
+            FoundRecord::Sound(known) => known,
+            FoundRecord::Missing | FoundRecord::Damaged => ClusterRecord::default(),
+        };
         let known = ClusterRecord {
             checked_up_to: before.checked_up_to.max(highest),
             limbo_up_to: before.limbo_up_to.max(highest),
             ..before
         };
-        // A record that says nothing is written as well: one that is missing later was lost.
-        if found != Some(known) {
+        // A record that says nothing is written as well, so that a bookie of this build always has one.
+        if found != FoundRecord::Sound(known) {
             let dirs = self.dirs.clone();
             blocking(move || dirs.save_known(&known)).await?;
         }

@@ -303,7 +303,7 @@ async fn a_made_up_ledger_with_a_high_id_stops_nothing() {
 
 /// A record of metadata that is lost or damaged costs no data: all of it is compared, and writers go on when metadata says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_or_damaged_record_of_metadata_is_made_anew_on_the_safe_side() {
+async fn a_damaged_record_of_metadata_is_made_anew_on_the_safe_side() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
     let bookie = start(config(dir.path()), &cluster).await;
     for ledger in 0..3 {
@@ -311,11 +311,13 @@ async fn a_lost_or_damaged_record_of_metadata_is_made_anew_on_the_safe_side() {
     }
     bookie.stop().await;
     let known = dir.path().join("ledgers/current/KNOWN");
-    for damage in [None, Some("bindery-known 3\ncheckedUpTo 1\ncrc32c 00000000\n")] {
-        match damage {
-            Some(text) => std::fs::write(&known, text).unwrap(),
-            None => std::fs::remove_file(&known).unwrap(),
-        }
+    // Early builds wrote it with their first round: a missing one is no damage.
+    std::fs::remove_file(&known).unwrap();
+    let bookie = start(config(dir.path()), &cluster).await;
+    assert_eq!((bookie.read(1, 0).await, bookie.metric("bindery_limbo_ledgers").await), (ErrorCode::Ok, 0));
+    bookie.stop().await;
+    for text in ["bindery-known 3\ncheckedUpTo 1\ncrc32c 00000000\n", "", "\u{0}\u{0}"] {
+        std::fs::write(&known, text).unwrap();
         let bookie = start(config(dir.path()), &cluster).await;
         assert!(
             std::fs::read_to_string(&known).unwrap().contains("checkedUpTo 2"),
