@@ -127,8 +127,8 @@ pub enum DataDirError {
     },
     /// What is remembered of metadata was written by a later version.
     #[error(
-        "{} was written by a newer bindery: {source}. Start this bookie with that version. To stay with this one, remove the file from \
-         each ledger directory: the bookie's data stay, and until metadata and entries were compared what might be missing is \
+        "{} was written by a newer bindery: {source}. Start this bookie with that version. To stay with this one, empty the file in \
+         each ledger directory (truncate -s 0): the bookie's data stay, and until metadata and entries were compared what might be missing is \
          answered as unknown",
         path.display()
     )]

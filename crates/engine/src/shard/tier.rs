@@ -302,11 +302,11 @@ impl Shard {
         self.untrimmed.remove(&ledger);
     }
 
-    /// The highest entry that is known of a ledger: stored, let go, or told by a tierer.
+    /// The highest entry that is known of a ledger here: stored, or let go. What a tierer said counts for nothing: registers would
+    /// creep up by the word of one.
     pub(crate) fn last_known(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
         let state = self.live(ledger)?;
-        let tier = state.tier.as_ref().map_or(-1, |tier| tier.lre.placed());
-        Ok(EntryId::new(state.last_entry.placed().max(tier)).max(Shard::trimmed(state)))
+        Ok(EntryId::new(state.last_entry.placed()).max(Shard::trimmed(state)))
     }
 
     pub(crate) fn has_tiered(&self) -> bool {

@@ -79,7 +79,11 @@ pub async fn open_tls(config: TlsConfig) -> Result<Arc<Tls>, TlsError> {
     let opening = tokio::task::spawn_blocking(move || Tls::open(config, Turns::new(1)));
     match opening.await {
         Ok(opened) => opened.map(Arc::new),
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Cancelled: the runtime is going away, and with it whoever waits here.
+            Err(_) => std::future::pending().await,
+        },
     }
 }
 

@@ -21,7 +21,7 @@
 //! 7. A request has one length, in `Content-Length`. One with `Transfer-Encoding` is refused and ends its connection: a proxy in front
 //!    that believes another length than this port would pass a request on as a part of a body, unexamined.
 
-use super::access::{Access, Asking};
+use super::access::{Access, Asking, HEALTH};
 use super::socket::{PatientSocket, TlsSocket};
 use crate::auth::certificate_roles;
 use crate::latch::Latch;
@@ -67,8 +67,8 @@ const BODY_BYTES: usize = 4 * 1024;
 const SMALL_ANSWER_BYTES: usize = 512;
 /// Answers that are computed at a time.
 const ANSWERED_AT_ONCE: usize = 2;
-/// Paths of health checks.
-const HEALTH: [&str; 2] = ["/heartbeat", "/api/v1/bookie/is_ready"];
+/// How long an answer may take to compute: two that hang would keep metrics and state from everybody.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
 /// Pause after accepting failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// One log line in this time about missing descriptors.
@@ -329,9 +329,14 @@ async fn answer(
             }
             Some(_looker) => {
                 let turn = common.turns.clone().acquire_owned().await;
-                let Ok(response) = common.router.call(request).await;
+                let called = tokio::time::timeout(ANSWER_TIME_MAX, common.router.call(request)).await;
                 drop(turn);
-                response
+                match called {
+                    Ok(Ok(response)) => response,
+                    Err(_) => {
+                        (StatusCode::SERVICE_UNAVAILABLE, "no answer in time: try again\n").into_response()
+                    }
+                }
             }
         },
     };

@@ -380,7 +380,11 @@ pub(super) async fn blocking<T: Send + 'static, E: Send + 'static>(
 ) -> Result<T, E> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Cancelled: the runtime is going away, and with it whoever waits here.
+            Err(_) => std::future::pending().await,
+        },
     }
 }
 

@@ -226,7 +226,11 @@ async fn answers<T>(calls: Vec<Option<JoinHandle<T>>>, answer_max: Duration) -> 
         answers.push(match call {
             Some(call) => match tokio::time::timeout_at(until, call).await {
                 Ok(Ok(answer)) => Some(answer),
-                Ok(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
+                // Cancelled: the process ends.
+                Ok(Err(error)) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => None,
+                },
                 Err(_) => None,
             },
             None => None,
@@ -327,9 +331,12 @@ impl DiskWatch {
                     tracing::warn!(%dir, %error, "cannot give up the reserve");
                 }
             }
-            let held = reserve.held(&*disk);
+            let of_volume: Vec<PathBuf> =
+                volume.ledger_dirs.iter().map(|index| dirs[*index].clone()).collect();
+            // A start waits for it: what was never measured would count as full.
+            let measured = Measured::of(&*disk, &reserve, &volume.reserve_dir, &of_volume);
             let mut guarded = Guarded::new(volume, reserve);
-            guarded.on_held(held);
+            guarded.on_measured(measured);
             reserves.push(guarded);
         }
         let names = dirs.iter().map(|dir| dir.display().to_string()).collect();

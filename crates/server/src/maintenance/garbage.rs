@@ -417,8 +417,10 @@ impl GarbageCollector {
         removed: &mut Removed,
     ) -> Result<(), Doubt> {
         let (limits, expected) = (self.config.limits, self.known.known_up_to);
-        // As a build left it that did not remember what the store knew.
-        let needs_mark = expected.is_none() && self.known.store_marks != [None; 2];
+        // As a build left it that did not remember what the store knew. A mark that was never confirmed, or that no proof can rest on for
+        // want of an INSTANCEID, is not asked for: without it no later one would ever be left.
+        let needs_mark =
+            expected.is_none() && self.known.store_marks[0].is_some() && !self.instance_id.is_empty();
         let (of_here, is_empty) = (in_one_number(&here), here.is_empty());
         let mut found_before = std::mem::take(&mut self.found_before);
         let is_too_early = Instant::now() < self.confirms_from;

@@ -293,6 +293,12 @@ impl TrimTask {
                 _ => break,
             }
         }
+        // The comparison takes its time. Meanwhile the id may have been used again, and the new ledger's entries would count as let go.
+        let again = self.layout.ledgers().get_latest(ledger).await;
+        if again.is_ok_and(|again| again.created_ms != stored.created_ms) || self.engine.has_unflushed(ledger)
+        {
+            return Ok(Err(Left::Later(NOT_YET_PAUSE)));
+        }
         let engine = &self.engine;
         Ok(match block_in_place(|| engine.trim(ledger, &seen, candidate.lre)) {
             Ok(()) => {

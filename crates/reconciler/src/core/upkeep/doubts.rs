@@ -73,7 +73,8 @@ impl Upkeep {
         if let Some(object) = self.scan.a_missing() {
             return Some(format!(
                 "object {object} is in the catalogue and not in the bucket as it was committed: put it back from a version or a copy of \
-                 the bucket, or delete the ledgers that it has, which bindery tier verify names"
+                 the bucket; if it is lost, run bindery tier rebuild, and delete the ledgers that lack entries, which bindery tier \
+                 verify names"
             ));
         }
         if let Some(why) = self.orphans.doubt() {

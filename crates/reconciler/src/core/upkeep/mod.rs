@@ -576,11 +576,12 @@ impl Upkeep {
                 self.doubt(Doubt::MarkGone, alarms)
             }
             Why::Removal => {
-                self.orphans.note_gone(&self.batch);
+                let gone: Vec<LedgerId> = self.absent.iter().map(|absent| absent.ledger).collect();
+                self.orphans.note_gone(&gone);
                 if let Some(of_catalogue) = &self.of_catalogue {
-                    self.batch.retain(|ledger| of_catalogue.binary_search(ledger).is_ok());
+                    self.absent.retain(|absent| of_catalogue.binary_search(&absent.ledger).is_ok());
                 }
-                if self.batch.is_empty() { self.next_batch() } else { Phase::Remove }
+                if self.absent.is_empty() { self.next_batch() } else { Phase::Remove }
             }
         }
     }
