@@ -32,7 +32,7 @@ pub struct ClusterRecord {
     pub limbo_up_to: Option<LedgerId>,
     /// The highest ledger here that the metadata store was seen to know, and is expected to know still.
     pub known_up_to: Option<LedgerId>,
-    /// The mark in the metadata store, as it was written last; two while it is not known whether the newer one got there.
+    /// The mark in the metadata store, as it was written last; behind it a newer one while it is not known whether that got there.
     pub store_marks: [Option<u64>; 2],
 }
 
@@ -46,6 +46,9 @@ pub enum KnownError {
     #[error("it is damaged")]
     Damaged,
 }
+
+/// The line of a mark that may not be in the store yet.
+const NEXT_MARK: &str = "nextStoreMark";
 
 impl ClusterRecord {
     /// The text of the file.
@@ -61,8 +64,10 @@ impl ClusterRecord {
                 let _ = writeln!(text, "{name} {id}");
             }
         }
-        for mark in self.store_marks.into_iter().flatten() {
-            let _ = writeln!(text, "storeMark {mark:016x}");
+        for (name, mark) in ["storeMark", NEXT_MARK].into_iter().zip(self.store_marks) {
+            if let Some(mark) = mark {
+                let _ = writeln!(text, "{name} {mark:016x}");
+            }
         }
         let crc = crc32c(text.as_bytes());
         let _ = writeln!(text, "crc32c {crc:08x}");
@@ -85,9 +90,11 @@ impl ClusterRecord {
         for line in Self::sealed(bytes, text).ok_or(KnownError::Damaged)?.lines().skip(1) {
             let mut words = line.split(' ');
             let name = words.next();
-            if name == Some("storeMark") {
+            if name == Some("storeMark") || name == Some(NEXT_MARK) {
                 let mark = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
-                let slot = known.store_marks.iter_mut().find(|slot| slot.is_none());
+                // Earlier versions wrote both by the first name.
+                let from = usize::from(name == Some(NEXT_MARK));
+                let slot = known.store_marks[from..].iter_mut().find(|slot| slot.is_none());
                 *slot.ok_or(KnownError::Damaged)? = Some(mark.ok_or(KnownError::Damaged)?);
                 continue;
             }

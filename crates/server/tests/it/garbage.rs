@@ -8,6 +8,7 @@ use crate::common::PATIENCE;
 use crate::common::whole::{Running, cluster, config_that_flushes as config, id, metadata, refused, start};
 use bindery_io::{Disk, RealDisk};
 use bindery_metadata::store::CreateMode;
+use bindery_server::cluster_record::ClusterRecord;
 use bindery_types::{BookieId, LedgerState};
 use bindery_wire::{ErrorCode, v2};
 use std::time::Duration;
@@ -243,6 +244,31 @@ async fn a_bookie_without_a_mark_gets_one_in_a_round_that_needs_no_proof() {
     }
     assert_eq!(bookie.why("").await, serde_json::Value::Null);
     assert_eq!(bookie.read(2, 0).await, ErrorCode::NoLedger);
+    bookie.stop().await;
+}
+
+/// A process that ends between noting its first mark and leaving it in the store, or whose store fails then: later rounds leave one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_mark_that_never_got_there_stops_no_later_round() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    for ledger in [0, 1, 2] {
+        bookie.create(ledger).await;
+    }
+    let (store, marks) = (bookie.layout.store().clone(), bookie.layout.store_marks());
+    let own = BookieId::new("bookie-0").unwrap();
+    if marks.get(&own).await.unwrap().is_some() {
+        store.delete(&marks.path(&own), None).await.unwrap();
+    }
+    bookie.stop().await;
+    let noted = ClusterRecord { store_marks: [None, Some(7)], ..ClusterRecord::default() };
+    assert_eq!(ClusterRecord::parse(noted.to_text().as_bytes()), Ok(noted));
+    std::fs::write(dir.path().join("ledgers/current/KNOWN"), noted.to_text()).unwrap();
+    let bookie = start(config(dir.path()), &cluster).await;
+    bookie.delete(0).await;
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    assert_eq!((bookie.read(0, 0).await, bookie.read(1, 0).await), (ErrorCode::NoLedger, ErrorCode::Ok));
+    assert!(bookie.layout.store_marks().get(&own).await.unwrap().is_some(), "there is a mark now");
     bookie.stop().await;
 }
 
