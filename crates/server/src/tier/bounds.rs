@@ -17,7 +17,7 @@
 use super::Tier;
 use super::proof::METADATA_DEADLINE;
 use super::reconcile::Nothing;
-use bindery_engine::{Engine, Refusal};
+use bindery_engine::{Engine, Refusal, Tiered};
 use bindery_metadata::layout::LedgerError;
 use bindery_types::tier::{Reconciliation, TierExtent};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
@@ -37,7 +37,7 @@ impl Tier {
     /// Whether an update would raise the register above what is known here.
     pub(super) fn is_beyond(&self, engine: &Engine, update: &Reconciliation) -> bool {
         // Of a ledger that is not here nothing is raised.
-        engine.last_known(update.ledger).is_ok_and(|known| update.last > known)
+        last_known(engine, update).is_ok_and(|known| update.last > known)
     }
 
     /// Invariant 1.
@@ -49,7 +49,7 @@ impl Tier {
             Err(Silent::Unknown) => return Err(Refusal::Io),
         };
         let bookie = self.home.get().map(|home| &home.bookie);
-        let known = engine.last_known(update.ledger)?;
+        let known = last_known(engine, update)?;
         match bookie.map_or(Bound::Unclear, |bookie| bound(&metadata, bookie, known, last)) {
             Bound::Within => Ok(()),
             Bound::Beyond => Err(Refusal::BadRequest),
@@ -103,6 +103,19 @@ impl Tier {
         }
         Ok(())
     }
+}
+
+/// Whether an update is of another ledger than what is known here, by their creation times.
+pub(super) fn is_of_another(known: &Tiered, update: &Reconciliation) -> bool {
+    known.created_ms.zip(update.created_ms).is_some_and(|(known, said)| known != said)
+}
+
+/// The last entry here of the ledger that an update is of: what is here of another one that had its id counts for nothing.
+fn last_known(engine: &Engine, update: &Reconciliation) -> Result<Option<EntryId>, Refusal> {
+    if engine.tiered(update.ledger).is_some_and(|tiered| is_of_another(&tiered, update)) {
+        return Ok(None);
+    }
+    engine.last_known(update.ledger)
 }
 
 /// Why metadata says nothing of a ledger.

@@ -15,7 +15,8 @@
 //! # Limits     requests under way: [`super::Tier::begin_reconcile`]; requests to the bucket: those of checks
 
 use super::Tier;
-use bindery_engine::{Compared, Engine, ReconcileWaiter, Reconciled, Refusal, Tiered};
+use super::bounds::is_of_another;
+use bindery_engine::{Compared, Engine, ReconcileWaiter, Reconciled, Refusal};
 use bindery_metadata::layout::LedgerError;
 use bindery_tiering::fetch::check::{LocalDifference, LocalRecords};
 use bindery_tiering::object::TableEntry;
@@ -213,11 +214,6 @@ impl Tier {
         }
         true
     }
-}
-
-/// Whether an update is of another ledger than what is known here, by their creation times.
-fn is_of_another(known: &Tiered, update: &Reconciliation) -> bool {
-    known.created_ms.zip(update.created_ms).is_some_and(|(known, said)| known != said)
 }
 
 /// The refusals among the updates at these places, some of which are judged at a time.
