@@ -14,7 +14,7 @@
 //!
 //! # Invariants
 //! 1. Nothing is answered that may still become durable: adds that were placed wait for their group.
-//! 2. Who waits for room waits for no answer, and may be let go at any time.
+//! 2. An add that waits for room is not placed yet, so it may be refused at any time.
 //! 3. No answer overtakes one to an older add of the same entry (shard invariant 4). Refusals are taken while the write still
 //!    hangs, after everything that was answered before it began was delivered.
 

@@ -86,7 +86,7 @@ pub struct Tiered {
     pub trimmed_below: Option<EntryId>,
     /// The trim is in the state table, so that the space of those copies can be collected.
     pub is_trim_committed: bool,
-    /// When the ledger was created that this is about, in milliseconds since the epoch; `None`: not known.
+    /// When the ledger of this register was created, in milliseconds since the epoch; `None`: not known.
     pub created_ms: Option<i64>,
 }
 

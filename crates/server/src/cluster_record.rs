@@ -79,7 +79,7 @@ impl ClusterRecord {
         let text = std::str::from_utf8(bytes).map_err(|_| KnownError::Damaged)?;
         let first = text.lines().next().unwrap_or_default();
         if first != FIRST_LINE && !FIRST_LINES_BEFORE.contains(&first) {
-            // One bit makes a version of another.
+            // A flipped bit can turn one version into another, so only a line that the checksum covers counts as newer.
             let is_sealed = Self::sealed(bytes, text).is_some();
             return Err(match first.starts_with("bindery-known ") && is_sealed {
                 true => KnownError::Version(first.chars().take(80).collect()),

@@ -36,7 +36,7 @@ pub fn run(args: &TierRebuildArgs) -> Result<(), Failure> {
     runtime.block_on(async {
         let layout = open_layout(&args.metadata).await?;
         let rebuilt = with_layout(&store, &layout, args).await;
-        // The session would end by itself.
+        // Closed in any case; without this the session would end by its timeout.
         let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
         rebuilt
     })

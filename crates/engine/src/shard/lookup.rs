@@ -42,7 +42,7 @@ pub(crate) struct MemoryWalk {
     at: Walk,
 }
 
-/// What one step of such a list leaves.
+/// How far one step of such a list came.
 pub(crate) struct MemoryStep {
     /// Caches that do not change any more: they are walked without the lock.
     pub(crate) whole: Vec<Arc<Frozen>>,

@@ -42,7 +42,7 @@ impl Shard {
         let of = |result| (Reconciled { ledger, result, lre: None }, 0);
         match self.live(ledger) {
             Err(refusal) => return of(Err(refusal)),
-            // Invariant 7: what is here is of another ledger.
+            // The register and the copies here belong to an earlier ledger with this id.
             Ok(state) if is_of_another(state, update) => {
                 if update.extents.is_empty() {
                     return of(Ok(()));

@@ -18,7 +18,7 @@ use super::Tier;
 use super::proof::METADATA_DEADLINE;
 use super::reconcile::Nothing;
 use bindery_engine::{Engine, Refusal, Tiered};
-use bindery_metadata::layout::LedgerError;
+use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_types::tier::{Reconciliation, TierExtent};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
 
@@ -44,7 +44,7 @@ impl Tier {
     pub(super) async fn may_raise(&self, engine: &Engine, update: &Reconciliation) -> Result<(), Refusal> {
         let Some(last) = update.last else { return Ok(()) };
         let metadata = match self.metadata_of(update.ledger).await {
-            Ok(metadata) => metadata,
+            Ok(stored) => stored.metadata,
             Err(Silent::Absent) => return Err(Refusal::BadRequest),
             Err(Silent::Unknown) => return Err(Refusal::Io),
         };
@@ -59,14 +59,15 @@ impl Tier {
 
     /// Invariant 2.
     pub(super) async fn may_take_over(&self, ledger: LedgerId, last: Option<EntryId>) -> Result<(), Refusal> {
-        match self.metadata_of(ledger).await.map(|metadata| metadata.state) {
+        match self.metadata_of(ledger).await.map(|stored| stored.metadata.state) {
             Ok(LedgerState::Closed { last_entry, .. }) if last_entry >= last => Ok(()),
             Ok(_) | Err(Silent::Absent) => Err(Refusal::BadRequest),
             Err(Silent::Unknown) => Err(Refusal::TooManyRequests),
         }
     }
 
-    async fn metadata_of(&self, ledger: LedgerId) -> Result<LedgerMetadata, Silent> {
+    /// What metadata says of a ledger, from a server that is up to date, within a deadline and with some other reads at most.
+    pub(super) async fn metadata_of(&self, ledger: LedgerId) -> Result<StoredLedger, Silent> {
         let home = self.home.get().ok_or(Silent::Unknown)?;
         let _place = home.reads.acquire().await.map_err(|_| Silent::Unknown)?;
         let ledgers = home.layout.ledgers();
@@ -76,7 +77,7 @@ impl Tier {
             ledgers.get(ledger).await
         };
         match tokio::time::timeout(METADATA_DEADLINE, answer).await {
-            Ok(Ok(stored)) => Ok(stored.metadata),
+            Ok(Ok(stored)) => Ok(stored),
             Ok(Err(LedgerError::NotFound(_))) => Err(Silent::Absent),
             Ok(Err(error)) => {
                 tracing::debug!(%ledger, %error, "cannot read the metadata of a ledger that a tierer speaks of");
@@ -119,7 +120,7 @@ fn last_known(engine: &Engine, update: &Reconciliation) -> Result<Option<EntryId
 }
 
 /// Why metadata says nothing of a ledger.
-enum Silent {
+pub(super) enum Silent {
     /// It has no such ledger.
     Absent,
     /// It could not be read.

@@ -16,15 +16,14 @@
 
 use super::Tier;
 use super::bounds::is_of_another;
+use super::proof::METADATA_DEADLINE;
 use bindery_engine::{Compared, Engine, ReconcileWaiter, Reconciled, Refusal};
-use bindery_metadata::layout::LedgerError;
 use bindery_tiering::fetch::check::{LocalDifference, LocalRecords};
 use bindery_tiering::object::TableEntry;
 use bindery_types::tier::{Reconciliation, TierExtent};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -34,8 +33,6 @@ const SAMPLES: usize = 2;
 const JUDGED_AT_ONCE: usize = 16;
 /// Extents of a ledger taken from the engine at a time.
 const EXTENTS_PAGE: usize = 64;
-/// For what metadata says of one ledger: less than a tierer waits for the answer.
-const METADATA_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Tier {
     /// Tells the engine what a tierer says. `done` gets one result for each ledger, in their order.
@@ -149,21 +146,11 @@ impl Tier {
     async fn is_new_life(&self, engine: &Engine, update: &Reconciliation) -> bool {
         let ledger = update.ledger;
         let (Some(home), Some(seen)) = (self.home.get(), engine.tiered(ledger)) else { return false };
-        let layout = &home.layout;
-        let read = async {
-            let cluster_ms = layout.made_ms().await.map_err(LedgerError::from)?;
-            Ok::<_, LedgerError>(layout.ledgers().get_latest(ledger).await?.creation(cluster_ms))
-        };
-        match tokio::time::timeout(METADATA_DEADLINE, read).await {
-            Ok(Ok(creation)) => {
-                update.created_ms == Some(creation.ms) && creation.is_anothers(seen.created_ms)
-            }
-            Ok(Err(error)) => {
-                tracing::debug!(%ledger, %error, "a tierer speaks of another ledger of this id, and metadata cannot be read");
-                false
-            }
-            Err(_) => false,
-        }
+        let Ok(stored) = self.metadata_of(ledger).await else { return false };
+        let made = tokio::time::timeout(METADATA_DEADLINE, home.layout.made_ms()).await;
+        let Ok(Ok(cluster_ms)) = made else { return false };
+        let creation = stored.creation(cluster_ms);
+        update.created_ms == Some(creation.ms) && creation.is_anothers(seen.created_ms)
     }
 
     async fn may_replace(&self, engine: &Arc<Engine>, compared: &Compared) -> Result<(), Refusal> {

@@ -125,7 +125,7 @@ pub struct TierRecord {
     pub trimmed_below: Option<EntryId>,
     /// The last update of its extents.
     pub stamp: TierStamp,
-    /// When the ledger was created that this is about, in milliseconds since the epoch, as its tierer noted it; `None`: not known.
+    /// When the ledger of this register was created, in milliseconds since the epoch, as its tierer noted it; `None`: not known.
     pub created_ms: Option<i64>,
 }
 

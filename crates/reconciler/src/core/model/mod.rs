@@ -80,7 +80,7 @@ pub(super) struct Told {
     pub register: Option<EntryId>,
     /// Ranges by their first entry: the last entry, and the extent that has them, which may be longer.
     pub extents: BTreeMap<EntryId, (EntryId, TierExtent)>,
-    /// When the ledger was created that this is about.
+    /// When the ledger of this register was created.
     pub created_ms: Option<i64>,
     /// Copies up to here are gone.
     pub trimmed: Option<EntryId>,

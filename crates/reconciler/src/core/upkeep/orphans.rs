@@ -16,7 +16,7 @@
 //! 2. One whose footer cannot be read is kept, and is an alarm.
 //! 3. More of them than the limit, in a page of the bucket or in a sweep, is a doubt about the catalogue ([`super::doubts`]): nothing
 //!    is deleted until a whole sweep found fewer.
-//! 4. Whose object got a row, or is gone, is forgotten with the next look at its page.
+//! 4. An orphan that got a row, or whose object is gone, is forgotten with the next look at its page.
 //! 5. Those that are kept hold up no others: when there is no room, the next sweep goes on behind them.
 //!
 //! # Limits     objects whose footers are held: [`KNOWN_MAX`], with [`LEDGERS_MAX`] ledgers in all; unreadable ones: [`UNREADABLE_MAX`]
