@@ -75,6 +75,14 @@ impl MemoryCluster {
         MemoryCluster::default()
     }
 
+    /// An empty tree whose first node is created at `now_ms`, milliseconds since 1970: for those who compare creation times with
+    /// the wall clock.
+    pub fn starting_at(now_ms: i64) -> MemoryCluster {
+        let cluster = MemoryCluster::new();
+        cluster.tree.lock().now_ms = now_ms;
+        cluster
+    }
+
     /// A client with a new session.
     pub fn open(&self) -> MemoryStore {
         self.open_session(None)

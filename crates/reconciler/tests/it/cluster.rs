@@ -12,7 +12,7 @@ use bindery_client::{
     BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum, Reconcile,
     Reconciled, TIER_PROPERTY, TIER_PROPERTY_VALUE,
 };
-use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_io::{Clock as _, RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::memory::MemoryCluster;
 use bindery_metadata::store::{MetadataStore, StoreError};
 use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, layout};
@@ -45,7 +45,8 @@ pub struct Cluster {
 impl Cluster {
     /// `count` bookies, named `b0`, `b1`, ..., of which the first `told` take updates.
     pub async fn start(count: usize, told: usize) -> Cluster {
-        let metadata = MemoryCluster::new();
+        // The tierer tells the age of entries by creation times and its own clock.
+        let metadata = MemoryCluster::starting_at(SystemClock::new().wall_ms());
         let store = metadata.open();
         layout::init_cluster(&store, "/ledgers", LedgerLayout::Hierarchical, INSTANCE).await.unwrap();
         let mut cluster = Cluster {
