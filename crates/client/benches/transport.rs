@@ -115,6 +115,7 @@ async fn run(bookie: BookieId, window: u64, payload: usize, duration: Duration) 
                 body,
                 master_key: key,
                 is_recovery: false,
+                is_background: false,
                 is_deferred: false,
                 tag: AddTag(sent),
             };

@@ -63,6 +63,8 @@
 //!
 //! Without async code, and without a runtime of one's own: [`blocking`].
 //!
+//! For repair: [`repair`], and [`LedgerView::read_position`].
+//!
 //! For tiering: [`Client::bulk`] reads stored bytes in the background, [`Client::reconcile`] tells bookies what is in object
 //! storage.
 //!
@@ -110,6 +112,7 @@ mod placement;
 mod reader;
 mod reconcile;
 mod recovery;
+pub mod repair;
 pub mod resolver;
 mod retry;
 mod shared;
@@ -143,7 +146,7 @@ pub use tokio::sync::watch;
 pub use crate::bulk::{
     BulkCounts, BulkOptions, BulkReader, LedgerView, StoredBatch, StoredEntry, StoredStream,
 };
-pub use bindery_wire::{ErrorCode, FrameLimit};
+pub use bindery_wire::{EntryAvailability, ErrorCode, FrameLimit};
 
 pub use crate::byte_io::{ByteReader, ByteWriter, ENTRY_SIZE_BYTES_DEFAULT};
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};

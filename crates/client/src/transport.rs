@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, TierSecret};
+use bindery_wire::EntryAvailability;
 use bindery_wire::ErrorCode;
 use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bytes::Bytes;
@@ -147,8 +148,11 @@ pub struct AddRequest {
     pub body: Bytes,
     /// The key of the ledger.
     pub master_key: MasterKey,
-    /// Part of a recovery or a re-replication: allowed on a fenced ledger, and ahead of ordinary traffic.
+    /// Part of a recovery or a re-replication: allowed on a fenced ledger, and ahead of ordinary traffic unless it is in the
+    /// background.
     pub is_recovery: bool,
+    /// With `is_recovery`: a copy that may wait, which a bookie refuses as it refuses ordinary adds.
+    pub is_background: bool,
     /// Answered once written, before it is synced: it is durable after a [`Transport::force`] on the same connection. Not
     /// for recoveries.
     pub is_deferred: bool,
@@ -301,6 +305,13 @@ pub trait Transport: Send + Sync + 'static {
     ) -> Answer<'_, Vec<Reconciled>> {
         let _ = (request, secret, timeout);
         let error = BookieError::Unexpected(format!("{bookie} cannot be told what is in object storage"));
+        Box::pin(async { Err(error) })
+    }
+
+    /// Asks which entries of a ledger the bookie has. A transport need not know how.
+    fn list_entries(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, EntryAvailability> {
+        let error =
+            BookieError::Unexpected(format!("{bookie} cannot be asked for its entries of ledger {ledger}"));
         Box::pin(async { Err(error) })
     }
 

@@ -168,7 +168,16 @@ async fn add(
     let (body, tag) = (body.into(), AddTag(0));
     bookies.add(
         bookie,
-        AddRequest { ledger, entry, body, master_key: key, is_recovery: false, is_deferred: false, tag },
+        AddRequest {
+            ledger,
+            entry,
+            body,
+            master_key: key,
+            is_recovery: false,
+            is_background: false,
+            is_deferred: false,
+            tag,
+        },
         &sink,
     );
     bookies.flush();

@@ -49,13 +49,18 @@ const REREADS_MAX: usize = 16;
 pub(super) struct Job {
     pub(super) bulk: Arc<Bulk>,
     pub(super) ledger: Arc<Ledger>,
+    /// Asked for.
     pub(super) first: EntryId,
     pub(super) count: usize,
+    /// Of the ensemble: only its entries.
+    pub(super) position: Option<usize>,
 }
 
-/// The first entries of a window, at least one.
+/// The first entries of a window, at least one of those that were asked for.
 pub(super) struct Part {
     pub(super) entries: Vec<StoredEntry>,
+    /// How many entries of the window it stands for, with those that were not asked for.
+    pub(super) covered: usize,
     pub(super) permit: Permit,
 }
 
@@ -123,9 +128,9 @@ impl Job {
             }
             let replicas = state.replicas();
             let answers = match self.read_from(&replicas, &permit).await {
-                Ok(entries) => {
+                Ok((entries, covered)) => {
                     self.fit(&entries, &mut permit);
-                    return Ok(Part { entries, permit });
+                    return Ok(Part { entries, covered, permit });
                 }
                 Err(answers) => answers,
             };
@@ -174,15 +179,15 @@ impl Job {
         let next = metadata.segments().iter().find(|segment| segment.first_entry > self.first);
         let left = next.map_or(u64::MAX, |next| (next.first_entry.get() - self.first.get()).unsigned_abs());
         let count = usize::try_from(left).unwrap_or(usize::MAX).min(self.count);
-        Window::new(self.first, count, metadata.quorum, room_bytes)
+        Window::new(self.first, count, metadata.quorum, self.position, room_bytes)
     }
 
-    /// On error: the answers of the first entry's bookies.
+    /// The entries, and how many of the window they stand for. On error: the answers of the first entry's bookies.
     async fn read_from(
         &self,
         replicas: &Arc<Replicas>,
         permit: &Permit,
-    ) -> Result<Vec<StoredEntry>, BookieAnswers> {
+    ) -> Result<(Vec<StoredEntry>, usize), BookieAnswers> {
         let ensemble = replicas.nodes.ensemble(self.first);
         if ensemble.is_empty() {
             return Err(BookieAnswers::default());
@@ -200,7 +205,7 @@ impl Job {
                     let entries = window
                         .into_copies(found)
                         .map(|(id, Copy { bytes, is_verified })| StoredEntry { id, bytes, is_verified });
-                    return Ok(entries.collect());
+                    return Ok((entries.collect(), found));
                 }
                 Standing::Lost(answers) => {
                     self.leave(attempts);

@@ -318,7 +318,16 @@ impl LedgerView {
     /// # Errors
     /// The first [`StoredStream::next`] says [`ReadError::BeyondEnd`] when `last` is behind the last entry that can be read.
     pub fn read(&self, first: EntryId, last: EntryId) -> StoredStream {
-        StoredStream::new(self.bulk.clone(), self.ledger.clone(), first, last)
+        StoredStream::new(self.bulk.clone(), self.ledger.clone(), first, last, None)
+    }
+
+    /// As [`read`](Self::read), only the entries whose write set has this position of the ensemble: those that the bookie there should
+    /// have.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn read_position(&self, first: EntryId, last: EntryId, position: usize) -> StoredStream {
+        StoredStream::new(self.bulk.clone(), self.ledger.clone(), first, last, Some(position))
     }
 }
 

@@ -69,6 +69,8 @@ pub struct StoredStream {
     last: u64,
     check: Check,
     is_over: bool,
+    /// Of the ensemble: only its entries.
+    position: Option<usize>,
     windows: VecDeque<Ahead>,
     /// Waits for room for the first window, which is planned.
     acquiring: Option<Acquiring>,
@@ -78,7 +80,14 @@ pub struct StoredStream {
 }
 
 impl StoredStream {
-    pub(super) fn new(bulk: Arc<Bulk>, ledger: Arc<Ledger>, first: EntryId, last: EntryId) -> StoredStream {
+    /// `position`: of the ensemble, to read the entries alone that belong to it.
+    pub(super) fn new(
+        bulk: Arc<Bulk>,
+        ledger: Arc<Ledger>,
+        first: EntryId,
+        last: EntryId,
+        position: Option<usize>,
+    ) -> StoredStream {
         StoredStream {
             bulk,
             ledger,
@@ -86,6 +95,7 @@ impl StoredStream {
             last: last.get().unsigned_abs(),
             check: Check::Due,
             is_over: false,
+            position,
             windows: VecDeque::new(),
             acquiring: None,
             tasks: JoinSet::new(),
@@ -117,7 +127,7 @@ impl StoredStream {
                 self.is_over = true;
                 None
             }
-            Ok(Some(Part { entries, permit })) => {
+            Ok(Some(Part { entries, permit, .. })) => {
                 let counters = &self.bulk.counters;
                 count(&counters.entries, entries.len() as u64);
                 count(&counters.bytes, entries.iter().map(|entry| entry.bytes.len() as u64).sum());
@@ -163,7 +173,7 @@ impl StoredStream {
                     let front = self.windows.pop_front().expect("it was just looked at");
                     let Progress::Read(read) = front.progress else { unreachable!("just looked at") };
                     let part = read?;
-                    self.plan_rest(front.first, front.count, part.entries.len());
+                    self.plan_rest(front.first, front.count, part.covered);
                     // Keeps the bookies busy while the caller works.
                     self.fill();
                     return Poll::Ready(Ok(Some(part)));
@@ -210,7 +220,7 @@ impl StoredStream {
 
     /// Plans windows, and starts those that there is room for.
     fn fill(&mut self) {
-        while !self.is_over && self.next <= self.last {
+        while !self.is_over && self.pass_over() {
             let entry_size_bytes = self.ledger.state.entry_size_bytes();
             let windows_max = if entry_size_bytes == 0 { 1 } else { WINDOWS_MAX };
             if self.windows.len() >= windows_max {
@@ -231,6 +241,16 @@ impl StoredStream {
             let Some(permit) = has_room.then(|| budget.try_acquire(range)).flatten() else { break };
             self.start(index, permit);
         }
+    }
+
+    /// Goes on to an entry that is asked for; false when there is none.
+    fn pass_over(&mut self) -> bool {
+        let quorum = self.ledger.state.replicas().metadata.quorum;
+        let belongs = |next, position| quorum.is_in_write_set(entry(next), position);
+        while self.next <= self.last && self.position.is_some_and(|position| !belongs(self.next, position)) {
+            self.next += 1;
+        }
+        self.next <= self.last
     }
 
     /// How many entries the window at `first` has: of one segment, as many as are likely to fit a range.
@@ -268,6 +288,7 @@ impl StoredStream {
             ledger: self.ledger.clone(),
             first: entry(window.first),
             count: window.count,
+            position: self.position,
         };
         // Owned by the set: ends with the stream.
         self.tasks.spawn(async move { Event::Window(number, job.read(permit).await) });

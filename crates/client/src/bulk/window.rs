@@ -6,7 +6,8 @@
 //!                        settle --> all here | as far as the room goes | an entry that nobody has
 //! ```
 //! Of a striped ledger (write quorum below the ensemble) the entries at one position in the turn of the ensemble have the
-//! same replicas: they are one group, so a window is read from all bookies at a time, and put together here.
+//! same replicas: they are one group, so a window is read from all bookies at a time, and put together here. A window may be for the
+//! entries of one position of the ensemble alone: it passes over the others.
 //!
 //! # Invariants
 //! 1. Each replica gets one request for an entry at most, and another one after it said "too many requests", up to
@@ -72,6 +73,8 @@ pub(super) enum Standing {
 #[derive(Debug, Default)]
 struct Wanted {
     copy: Option<Copy>,
+    /// The window passes over it.
+    is_passed: bool,
     /// A group waits for a turn or for its answer, and is not late.
     is_assigned: bool,
     /// Bits of replicas under way, late ones included.
@@ -79,6 +82,12 @@ struct Wanted {
     /// Bits of replicas that answered without it.
     tried: u64,
     answers: Vec<(usize, BookieAnswer)>,
+}
+
+impl Wanted {
+    fn is_settled(&self) -> bool {
+        self.copy.is_some() || self.is_passed
+    }
 }
 
 /// See the module.
@@ -95,11 +104,35 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// `count` entries from `first` on, of one segment, for which there are `room_bytes`.
-    pub(super) fn new(first: EntryId, count: usize, quorum: Quorum, room_bytes: u64) -> Window {
+    /// `count` entries from `first` on, of one segment, for which there are `room_bytes`; of these the ones that belong to `position` of
+    /// the ensemble, or all.
+    ///
+    /// # Panics
+    /// When the first entry does not belong there.
+    pub(super) fn new(
+        first: EntryId,
+        count: usize,
+        quorum: Quorum,
+        position: Option<usize>,
+        room_bytes: u64,
+    ) -> Window {
         let wanted = (0..count).map(|_| Wanted::default()).collect();
         let first = first.get();
-        Window { first, quorum, wanted, begun: 0, room_bytes, held_bytes: 0, refusals: 0 }
+        let mut window = Window { first, quorum, wanted, begun: 0, room_bytes, held_bytes: 0, refusals: 0 };
+        if let Some(position) = position {
+            for index in 0..count {
+                window.wanted[index].is_passed = !quorum.is_in_write_set(window.entry(index), position);
+            }
+        }
+        assert!(!window.wanted[0].is_passed, "a window begins with an entry that is asked for");
+        window
+    }
+
+    /// Moves to the first entry that is wanted and has no copy.
+    fn go_on(&mut self) {
+        while self.wanted.get(self.begun).is_some_and(Wanted::is_settled) {
+            self.begun += 1;
+        }
     }
 
     pub(super) fn entry(&self, index: usize) -> EntryId {
@@ -142,7 +175,7 @@ impl Window {
     fn is_lost(&self, index: usize) -> bool {
         let wanted = &self.wanted[index];
         // Invariant 3.
-        wanted.copy.is_none() && !wanted.is_assigned && wanted.asked == 0 && self.left(index) == 0
+        !wanted.is_settled() && !wanted.is_assigned && wanted.asked == 0 && self.left(index) == 0
     }
 
     /// Bytes that can still come.
@@ -162,7 +195,7 @@ impl Window {
         let is_whole = self.is_whole();
         for index in self.begun..end {
             let wanted = &self.wanted[index];
-            if wanted.copy.is_some() || wanted.is_assigned {
+            if wanted.is_settled() || wanted.is_assigned {
                 continue;
             }
             if self.is_lost(index) {
@@ -247,9 +280,7 @@ impl Window {
             }
         }
         self.refusals += u32::from(has_refused);
-        while self.wanted.get(self.begun).is_some_and(|wanted| wanted.copy.is_some()) {
-            self.begun += 1;
-        }
+        self.go_on();
         if self.begun == 0 && self.room_bytes() == 0 {
             // What stands behind a gap gives way to it.
             for wanted in &mut self.wanted {
@@ -275,12 +306,13 @@ impl Window {
         }
     }
 
-    /// The first entries.
+    /// Of the first `count` entries those that the window did not pass over.
     pub(super) fn into_copies(self, count: usize) -> impl Iterator<Item = (EntryId, Copy)> {
         assert!(count <= self.begun, "entries that came");
         let first = self.first;
-        let copies = self.wanted.into_iter().take(count).filter_map(|wanted| wanted.copy);
-        (first..).zip(copies).map(|(id, copy)| (EntryId::new(id).expect("an entry of the window"), copy))
+        let id = |id| EntryId::new(id).expect("an entry of the window");
+        let entries = (first..).zip(self.wanted).take(count);
+        entries.filter_map(move |(entry, wanted)| Some((id(entry), wanted.copy?)))
     }
 }
 
@@ -307,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_whole_ensemble_is_asked_for_runs_and_a_striped_one_at_each_position() {
-        let mut window = Window::new(at(10), 6, quorum(3, 3), 1 << 20);
+        let mut window = Window::new(at(10), 6, quorum(3, 3), None, 1 << 20);
         let all = Group { indexes: (0..6).collect(), candidates: vec![0, 1, 2] };
         assert_eq!(window.plan(), std::slice::from_ref(&all));
         assert_eq!(window.plan(), [], "assigned");
@@ -320,7 +352,7 @@ mod tests {
         assert_eq!(window.plan(), groups);
 
         // Entry 10 is at positions 1 and 2 of 3.
-        let mut window = Window::new(at(10), 6, quorum(3, 2), 1 << 20);
+        let mut window = Window::new(at(10), 6, quorum(3, 2), None, 1 << 20);
         let groups = [(vec![0, 3], vec![1, 2]), (vec![1, 4], vec![2, 0]), (vec![2, 5], vec![0, 1])];
         assert_eq!(window.plan(), groups.map(|(indexes, candidates)| Group { indexes, candidates }));
     }
@@ -328,7 +360,7 @@ mod tests {
     #[test]
     fn a_late_answer_counts_and_the_first_copy_stays() {
         // Invariants 1 and 2.
-        let mut window = Window::new(at(0), 2, quorum(2, 2), 1 << 20);
+        let mut window = Window::new(at(0), 2, quorum(2, 2), None, 1 << 20);
         assert_eq!(window.plan().len(), 1);
         window.sent(&[0, 1], 0);
         window.is_late(&[0, 1]);
@@ -345,13 +377,13 @@ mod tests {
 
     #[test]
     fn an_entry_that_nobody_has_ends_the_window_before_it() {
-        let mut window = Window::new(at(0), 3, quorum(1, 1), 1 << 20);
+        let mut window = Window::new(at(0), 3, quorum(1, 1), None, 1 << 20);
         window.plan();
         window.sent(&[0, 1, 2], 0);
         window.took(&[0, 1, 2], 0, false, vec![copy(1), absent()], None);
         assert_eq!(window.plan(), [], "what comes behind it is not needed");
         assert_eq!(window.standing(false), Standing::Ready(1));
-        let mut window = Window::new(at(1), 2, quorum(1, 1), 1 << 20);
+        let mut window = Window::new(at(1), 2, quorum(1, 1), None, 1 << 20);
         window.plan();
         window.sent(&[0, 1], 0);
         window.took(&[0, 1], 0, false, vec![absent()], None);
@@ -361,7 +393,7 @@ mod tests {
     #[test]
     fn one_who_refuses_is_asked_again_but_not_for_ever() {
         // Invariant 1.
-        let mut window = Window::new(at(0), 2, quorum(1, 1), 1 << 20);
+        let mut window = Window::new(at(0), 2, quorum(1, 1), None, 1 << 20);
         let mut asked = 0;
         while let [group] = &window.plan()[..] {
             window.sent(&group.indexes, 0);
@@ -377,7 +409,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_left_for_another_window() {
-        let mut window = Window::new(at(0), 4, quorum(1, 1), 3 * (100 + ENTRY_OVERHEAD_BYTES));
+        let mut window = Window::new(at(0), 4, quorum(1, 1), None, 3 * (100 + ENTRY_OVERHEAD_BYTES));
         window.plan();
         window.sent(&[0, 1, 2, 3], 0);
         window.took(&[0, 1, 2, 3], 0, false, vec![copy(200), copy(200)], None);
@@ -385,7 +417,7 @@ mod tests {
         assert_eq!(window.standing(false), Standing::Ready(2));
         assert_eq!(window.plan(), [Group { indexes: vec![2], candidates: vec![0] }], "if it were to go on");
         // Striped: the first one is missing, and the room is used up by what is behind it.
-        let mut window = Window::new(at(0), 4, quorum(2, 1), 100);
+        let mut window = Window::new(at(0), 4, quorum(2, 1), None, 100);
         window.plan();
         window.sent(&[1, 3], 1);
         window.took(&[1, 3], 1, false, vec![copy(200), copy(200)], None);
@@ -406,7 +438,7 @@ mod tests {
             let quorum = quorum(e, qw);
             let mut dice = seed.into_iter().cycle();
             let mut has = |_: usize, _: i64| dice.next().unwrap();
-            let mut window = Window::new(at(first), count, quorum, room);
+            let mut window = Window::new(at(first), count, quorum, None, room);
             // (indexes, position, is late)
             let mut under_way: Vec<(Vec<usize>, usize, bool)> = Vec::new();
             let mut asked = std::collections::BTreeMap::new();

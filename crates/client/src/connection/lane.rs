@@ -127,14 +127,15 @@ impl Lane {
 
     /// Queues an add; everything that may be slow happens elsewhere.
     pub(super) fn add(&self, request: AddRequest, sink: &Arc<dyn AddSink>) {
-        let AddRequest { ledger, entry, body, master_key, is_recovery, is_deferred, tag } = request;
+        let AddRequest { ledger, entry, body, master_key, is_recovery, is_background, is_deferred, tag } =
+            request;
         let overhead = match is_deferred {
             true => v3::ADD_HEAD_SIZE_BYTES_MAX,
             false => v2::ADD_BODY_OFFSET_BYTES,
         };
         let fits =
             body.len() >= entry::ENTRY_SIZE_BYTES_MIN && self.limit.admits_payload(overhead + body.len());
-        let head = add_head(master_key, is_recovery, body.len());
+        let head = add_head(master_key, add_flags(is_recovery, is_background), body.len());
         let wakes = {
             let mut state = self.state.lock();
             if state.is_gone {
@@ -346,11 +347,16 @@ fn read_flags(is_fencing: bool, entry: Option<EntryId>) -> Flags {
     }
 }
 
-fn add_head(master_key: MasterKey, is_recovery: bool, body_size_bytes: usize) -> [u8; ADD_HEAD_BYTES] {
-    let flags = match is_recovery {
-        true => Flags::RECOVERY_ADD.with(Flags::HIGH_PRIORITY),
-        false => Flags::NONE,
-    };
+/// The flags that Java's recoveries and its replication workers send.
+fn add_flags(is_recovery: bool, is_background: bool) -> Flags {
+    match (is_recovery, is_background) {
+        (true, false) => Flags::RECOVERY_ADD.with(Flags::HIGH_PRIORITY),
+        (true, true) => Flags::RECOVERY_ADD,
+        (false, _) => Flags::NONE,
+    }
+}
+
+fn add_head(master_key: MasterKey, flags: Flags, body_size_bytes: usize) -> [u8; ADD_HEAD_BYTES] {
     let add = v2::Add {
         version: v2::VERSION_CURRENT,
         flags,
@@ -400,12 +406,12 @@ mod tests {
     #[test]
     fn the_head_of_an_add_is_what_the_codec_writes() {
         let body = [7; 100];
-        for is_recovery in [false, true] {
-            let key = MasterKey::new([9; 20]);
-            let flags = if is_recovery { Flags::from_bits(6) } else { Flags::NONE };
+        let key = MasterKey::new([9; 20]);
+        for (is_recovery, is_background, bits) in [(false, false, 0), (true, false, 6), (true, true, 2)] {
+            let flags = Flags::from_bits(bits);
             let mut expected = Vec::new();
             v2::Request::Add(v2::Add::new(flags, key, &body).unwrap()).encode(&mut expected);
-            let mut found = add_head(key, is_recovery, body.len()).to_vec();
+            let mut found = add_head(key, add_flags(is_recovery, is_background), body.len()).to_vec();
             found.extend_from_slice(&body);
             assert_eq!(found, expected);
         }

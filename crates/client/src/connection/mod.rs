@@ -58,7 +58,7 @@ use bindery_metadata::layout::Registration;
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, TierSecret};
 use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bindery_wire::v3::{Operation, proto};
-use bindery_wire::{ErrorCode, FrameLimit};
+use bindery_wire::{EntryAvailability, ErrorCode, FrameLimit};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use tokio::runtime::Handle;
@@ -450,6 +450,17 @@ impl Transport for Bookies {
         Box::pin(async move {
             let response = receive(receiver).await?;
             results_of(&asked, body_of(response.reconcile_ledgers_response, "RECONCILE_LEDGERS")?)
+        })
+    }
+
+    fn list_entries(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, EntryAvailability> {
+        let request = proto::GetListOfEntriesOfLedgerRequest { ledger_id: ledger.get() };
+        let response = self.v3(bookie, Operation::GetListOfEntries(request), self.request_timeout());
+        Box::pin(async move {
+            let answer = response.await?.get_list_of_entries_of_ledger_response;
+            let list = body_of(answer, "GET_LIST_OF_ENTRIES_OF_LEDGER")?.availability_of_entries_of_ledger;
+            let list = body_of(list, "GET_LIST_OF_ENTRIES_OF_LEDGER")?;
+            EntryAvailability::decode(&list).map_err(|error| BookieError::Unexpected(error.to_string()))
         })
     }
 

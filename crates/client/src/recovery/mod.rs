@@ -91,6 +91,7 @@ pub(crate) async fn recover(
                 body: send.body,
                 master_key: key,
                 is_recovery: true,
+                is_background: false,
                 is_deferred: false,
                 tag: send.tag,
             };

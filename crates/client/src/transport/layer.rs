@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, TierSecret};
+use bindery_wire::EntryAvailability;
 use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bytes::Bytes;
 
@@ -61,6 +62,9 @@ pub trait TransportLayer: Send + Sync + 'static {
     ) -> Answer<'_, Vec<Reconciled>> {
         self.beneath().reconcile(bookie, request, secret, timeout)
     }
+    fn list_entries(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, EntryAvailability> {
+        self.beneath().list_entries(bookie, ledger)
+    }
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
         self.beneath().disk_space(bookie)
     }
@@ -109,6 +113,9 @@ impl<L: TransportLayer> Transport for L {
         timeout: Duration,
     ) -> Answer<'_, Vec<Reconciled>> {
         TransportLayer::reconcile(self, bookie, request, secret, timeout)
+    }
+    fn list_entries(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, EntryAvailability> {
+        TransportLayer::list_entries(self, bookie, ledger)
     }
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
         TransportLayer::disk_space(self, bookie)

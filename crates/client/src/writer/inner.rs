@@ -273,7 +273,16 @@ impl Inner {
 
     fn request(&self, entry: EntryId, body: Bytes, is_deferred: bool, tag: AddTag) -> AddRequest {
         let (ledger, master_key) = (self.id, self.master_key);
-        AddRequest { ledger, entry, body, master_key, is_recovery: false, is_deferred, tag }
+        AddRequest {
+            ledger,
+            entry,
+            body,
+            master_key,
+            is_recovery: false,
+            is_background: false,
+            is_deferred,
+            tag,
+        }
     }
 
     /// Withdraws queued adds of bookies that the core named. Comes after the sends of the same call, as it was decided after those.

@@ -6,6 +6,8 @@
 //! <root>/cookies/<id>                                        cookies
 //! <root>/underreplication/locks/urL<id>                      replication locks
 //! <root>/underreplication/ledgers/*/*/*/*/urL<id>            ledgers that lack replicas
+//! <root>/underreplication/auditorelection/V_<n>              who is the auditor
+//! <root>/underreplication/disable  lostBookieRecoveryDelay   settings of repair
 //! <root>/underreplication/bindery-marks/<id>                what bookies know a store by (ours)
 //! <root>/underreplication/bindery-tier-paused              tiering is paused (ours)
 //! <root>/underreplication/bindery-tier-secret              by which bookies know tierers (ours)
@@ -13,6 +15,7 @@
 //! <root>/00/0000/L0001  000/0000/0000/0000/L0001             ledgers
 //! ```
 
+mod auditor_votes;
 mod cluster;
 mod cookies;
 mod ids;
@@ -20,6 +23,7 @@ mod ledgers;
 mod membership;
 mod paths;
 mod registration;
+mod repair_settings;
 mod replication_locks;
 mod store_marks;
 mod tier_pause;
@@ -30,6 +34,7 @@ mod unlaid;
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::auditor_votes::{AuditorPlace, AuditorVote, AuditorVotes};
 pub(crate) use self::cluster::IMPORT_MARKER;
 pub use self::cluster::{
     InitError, InitOutcome, LayoutError, LayoutGone, OpenError, init_cluster, init_cluster_with,
@@ -40,13 +45,14 @@ pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
 pub use self::membership::Membership;
 pub use self::paths::LedgerLayout;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
+pub use self::repair_settings::RepairSettings;
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
 pub use self::store_marks::StoreMarks;
 pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MARKS_PARENT};
 pub use self::tier_pause::TierPause;
 pub(crate) use self::tier_secret::NAME as TIER_SECRET_NAME;
 pub use self::tier_secret::TierSecretNode;
-pub use self::under_replication::UnderReplication;
+pub use self::under_replication::{Marked, UnderReplication};
 use crate::store::{MetadataStore, StoreError};
 
 /// A metadata store that holds an initialised BookKeeper cluster. Cheap to clone.
@@ -169,6 +175,16 @@ impl Layout {
     /// The marks of ledgers that lack replicas.
     pub fn under_replication(&self) -> UnderReplication {
         UnderReplication::new(self.store.clone(), &self.root)
+    }
+
+    /// The election of the cluster's auditor.
+    pub fn auditor_votes(&self) -> AuditorVotes {
+        AuditorVotes::new(self.store.clone(), &self.root)
+    }
+
+    /// What operators and auditors keep for repair.
+    pub fn repair_settings(&self) -> RepairSettings {
+        RepairSettings::new(self.store.clone(), &self.root)
     }
 
     /// Whether tiering is paused.

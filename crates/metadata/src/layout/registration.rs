@@ -199,6 +199,25 @@ impl Registration {
         Ok(all.map(|(bookie_id, mode)| RegisteredBookie { bookie_id, mode }).collect())
     }
 
+    /// Watches of bookies that come and go: of those that take writes, and of those that are read-only. A list that is read after this
+    /// call misses nothing that happens before they fire.
+    pub async fn watch_lists(&self) -> Result<(Watch, Watch), StoreError> {
+        Ok((
+            self.watch_list(RegistrationMode::Writable).await?,
+            self.watch_list(RegistrationMode::ReadOnly).await?,
+        ))
+    }
+
+    async fn watch_list(&self, mode: RegistrationMode) -> Result<Watch, StoreError> {
+        let path = self.parent(mode);
+        match self.store.children_and_watch(&path).await {
+            Ok((_, watch)) => Ok(watch),
+            // No bookie has made it yet.
+            Err(StoreError::NoNode { .. }) => Ok(self.store.exists_and_watch(&path).await?.1),
+            Err(other) => Err(other),
+        }
+    }
+
     async fn ids(&self, mode: RegistrationMode) -> Result<BTreeSet<BookieId>, StoreError> {
         match self.store.children(&self.parent(mode)).await {
             // "readonly" itself is no bookie id.

@@ -1,12 +1,14 @@
 //! Ledgers that lack replicas: `underreplication/ledgers/<xxxx>/<xxxx>/<xxxx>/<xxxx>/urL<id>` (protocol reference,
 //! section 5.6).
 //!
-//! BookKeeper's auditor marks ledgers of lost bookies so, and its replication workers, or whatever repairs a cluster,
-//! take them up from there. A writer marks its own ledger when it stops sending entries to a bookie of the ensemble.
+//! An auditor, ours or BookKeeper's, marks ledgers of lost bookies so, and replication workers take them up from there. A
+//! writer marks its own ledger when it stops sending entries to a bookie of the ensemble.
 //!
 //! # Invariants
 //! 1. Marking keeps the replicas that others named; only whoever repaired the ledger removes a mark.
 //! 2. A mark that gains a replica, or is marked again, has a new version: a worker that looked before cannot remove it.
+//!
+//! # Limits     a page of a listing: what its caller asks for, and the children of three nodes
 
 use std::sync::Arc;
 
@@ -35,15 +37,16 @@ impl UnderReplication {
     /// The path of a ledger's mark: the id in four parts of 16 bits, then in decimal.
     pub fn path(&self, ledger: LedgerId) -> String {
         let id = ledger.get();
-        let part = |shift: u32| (id >> shift) & 0xffff;
-        format!(
-            "{}/underreplication/ledgers/{:04x}/{:04x}/{:04x}/{:04x}/urL{id:010}",
-            self.root,
-            part(48),
-            part(32),
-            part(16),
-            part(0)
-        )
+        format!("{}/urL{id:010}", self.parent(&parts(ledger)))
+    }
+
+    /// The node of these leading parts of an id.
+    fn parent(&self, parts: &[u16]) -> String {
+        let mut path = format!("{}/underreplication/ledgers", self.root);
+        for part in parts {
+            path.push_str(&format!("/{part:04x}"));
+        }
+        path
     }
 
     /// Marks a ledger as lacking what these bookies should have. Repeating it is harmless.
@@ -51,11 +54,24 @@ impl UnderReplication {
     /// # Errors
     /// Of the store; also [`StoreError::Protocol`] when the mark that is there cannot be read.
     pub async fn mark(&self, ledger: LedgerId, replicas: &[BookieId]) -> Result<(), StoreError> {
+        self.mark_since(ledger, replicas, None).await
+    }
+
+    /// As [`mark`](Self::mark); a new mark says since when, as those of Java's auditor do, in milliseconds since the epoch.
+    ///
+    /// # Errors
+    /// As [`mark`](Self::mark).
+    pub async fn mark_since(
+        &self,
+        ledger: LedgerId,
+        replicas: &[BookieId],
+        since_ms: Option<i64>,
+    ) -> Result<(), StoreError> {
         let path = self.path(ledger);
         for _ in 0..CONFLICTS_MAX {
             let (mut mark, version) = match self.get(&path).await? {
                 Some((mark, version)) => (mark, Some(version)),
-                None => (Mark::default(), None),
+                None => (Mark { ctime_ms: since_ms, ..Mark::default() }, None),
             };
             let known = &mut mark.replicas;
             for replica in replicas {
@@ -98,6 +114,89 @@ impl UnderReplication {
         Ok(self.get(&self.path(ledger)).await?.map(|(mark, _)| mark.replicas))
     }
 
+    /// A ledger's mark; `None` when it is not marked.
+    ///
+    /// # Errors
+    /// As [`mark`](Self::mark).
+    pub async fn marked(&self, ledger: LedgerId) -> Result<Option<Marked>, StoreError> {
+        let found = self.get(&self.path(ledger)).await?;
+        Ok(found.map(|(mark, version)| Marked { replicas: mark.replicas, since_ms: mark.ctime_ms, version }))
+    }
+
+    /// Removes the mark of a ledger that lacks nothing, unless it was marked again since `version` was read (invariant 2): then it is
+    /// false. The nodes above it go when they are empty, as Java's workers remove them.
+    ///
+    /// # Errors
+    /// Of the store. A mark that is gone is no error.
+    pub async fn unmark(&self, ledger: LedgerId, version: Version) -> Result<bool, StoreError> {
+        match self.store.delete(&self.path(ledger), Some(version)).await {
+            Ok(()) | Err(StoreError::NoNode { .. }) => {}
+            Err(StoreError::BadVersion { .. }) => return Ok(false),
+            Err(other) => return Err(other),
+        }
+        self.prune(ledger).await?;
+        Ok(true)
+    }
+
+    /// Removes the nodes above a mark, from the lowest on, as far as they are empty.
+    async fn prune(&self, ledger: LedgerId) -> Result<(), StoreError> {
+        let parts = parts(ledger);
+        for length in (1..=parts.len()).rev() {
+            match self.store.delete(&self.parent(&parts[..length]), None).await {
+                Ok(()) | Err(StoreError::NoNode { .. }) => {}
+                Err(StoreError::NotEmpty { .. }) => return Ok(()),
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
+
+    /// Marked ledgers with ids above `after`, ascending, `max` at most; fewer only at the end. An id is what the nodes above a mark
+    /// say, so the mark itself may be gone by now: [`marked`](Self::marked) tells.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn after(&self, after: Option<LedgerId>, max: usize) -> Result<Vec<LedgerId>, StoreError> {
+        let from = match after.map(|after| after.get().checked_add(1)) {
+            None => 0,
+            Some(Some(next)) => next,
+            Some(None) => return Ok(Vec::new()),
+        };
+        let from = parts(LedgerId::new(from).expect("above an id"));
+        let mut found = Vec::new();
+        for first in self.children(&[], from[0]).await? {
+            let is_lowest = first == from[0];
+            for second in self.children(&[first], if is_lowest { from[1] } else { 0 }).await? {
+                let is_lowest = is_lowest && second == from[1];
+                for third in self.children(&[first, second], if is_lowest { from[2] } else { 0 }).await? {
+                    let is_lowest = is_lowest && third == from[2];
+                    let lowest = if is_lowest { from[3] } else { 0 };
+                    for fourth in self.children(&[first, second, third], lowest).await? {
+                        if found.len() == max {
+                            return Ok(found);
+                        }
+                        found.extend(of_parts([first, second, third, fourth]));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The parts below a node that are not below `lowest`, ascending. Of a node that is gone there are none.
+    async fn children(&self, parent: &[u16], lowest: u16) -> Result<Vec<u16>, StoreError> {
+        let names = match self.store.children(&self.parent(parent)).await {
+            Ok(names) => names,
+            Err(StoreError::NoNode { .. }) => return Ok(Vec::new()),
+            Err(other) => return Err(other),
+        };
+        let mut parts: Vec<u16> =
+            names.iter().filter_map(|name| u16::from_str_radix(name, 16).ok()).collect();
+        parts.retain(|part| *part >= lowest);
+        parts.sort_unstable();
+        Ok(parts)
+    }
+
     async fn get(&self, path: &str) -> Result<Option<(Mark, Version)>, StoreError> {
         match self.store.get(path).await {
             Ok(node) => match Mark::read(&node.data) {
@@ -108,6 +207,29 @@ impl UnderReplication {
             Err(other) => Err(other),
         }
     }
+}
+
+/// The mark of a ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marked {
+    /// The bookies whose copies are missing, as whoever marked it said; text, as it came.
+    pub replicas: Vec<String>,
+    /// When it was made, in milliseconds since the epoch, if the mark says so.
+    pub since_ms: Option<i64>,
+    /// For [`UnderReplication::unmark`].
+    pub version: Version,
+}
+
+/// The id in four parts of 16 bits.
+fn parts(ledger: LedgerId) -> [u16; 4] {
+    let id = ledger.get();
+    [48, 32, 16, 0].map(|shift| u16::try_from((id >> shift) & 0xffff).expect("16 bits"))
+}
+
+/// `None` for parts of a negative id, which no ledger has.
+fn of_parts(parts: [u16; 4]) -> Option<LedgerId> {
+    let id = parts.iter().fold(0, |id: i64, part| (id << 16) | i64::from(*part));
+    LedgerId::new(id)
 }
 
 /// What a mark says.
@@ -168,7 +290,7 @@ mod tests {
         // As Java writes it.
         let java = "replica: \"b:1\"\nreplica: \"b:9\"\nctime: 1700000000000\n";
         let version = store.set(path, java.into(), None).await.unwrap().version;
-        marks.mark(ledger, &[id("b:2"), id("b:1")]).await.unwrap();
+        marks.mark_since(ledger, &[id("b:2"), id("b:1")], Some(5)).await.unwrap();
         assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1", "b:9", "b:2"], "invariant 1");
         let node = store.get(path).await.unwrap();
         assert!(node.data.ends_with(b"replica: \"b:2\"\nctime: 1700000000000\n"), "{:?}", node.data);
@@ -179,5 +301,41 @@ mod tests {
         assert!(matches!(marks.mark(ledger, &[id("b:2")]).await, Err(StoreError::Protocol(_))));
         // Never written over: somebody else knows what it says.
         assert_eq!(store.get(path).await.unwrap().data, "replica: {".as_bytes());
+    }
+
+    #[tokio::test]
+    async fn marks_are_listed_by_pages_and_leave_nothing_behind() {
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        assert_eq!(marks.after(None, 9).await.unwrap(), [], "nothing was ever marked");
+        let ids = [0, 7, 0xffff, 0x1_0000, 0x1_0002_abcd, i64::MAX].map(|id| LedgerId::new(id).unwrap());
+        let lacks = [BookieId::new("b:1").unwrap()];
+        for ledger in ids {
+            marks.mark_since(ledger, &lacks, Some(12)).await.unwrap();
+        }
+        for page in 1..=ids.len() + 1 {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let more = marks.after(after, page).await.unwrap();
+                after = more.last().copied().or(after);
+                found.extend_from_slice(&more);
+                if more.len() < page {
+                    break;
+                }
+            }
+            assert_eq!(found, ids, "in pages of {page}");
+        }
+        let old = marks.marked(ids[1]).await.unwrap().unwrap();
+        assert_eq!((old.replicas.as_slice(), old.since_ms), (["b:1".to_owned()].as_slice(), Some(12)));
+        marks.mark(ids[1], &lacks).await.unwrap();
+        assert!(!marks.unmark(ids[1], old.version).await.unwrap(), "it was marked again");
+        for ledger in ids {
+            let mark = marks.marked(ledger).await.unwrap().unwrap();
+            assert!(marks.unmark(ledger, mark.version).await.unwrap());
+            assert_eq!(marks.marked(ledger).await.unwrap(), None);
+        }
+        assert!(marks.unmark(ids[1], old.version).await.unwrap(), "one that is gone is gone");
+        assert_eq!(store.children("/l/underreplication/ledgers").await.unwrap(), Vec::<String>::new());
     }
 }

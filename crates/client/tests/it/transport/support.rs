@@ -46,6 +46,7 @@ pub fn add(ledger_id: i64, entry_id: i64, tag: u64, payload_size_bytes: usize) -
         body: body(ledger_id, entry_id, payload_size_bytes),
         master_key: KEY,
         is_recovery: false,
+        is_background: false,
         is_deferred: false,
         tag: AddTag(tag),
     }

@@ -1,0 +1,236 @@
+//! What a ledger lacks, by its metadata and by who is there.
+//!
+//! # Invariants
+//! 1. A bookie lacks nothing where no entry belongs to it: of a striped segment that is shorter than its ensemble, or of an empty one.
+//! 2. A segment ends before the next one begins; the last one of a closed ledger at its last entry, of another nowhere.
+
+use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState, Quorum, Segment};
+
+/// Copies that one bookie should have: of the entries of a segment those that belong to its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// First entry of the segment, which names it.
+    pub first: EntryId,
+    /// Its last entry.
+    pub last: EntryId,
+    /// In the ensemble.
+    pub position: usize,
+    /// The bookie that is there.
+    pub bookie: BookieId,
+}
+
+/// What a ledger lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Audit {
+    /// Copies of segments that have an end.
+    pub lacks: Vec<Lack>,
+    /// Bookies of the last segment of a ledger that is not closed: what they lack grows, or its writer replaces them.
+    pub open: Vec<BookieId>,
+    /// Live copies of the entry that has the fewest.
+    pub copies_min: usize,
+    /// Copies that this entry has lost.
+    pub lost_max: usize,
+}
+
+impl Audit {
+    /// Whether it lacks nothing.
+    pub fn is_whole(&self) -> bool {
+        self.lacks.is_empty() && self.open.is_empty()
+    }
+}
+
+/// Where a segment ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentEnd {
+    /// With this entry.
+    At(EntryId),
+    /// It has no entries.
+    Empty,
+    /// It may grow.
+    Open,
+}
+
+/// Each segment, and where it ends (invariant 2).
+pub fn segments(metadata: &LedgerMetadata) -> impl Iterator<Item = (&Segment, SegmentEnd)> {
+    let all = metadata.segments();
+    all.iter().enumerate().map(move |(index, segment)| {
+        let end = match (all.get(index + 1), metadata.state) {
+            (Some(next), _) => last_before(next.first_entry),
+            (None, LedgerState::Closed { last_entry, .. }) => last_entry,
+            (None, LedgerState::Open | LedgerState::InRecovery) => return (segment, SegmentEnd::Open),
+        };
+        let end = end.filter(|end| *end >= segment.first_entry);
+        (segment, end.map_or(SegmentEnd::Empty, SegmentEnd::At))
+    })
+}
+
+fn last_before(entry: EntryId) -> Option<EntryId> {
+    EntryId::new(entry.get() - 1)
+}
+
+/// Live copies of the entries of a segment: one number for each write set that occurs. None of an empty one.
+pub fn copies<'a>(
+    quorum: Quorum,
+    segment: &'a Segment,
+    end: SegmentEnd,
+    is_there: impl Fn(&BookieId) -> bool + 'a,
+) -> impl Iterator<Item = usize> + 'a {
+    first_turn(quorum, segment, end)
+        .map(move |entry| quorum.write_set(entry).filter(|at| is_there(&segment.ensemble[*at])).count())
+}
+
+/// The first entries of a segment, one for each write set that occurs: they repeat after as many as the ensemble has bookies.
+fn first_turn(quorum: Quorum, segment: &Segment, end: SegmentEnd) -> impl Iterator<Item = EntryId> + use<> {
+    let first = segment.first_entry.get();
+    let turn = first.saturating_add(i64::try_from(quorum.ensemble_size()).unwrap_or(i64::MAX));
+    let beyond = match end {
+        SegmentEnd::Empty => first,
+        SegmentEnd::At(last) => last.get().saturating_add(1).min(turn),
+        SegmentEnd::Open => turn,
+    };
+    (first..beyond).filter_map(EntryId::new)
+}
+
+/// Looks at one ledger: `is_there` says of a bookie whether its copies count.
+pub fn audit(metadata: &LedgerMetadata, is_there: impl Fn(&BookieId) -> bool) -> Audit {
+    let quorum = metadata.quorum;
+    let mut audit = Audit { copies_min: quorum.write_quorum_size(), ..Audit::default() };
+    for (segment, end) in segments(metadata) {
+        for copies in copies(quorum, segment, end, &is_there) {
+            audit.copies_min = audit.copies_min.min(copies);
+            audit.lost_max = audit.lost_max.max(quorum.write_quorum_size() - copies);
+        }
+        for (position, bookie) in segment.ensemble.iter().enumerate() {
+            let mut entries = first_turn(quorum, segment, end);
+            if is_there(bookie) || !entries.any(|entry| quorum.is_in_write_set(entry, position)) {
+                continue;
+            }
+            match end {
+                SegmentEnd::At(last) => {
+                    let (first, bookie) = (segment.first_entry, bookie.clone());
+                    audit.lacks.push(Lack { first, last, position, bookie });
+                }
+                SegmentEnd::Open => audit.open.push(bookie.clone()),
+                SegmentEnd::Empty => {}
+            }
+        }
+    }
+    audit
+}
+
+/// Runs of entries of one position that `has` denies, each from its first to its last one. Between these are entries of other positions
+/// alone.
+pub fn missing_runs(
+    metadata: &LedgerMetadata,
+    lack: &Lack,
+    has: impl Fn(EntryId) -> bool,
+) -> Vec<(EntryId, EntryId)> {
+    let mut runs: Vec<(EntryId, EntryId)> = Vec::new();
+    let mut is_open = false;
+    for entry in (lack.first.get()..=lack.last.get()).filter_map(EntryId::new) {
+        if !metadata.quorum.is_in_write_set(entry, lack.position) {
+            continue;
+        }
+        match (has(entry), runs.last_mut()) {
+            (true, _) => is_open = false,
+            (false, Some((_, last))) if is_open => *last = entry,
+            (false, _) => {
+                runs.push((entry, entry));
+                is_open = true;
+            }
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_types::{DigestType, LedgerSecret};
+
+    fn at(entry: i64) -> EntryId {
+        EntryId::new(entry).unwrap()
+    }
+
+    fn id(name: &str) -> BookieId {
+        BookieId::new(name).unwrap()
+    }
+
+    /// Segments by their first entries and ensembles.
+    fn metadata(quorum: (usize, usize, usize), segments: &[(i64, &str)]) -> LedgerMetadata {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let mut metadata = LedgerMetadata::new(Quorum::new(quorum.0, quorum.1, quorum.2).unwrap(), secret);
+        for (first, names) in segments {
+            let ensemble = names.split(' ').map(id).collect();
+            metadata.push_segment(Segment { first_entry: at(*first), ensemble }).unwrap();
+        }
+        metadata
+    }
+
+    fn closed(mut metadata: LedgerMetadata, last: i64) -> LedgerMetadata {
+        metadata.state = LedgerState::Closed { last_entry: EntryId::new(last), length_bytes: 0 };
+        metadata
+    }
+
+    fn lacks(metadata: &LedgerMetadata, away: &str) -> Vec<(i64, i64, usize)> {
+        let audit = audit(metadata, |bookie| bookie.as_str() != away);
+        audit.lacks.iter().map(|lack| (lack.first.get(), lack.last.get(), lack.position)).collect()
+    }
+
+    #[test]
+    fn each_segment_that_a_lost_bookie_is_in_is_named_to_its_last_entry() {
+        let ledger = closed(metadata((3, 3, 2), &[(0, "a b c"), (10, "a d c"), (15, "d b c")]), 20);
+        assert_eq!(lacks(&ledger, "a"), [(0, 9, 0), (10, 14, 0)]);
+        assert_eq!(lacks(&ledger, "b"), [(0, 9, 1), (15, 20, 1)]);
+        assert_eq!(lacks(&ledger, "x"), []);
+        let found = audit(&ledger, |bookie| bookie.as_str() != "c");
+        assert_eq!((found.copies_min, found.lost_max, found.lacks.len()), (2, 1, 3));
+        assert!(audit(&ledger, |_| true).is_whole());
+    }
+
+    #[test]
+    fn who_has_no_entry_lacks_none() {
+        // Entry 0 is on a and b, and there is no other.
+        let striped = closed(metadata((3, 2, 2), &[(0, "a b c")]), 0);
+        assert_eq!(lacks(&striped, "c"), []);
+        assert_eq!(lacks(&striped, "b"), [(0, 0, 1)]);
+        assert_eq!(audit(&striped, |bookie| bookie.as_str() != "c").copies_min, 2);
+        let empty = closed(metadata((2, 2, 2), &[(0, "a b")]), -1);
+        assert!(audit(&empty, |_| false).is_whole());
+        // A last segment that got no entry: recovery closed the ledger before it.
+        let late = closed(metadata((2, 2, 2), &[(0, "a b"), (5, "a c")]), 4);
+        assert_eq!(lacks(&late, "c"), []);
+    }
+
+    #[test]
+    fn the_last_segment_of_an_open_ledger_is_apart() {
+        let open = metadata((3, 2, 2), &[(0, "a b c"), (7, "a b d")]);
+        let found = audit(&open, |bookie| bookie.as_str() != "a");
+        assert_eq!(found.lacks.len(), 1);
+        assert_eq!((found.open, found.copies_min), (vec![id("a")], 1));
+    }
+
+    #[test]
+    fn danger_is_that_of_the_entry_with_the_fewest_copies() {
+        let ledger = closed(metadata((4, 2, 2), &[(0, "a b c d")]), 100);
+        let is_there = |away: &'static str| move |bookie: &BookieId| !away.contains(bookie.as_str());
+        let opposite = audit(&ledger, is_there("a c"));
+        assert_eq!((opposite.copies_min, opposite.lost_max), (1, 1));
+        let neighbours = audit(&ledger, is_there("a b"));
+        assert_eq!((neighbours.copies_min, neighbours.lost_max), (0, 2));
+    }
+
+    #[test]
+    fn runs_leave_out_what_is_there_and_what_belongs_to_others() {
+        let ledger = closed(metadata((3, 2, 2), &[(0, "a b c")]), 11);
+        // Position 0 has entries 0, 2, 3, 5, 6, 8, 9, 11.
+        let lack = Lack { first: at(0), last: at(11), position: 0, bookie: id("a") };
+        let runs = |has: &[i64]| -> Vec<(i64, i64)> {
+            let found = missing_runs(&ledger, &lack, |entry| has.contains(&entry.get()));
+            found.into_iter().map(|(first, last)| (first.get(), last.get())).collect()
+        };
+        assert_eq!(runs(&[]), [(0, 11)]);
+        assert_eq!(runs(&[0, 5, 11]), [(2, 3), (6, 9)]);
+        assert_eq!(runs(&[0, 2, 3, 5, 6, 8, 9, 11]), []);
+    }
+}

@@ -1,0 +1,313 @@
+//! When to look through all ledgers, and which of their bookies count as lost.
+//!
+//! # Data flow
+//! ```text
+//! bookies registered, delay, "look now" --> AuditorCore --> is a scan due? --> judge(metadata) --> bookies to mark
+//! ```
+//!
+//! # Invariants
+//! 1. A bookie is lost when it has been away for the delay. Each bookie has its own time: another one that goes, or comes back, changes
+//!    nothing for it.
+//! 2. Where an entry has lost two copies or more and has one left, or none, no delay is waited for.
+//! 3. A bookie that this auditor never saw has been away since the auditor began.
+//! 4. While repair is disabled nothing is marked; what was missed meanwhile is looked at as soon as it is enabled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bindery_types::{BookieId, LedgerMetadata};
+
+use super::audit::audit;
+
+/// Times of an auditor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditorSettings {
+    /// How long a bookie may be away, unless metadata says otherwise.
+    pub delay: Duration,
+    /// A scan of all ledgers from time to time, for bookies that were lost before this auditor began.
+    pub scan_interval: Duration,
+}
+
+impl Default for AuditorSettings {
+    fn default() -> AuditorSettings {
+        AuditorSettings { delay: Duration::from_secs(900), scan_interval: Duration::from_secs(86_400) }
+    }
+}
+
+/// Why the next scan is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ScanReason {
+    /// From time to time.
+    Interval,
+    /// Several are away: entries may have one copy left.
+    Danger,
+    /// A bookie has been away for the delay.
+    Lost,
+    /// It was asked for.
+    Asked,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct AuditorCore {
+    settings: AuditorSettings,
+    began: Duration,
+    delay: Duration,
+    is_disabled: bool,
+    /// `None` before the first list.
+    live: Option<BTreeSet<BookieId>>,
+    /// Those that were seen, or that metadata names, and are not registered: since when.
+    away: BTreeMap<BookieId, Duration>,
+    /// Lost ones for which a scan was made: it need not be repeated.
+    scanned: BTreeSet<BookieId>,
+    /// Sets of more than one that were away during a scan.
+    danger_seen: BTreeSet<BookieId>,
+    is_asked: bool,
+    scan_at: Duration,
+    /// Lost ones of the scan under way.
+    scan: Option<BTreeSet<BookieId>>,
+}
+
+impl AuditorCore {
+    /// Of an auditor that begins at `now`. Its first scan is due as soon as bookies are known.
+    pub fn new(now: Duration, settings: AuditorSettings) -> AuditorCore {
+        AuditorCore {
+            began: now,
+            delay: settings.delay,
+            settings,
+            is_disabled: false,
+            live: None,
+            away: BTreeMap::new(),
+            scanned: BTreeSet::new(),
+            danger_seen: BTreeSet::new(),
+            is_asked: false,
+            scan_at: now,
+            scan: None,
+        }
+    }
+
+    /// The bookies that are registered now, in whatever mode.
+    pub fn on_bookies(&mut self, now: Duration, live: BTreeSet<BookieId>) {
+        let before = self.live.take().unwrap_or_default();
+        for gone in before.difference(&live) {
+            self.away.entry(gone.clone()).or_insert(now);
+        }
+        self.away.retain(|bookie, _| !live.contains(bookie));
+        self.scanned.retain(|bookie| !live.contains(bookie));
+        self.danger_seen.retain(|bookie| !live.contains(bookie));
+        self.live = Some(live);
+    }
+
+    /// The delay in metadata; `None` when there is none. `is_asked`: it was written again, which is how BookKeeper's tools ask for a scan.
+    pub fn on_delay(&mut self, delay: Option<Duration>, is_asked: bool) {
+        self.delay = delay.unwrap_or(self.settings.delay);
+        self.is_asked |= is_asked;
+    }
+
+    /// Whether repair is disabled.
+    pub fn on_disabled(&mut self, is_disabled: bool) {
+        // Invariant 4.
+        self.is_asked |= self.is_disabled && !is_disabled;
+        self.is_disabled = is_disabled;
+    }
+
+    /// Bookies that are away, and since when.
+    pub fn away(&self) -> &BTreeMap<BookieId, Duration> {
+        &self.away
+    }
+
+    /// How long a bookie may be away.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    fn lost(&self, now: Duration) -> BTreeSet<BookieId> {
+        let is_lost = |since: &Duration| now >= *since + self.delay;
+        self.away.iter().filter(|(_, since)| is_lost(since)).map(|(bookie, _)| bookie.clone()).collect()
+    }
+
+    fn reason(&self, now: Duration) -> Option<ScanReason> {
+        self.live.as_ref()?;
+        if self.is_disabled || self.scan.is_some() {
+            return None;
+        }
+        if self.is_asked {
+            return Some(ScanReason::Asked);
+        }
+        if self.lost(now).iter().any(|bookie| !self.scanned.contains(bookie)) {
+            return Some(ScanReason::Lost);
+        }
+        let is_news = self.away.keys().any(|bookie| !self.danger_seen.contains(bookie));
+        if self.away.len() > 1 && is_news {
+            return Some(ScanReason::Danger);
+        }
+        (now >= self.scan_at).then_some(ScanReason::Interval)
+    }
+
+    /// Begins a scan if one is due: all ledgers are to be judged, and then [`end_scan`](Self::end_scan) called.
+    pub fn begin_scan(&mut self, now: Duration) -> bool {
+        if self.reason(now).is_none() {
+            return false;
+        }
+        self.is_asked = false;
+        self.scan = Some(self.lost(now));
+        true
+    }
+
+    /// Which bookies of a ledger are to be marked. Bookies that it names and nobody saw are taken note of (invariant 3).
+    pub fn judge(&mut self, now: Duration, metadata: &LedgerMetadata) -> Vec<BookieId> {
+        let (Some(live), Some(_)) = (&self.live, &self.scan) else { return Vec::new() };
+        for bookie in metadata.segments().iter().flat_map(|segment| &segment.ensemble) {
+            if !live.contains(bookie) {
+                self.away.entry(bookie.clone()).or_insert(self.began);
+            }
+        }
+        let found = audit(metadata, |bookie| live.contains(bookie));
+        // Invariant 2.
+        let is_urgent = found.lost_max >= 2 && found.copies_min <= 1;
+        let lost = self.lost(now);
+        let lacking = found.lacks.iter().map(|lack| &lack.bookie).chain(&found.open);
+        let marked: BTreeSet<&BookieId> =
+            lacking.filter(|bookie| is_urgent || lost.contains(*bookie)).collect();
+        marked.into_iter().cloned().collect()
+    }
+
+    /// The scan is over: of all ledgers, or of some because something failed.
+    pub fn end_scan(&mut self, now: Duration, is_whole: bool) {
+        let Some(lost) = self.scan.take() else { return };
+        if is_whole {
+            // Those that were found in metadata during the scan were judged by it only from there on.
+            self.scanned.extend(lost);
+            self.danger_seen.extend(self.away.keys().cloned());
+            self.scan_at = now + self.settings.scan_interval;
+        } else {
+            self.scan_at = now + SCAN_RETRY;
+            self.is_asked = false;
+        }
+    }
+
+    /// When something is due without an event.
+    pub fn wake_at(&self, now: Duration) -> Duration {
+        if self.reason(now).is_some() {
+            return now;
+        }
+        let waiting = self.away.iter().filter(|(bookie, _)| !self.scanned.contains(*bookie));
+        let next = waiting.map(|(_, since)| *since + self.delay).filter(|at| *at > now).min();
+        next.map_or(self.scan_at, |at| at.min(self.scan_at)).max(now)
+    }
+}
+
+/// After a scan that failed.
+const SCAN_RETRY: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_types::{DigestType, EntryId, LedgerSecret, LedgerState, Quorum, Segment};
+
+    const DELAY: Duration = Duration::from_secs(60);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn ids(names: &str) -> BTreeSet<BookieId> {
+        names.split_whitespace().map(|name| BookieId::new(name).unwrap()).collect()
+    }
+
+    fn ledger(names: &str) -> LedgerMetadata {
+        let ensemble: Vec<BookieId> = names.split(' ').map(|name| BookieId::new(name).unwrap()).collect();
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let size = ensemble.len();
+        let mut metadata = LedgerMetadata::new(Quorum::new(size, size, 1).unwrap(), secret);
+        metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).unwrap();
+        metadata.state = LedgerState::Closed { last_entry: EntryId::new(5), length_bytes: 6 };
+        metadata
+    }
+
+    /// Scans these ledgers if a scan is due: what is marked of each.
+    fn scan(core: &mut AuditorCore, now: Duration, ledgers: &[&str]) -> Option<Vec<Vec<BookieId>>> {
+        if !core.begin_scan(now) {
+            return None;
+        }
+        let marked = ledgers.iter().map(|names| core.judge(now, &ledger(names))).collect();
+        core.end_scan(now, true);
+        Some(marked)
+    }
+
+    fn marks(names: &[&str]) -> Option<Vec<Vec<BookieId>>> {
+        Some(names.iter().map(|names| ids(names).into_iter().collect()).collect())
+    }
+
+    fn core() -> AuditorCore {
+        AuditorCore::new(seconds(0), AuditorSettings { delay: DELAY, scan_interval: seconds(1000) })
+    }
+
+    #[test]
+    fn a_bookie_is_lost_after_the_delay_and_one_that_is_back_is_not() {
+        let mut core = core();
+        assert_eq!(scan(&mut core, seconds(0), &[]), None, "nobody is known yet");
+        core.on_bookies(seconds(0), ids("a b c d"));
+        assert_eq!(scan(&mut core, seconds(0), &["a b c"]), marks(&[""]));
+        core.on_bookies(seconds(100), ids("b c d"));
+        assert_eq!(core.wake_at(seconds(100)), seconds(160));
+        assert_eq!(scan(&mut core, seconds(159), &["a b c"]), None);
+        assert_eq!(scan(&mut core, seconds(160), &["a b c", "b c d"]), marks(&["a", ""]));
+        assert_eq!(scan(&mut core, seconds(161), &["a b c"]), None, "once");
+        core.on_bookies(seconds(200), ids("a b c d"));
+        core.on_bookies(seconds(210), ids("b c d"));
+        core.on_bookies(seconds(260), ids("a b c d"));
+        assert_eq!(scan(&mut core, seconds(400), &["a b c"]), None, "it came back in time");
+    }
+
+    #[test]
+    fn a_second_loss_changes_nothing_for_the_first_and_the_last_copy_waits_for_nothing() {
+        let mut core = core();
+        core.on_bookies(seconds(0), ids("a b c d e"));
+        assert!(scan(&mut core, seconds(0), &[]).is_some());
+        core.on_bookies(seconds(10), ids("b c d e"));
+        core.on_bookies(seconds(30), ids("c d e"));
+        // Only the ledger that both are of has one copy left.
+        let ledgers = ["a b c", "a c d", "b c d", "a d"];
+        assert_eq!(scan(&mut core, seconds(30), &ledgers), marks(&["a b", "", "", ""]));
+        assert_eq!(scan(&mut core, seconds(31), &ledgers), None);
+        assert_eq!(scan(&mut core, seconds(70), &ledgers), marks(&["a b", "a", "", "a"]));
+        assert_eq!(scan(&mut core, seconds(90), &ledgers), marks(&["a b", "a", "b", "a"]));
+    }
+
+    #[test]
+    fn a_bookie_that_only_metadata_names_is_away_since_the_auditor_began() {
+        let mut core = core();
+        core.on_bookies(seconds(5), ids("b c"));
+        assert_eq!(scan(&mut core, seconds(5), &["a b c"]), marks(&[""]));
+        assert_eq!(core.wake_at(seconds(5)), seconds(60));
+        assert_eq!(scan(&mut core, seconds(60), &["a b c"]), marks(&["a"]));
+    }
+
+    #[test]
+    fn nothing_is_marked_while_disabled_and_an_order_is_taken_at_once() {
+        let mut core = core();
+        core.on_delay(Some(seconds(0)), false);
+        core.on_bookies(seconds(0), ids("a b"));
+        core.on_disabled(true);
+        core.on_bookies(seconds(1), ids("b"));
+        assert_eq!(scan(&mut core, seconds(500), &["a b"]), None);
+        core.on_disabled(false);
+        assert_eq!(scan(&mut core, seconds(501), &["a b"]), marks(&["a"]));
+        assert_eq!(scan(&mut core, seconds(502), &["a b"]), None);
+        core.on_delay(Some(seconds(0)), true);
+        assert_eq!(scan(&mut core, seconds(503), &["a b"]), marks(&["a"]));
+    }
+
+    #[test]
+    fn a_scan_that_failed_is_made_again() {
+        let mut core = core();
+        core.on_bookies(seconds(0), ids("b"));
+        assert!(core.begin_scan(seconds(0)));
+        assert!(!core.begin_scan(seconds(0)), "one at a time");
+        core.end_scan(seconds(1), false);
+        assert!(!core.begin_scan(seconds(2)));
+        assert_eq!(core.wake_at(seconds(2)), seconds(1) + SCAN_RETRY);
+        assert!(core.begin_scan(seconds(1) + SCAN_RETRY));
+    }
+}

@@ -1,0 +1,6 @@
+//! What is decided, without I/O.
+
+pub mod audit;
+pub mod auditor;
+pub mod queue;
+pub mod safety;

@@ -1,0 +1,64 @@
+//! What repair says of itself.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Auditor and worker of a process, at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// Whether this process is the cluster's auditor.
+    pub is_auditor: bool,
+    /// Whether repair is disabled in metadata.
+    pub is_disabled: bool,
+    /// Bookies that this auditor misses.
+    pub away: Vec<String>,
+    /// Scans of all ledgers that this auditor made to the end.
+    pub scans: u64,
+    /// Ledgers that it looked at in the last one.
+    pub scanned: u64,
+    /// Ledgers that it marked since it began.
+    pub marked: u64,
+    /// Ledgers that are marked and known to the worker, by the number of live copies that their rarest entry has.
+    pub waiting: BTreeMap<usize, u64>,
+    /// Marked ledgers that the worker had no room for.
+    pub left_out: u64,
+    /// Ledgers under way.
+    pub under_way: Vec<i64>,
+    /// Ledgers that the worker made whole.
+    pub repaired: u64,
+    /// Marked ledgers that lacked nothing when they were looked at.
+    pub found_whole: u64,
+    /// Entries copied.
+    pub entries: u64,
+    /// Their bytes, as stored.
+    pub bytes: u64,
+    /// Copies that were dropped because the bookie they replaced came back.
+    pub dropped: u64,
+    /// Open ledgers that were closed to be repaired.
+    pub closed: u64,
+    /// Ledgers that could not be repaired when they were tried last, the most endangered first; at most
+    /// [`STUCK_MAX`](Self::STUCK_MAX).
+    pub stuck: Vec<StuckLedger>,
+    /// All of them.
+    pub stuck_count: u64,
+    /// Bytes of copies under way.
+    pub held_bytes: u64,
+    /// The last failure of anything but a ledger.
+    pub last_error: Option<String>,
+}
+
+impl RepairReport {
+    /// Stuck ledgers that are listed.
+    pub const STUCK_MAX: usize = 100;
+}
+
+/// A ledger that cannot be repaired now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StuckLedger {
+    /// Its id.
+    pub ledger: i64,
+    /// What is in the way.
+    pub why: String,
+}
