@@ -5,6 +5,7 @@ use crate::config;
 use crate::exit::{self, Failure};
 use crate::logging;
 use crate::metadata_failure::is_unreachable;
+use crate::repair::RepairRole;
 use crate::runtime;
 use crate::settings;
 use crate::signals::Signals;
@@ -52,6 +53,7 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     let role = settings.tier.filter(|(_, has_role)| *has_role).map(|(tier, _)| {
         TierRole::new(tier, settings.metadata.clone(), settings.config.metadata_security.clone())
     });
+    let repair_metadata = (settings.metadata.clone(), settings.config.metadata_security.clone());
     let components = Components {
         disk: Arc::new(RealDisk::new()),
         clock: Arc::new(SystemClock::new()),
@@ -69,11 +71,18 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     }
     // Reading and telling bookies is over before this one takes its registration back, or a little later: it is not needed.
     let tiering = role.map(|role| role.spawn(&stop));
+    let own = bookie.bookie_id().clone();
+    let repairing = settings
+        .repair
+        .map(|(repair, security)| RepairRole::spawn(&repair, own, repair_metadata, security, &stop));
     let ended = bookie.run(&stop).await;
     watching.abort();
+    stop.set();
     if let Some(tiering) = tiering {
-        stop.set();
         tiering.ended().await;
+    }
+    if let Some(repairing) = repairing {
+        repairing.ended().await;
     }
     match ended {
         Ended::Stopped => Ok(()),

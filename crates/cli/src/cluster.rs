@@ -6,6 +6,7 @@ use crate::exit::Failure;
 use crate::logging;
 use crate::metadata_failure::unreachable;
 use crate::output;
+use crate::repair;
 use crate::runtime;
 use crate::tier::restore::PAUSE_REASON;
 use bindery_io::{Random, SystemRandom};
@@ -17,22 +18,27 @@ use std::io::IsTerminal;
 
 /// Runs one command.
 pub fn run(command: ClusterCommand) -> Result<(), Failure> {
+    match command {
+        ClusterCommand::SafeToStop(args) => repair::safe_to_stop(args),
+        ClusterCommand::UnderReplicated(args) => repair::under_replicated(args),
+        ClusterCommand::Init(args) => on_metadata(init(&args)),
+        ClusterCommand::Export(args) => on_metadata(cluster_transfer::export(&args)),
+        ClusterCommand::Import(args) => on_metadata(cluster_transfer::import(&args)),
+        ClusterCommand::Repair(args) => on_metadata(repair::switch(&args.command)),
+        ClusterCommand::Cookie(args) => match args.command {
+            CookieCommand::List(args) => on_metadata(list(&args)),
+            CookieCommand::Show { metadata, bookie_id } => on_metadata(show(&metadata, &bookie_id)),
+            CookieCommand::Delete { metadata, bookie_id, yes } => {
+                on_metadata(delete(&metadata, &bookie_id, yes))
+            }
+        },
+    }
+}
+
+/// Runs a command that needs no client.
+fn on_metadata(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     logging::start_at(LogFormat::Text, "warn");
-    let runtime = runtime::single()?;
-    runtime.block_on(async {
-        match command {
-            ClusterCommand::Init(args) => init(&args).await,
-            ClusterCommand::Export(args) => cluster_transfer::export(&args).await,
-            ClusterCommand::Import(args) => cluster_transfer::import(&args).await,
-            ClusterCommand::Cookie(args) => match args.command {
-                CookieCommand::List(args) => list(&args).await,
-                CookieCommand::Show { metadata, bookie_id } => show(&metadata, &bookie_id).await,
-                CookieCommand::Delete { metadata, bookie_id, yes } => {
-                    delete(&metadata, &bookie_id, yes).await
-                }
-            },
-        }
-    })
+    runtime::single()?.block_on(command)
 }
 
 fn uri(args: &MetadataArgs) -> Result<MetadataUri, Failure> {

@@ -4,6 +4,7 @@ use crate::args::{BookieArgs, ClusterArgs, FlowArgs, InspectArgs, OfflineArgs};
 use crate::bench::args::BenchArgs;
 use crate::config::args::ConfigArgs;
 use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
+use crate::repair::args::{BookieRecoverArgs, DecommissionArgs, RepairArgs};
 use crate::standalone::args::StandaloneArgs;
 use crate::tier::args::TierArgs;
 use crate::user::UserArgs;
@@ -23,6 +24,7 @@ pub const EXIT_CODES: &str = "Exit codes:
   7  the metadata store, or a bookie that is needed, cannot be reached
   8  the reader of standard output closed it (| head)
   9  bindery verify, ledger verify or tier verify found damage; each finding says where and what to do
+  10 cluster safe-to-stop: stopping these bookies now would leave entries with too few copies
   130, 143  an append stopped by SIGINT or SIGTERM; all that was read is acknowledged
 
 Data goes to standard output, everything else to standard error.";
@@ -58,6 +60,8 @@ pub enum Command {
     Cluster(ClusterArgs),
     /// Keep ledgers in object storage
     Tier(Box<TierArgs>),
+    /// Bring back copies that lost bookies had, until SIGTERM or SIGINT, for bookies that do not do it themselves
+    Repair(Box<RepairArgs>),
     /// Show raw files, without a server
     Inspect(InspectArgs),
     /// Check everything a stopped bookie has on disk; changes nothing
@@ -100,4 +104,8 @@ pub enum BookieCommand {
     List(BookieListArgs),
     /// Ask the bookies of a cluster again and again: state, requests under way, latencies, hedges
     Health(BookieHealthArgs),
+    /// Bring back now the copies that lost bookies had
+    Recover(Box<BookieRecoverArgs>),
+    /// Take a stopped bookie out of the cluster: copy what it had, prove that nothing refers to it, remove its cookie
+    Decommission(Box<DecommissionArgs>),
 }

@@ -21,6 +21,11 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("bookie list", &["bindery bookie list", "bindery bookie list --json | jq -r .bookie_id"]),
     ("bookie health", &["bindery bookie health", "bindery bookie health --once --ledger 7"]),
+    (
+        "bookie recover",
+        &["bindery bookie recover bookie-1:3181 --dry-run", "bindery bookie recover bookie-1:3181"],
+    ),
+    ("bookie decommission", &["bindery bookie decommission bookie-1:3181 --wait"]),
     ("ledger", &["bindery ledger create", "bindery ledger read 0", "bindery ledger tail 0"]),
     (
         "ledger create",
@@ -57,6 +62,16 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("cluster cookie list", &["bindery cluster cookie list"]),
     ("cluster cookie show", &["bindery cluster cookie show bookie-1:3181"]),
     ("cluster cookie delete", &["bindery cluster cookie delete bookie-1:3181"]),
+    ("cluster safe-to-stop", &["bindery cluster safe-to-stop bookie-1:3181 && systemctl restart bindery"]),
+    (
+        "cluster under-replicated",
+        &["bindery cluster under-replicated", "bindery cluster under-replicated --json | wc -l"],
+    ),
+    ("cluster repair", &["bindery cluster repair status"]),
+    ("cluster repair status", &["bindery cluster repair status --json"]),
+    ("cluster repair enable", &["bindery cluster repair enable"]),
+    ("cluster repair disable", &["bindery cluster repair disable"]),
+    ("cluster repair delay", &["bindery cluster repair delay 15m"]),
     ("cluster export", &["bindery cluster export cluster.jsonl"]),
     (
         "cluster import",
@@ -72,6 +87,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("tier verify", &["bindery tier verify --store s3://bucket/ledgers"]),
     ("tier rebuild", &["bindery tier rebuild --store s3://bucket/ledgers"]),
     ("tier restore", &["bindery tier restore --store s3://bucket/ledgers"]),
+    ("repair", &["bindery repair --metadata zk+hierarchical://zk1:2181/ledgers --rate 50MiB"]),
     ("inspect", &["bindery inspect journal /var/lib/bindery/journal/current/0.txn"]),
     ("inspect journal", &["bindery inspect journal /var/lib/bindery/journal/current/0.txn"]),
     ("inspect entry-log", &["bindery inspect entry-log /var/lib/bindery/ledgers/current/1.elog"]),

@@ -23,6 +23,8 @@ pub const UNREACHABLE: u8 = 7;
 pub const OUTPUT_CLOSED: u8 = 8;
 /// `bindery verify`, `bindery ledger verify` or `bindery tier verify` found damage.
 pub const DAMAGED: u8 = 9;
+/// `bindery cluster safe-to-stop`: entries would have too few copies.
+pub const NOT_SAFE: u8 = 10;
 /// An append was stopped by a signal with everything acknowledged; the number of the signal is added.
 pub const SIGNALLED: u8 = 128;
 

@@ -31,6 +31,7 @@ mod parse;
 mod printable;
 mod private_file;
 mod progress;
+mod repair;
 mod request_limits;
 mod runtime;
 mod settings;
@@ -60,6 +61,8 @@ fn main() -> ExitCode {
             None => bookie::run(args.run),
             Some(BookieCommand::List(list)) => bookie_list::run(list),
             Some(BookieCommand::Health(health)) => bookie_health::run(health),
+            Some(BookieCommand::Recover(recover)) => repair::recover(*recover),
+            Some(BookieCommand::Decommission(decommission)) => repair::decommission(*decommission),
         },
         Command::Standalone(args) => standalone::run(*args),
         Command::Ledger(args) => ledger::run(args.command),
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Config(args) => config::run(*args),
         Command::Cluster(args) => cluster::run(args.command),
         Command::Tier(args) => tier::run(*args),
+        Command::Repair(args) => repair::run(*args),
         Command::Inspect(args) => inspect::run(args.command),
         Command::Verify(args) => verify::run(&args),
         Command::Disk(args) => disk::run(&args),

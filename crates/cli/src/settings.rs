@@ -12,9 +12,10 @@ mod tests;
 
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::auth_settings;
-use crate::bookie_security;
+use crate::bookie_security::{self, BookieSecurity};
 use crate::keys::{self, Status, View};
 use crate::parse::parse_size;
+use crate::repair::RepairRoleSettings;
 use crate::request_limits;
 use crate::sources::environment::{self, Naming};
 use crate::sources::host::Host;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub metadata: MetadataUri,
     /// The object store that ledgers are kept in, and how they are moved there; the second is whether this process moves any.
     pub tier: Option<(TierSettings, bool)>,
+    /// Auditor and replication worker of this process, and how they speak to bookies.
+    pub repair: Option<(RepairRoleSettings, BookieSecurity)>,
     /// To be logged once the log is up.
     pub warnings: Vec<String>,
     /// The same: how settings were understood.
@@ -56,6 +59,8 @@ pub struct Examined {
     pub metadata: Option<MetadataUri>,
     /// See [`Settings::tier`].
     pub tier: Option<(TierSettings, bool)>,
+    /// See [`Settings::repair`].
+    pub repair: Option<(RepairRoleSettings, BookieSecurity)>,
     /// The values in the file or in the environment.
     pub given: BTreeMap<String, Given>,
     /// Any keeps the bookie from starting.
@@ -75,13 +80,14 @@ impl Examined {
             config: &self.config,
             metadata: self.metadata.as_ref(),
             tier: self.tier.as_ref(),
+            repair: self.repair.as_ref().map(|(repair, _)| repair),
             given: Some(&self.given),
         }
     }
 
     /// The settings that a bookie starts with, or the faults in them.
     pub fn settings(self) -> Result<Settings, Vec<String>> {
-        let Examined { config, metadata, tier, .. } = self;
+        let Examined { config, metadata, tier, repair, .. } = self;
         let mut warnings: Vec<String> = self.warnings.iter().map(Finding::to_string).collect();
         if !self.without_effect.is_empty() {
             let names: Vec<&str> =
@@ -94,7 +100,7 @@ impl Examined {
         match metadata {
             Some(metadata) if self.faults.is_empty() => {
                 let notes = self.notes.iter().map(Finding::to_string).collect();
-                Ok(Settings { config, metadata, tier, warnings, notes })
+                Ok(Settings { config, metadata, tier, repair, warnings, notes })
             }
             _ => Err(self.faults.iter().map(Finding::to_string).collect()),
         }
@@ -176,7 +182,7 @@ pub fn examine(
     let mut config = BookieConfig::default();
 
     refuse_what_is_not_kept(&mut file);
-    let (metadata, tier) = take_all(args, &mut file, &mut config, host);
+    let Taken { metadata, tier, repair } = take_all(args, &mut file, &mut config, host);
     refuse_interpolation(&mut file);
     let without_effect = name_the_rest(&mut file);
     let given = file.given().clone();
@@ -187,16 +193,18 @@ pub fn examine(
         Some(Place::Variable(_)) => usize::MAX - 1,
         None => usize::MAX,
     });
-    Examined { config, metadata, tier, given, faults, warnings, notes, without_effect }
+    Examined { config, metadata, tier, repair, given, faults, warnings, notes, without_effect }
+}
+
+/// What is beside the bookie's own settings.
+struct Taken {
+    metadata: Option<MetadataUri>,
+    tier: Option<(TierSettings, bool)>,
+    repair: Option<(RepairRoleSettings, BookieSecurity)>,
 }
 
 /// Takes every key that has an effect, whatever the others say, so that none of them is called unknown.
-fn take_all(
-    args: &BookieArgs,
-    file: &mut Values,
-    config: &mut BookieConfig,
-    host: &dyn Host,
-) -> (Option<MetadataUri>, Option<(TierSettings, bool)>) {
+fn take_all(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, host: &dyn Host) -> Taken {
     places::directories(args, file, config);
     config.allow_loopback = args.allow_loopback | file.flag("allowLoopback").unwrap_or(false);
     addresses::apply(args, file, config, host);
@@ -210,15 +218,42 @@ fn take_all(
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
     config.metadata_security = metadata_security::apply(file, args.jaas_file.as_deref());
-    let tier = tier_of(args, file, config);
-    (metadata, tier)
+    let repair = repair_of(file);
+    let (tier, security) = tier_of(args, file, config, repair.is_some());
+    Taken { metadata, tier, repair: repair.map(|repair| (repair, security)) }
 }
 
-/// The object store, and how this bookie's own client speaks to bookies.
-fn tier_of(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) -> Option<(TierSettings, bool)> {
+/// The auditor and the replication worker of the bookie, if it has them.
+fn repair_of(file: &mut Values) -> Option<RepairRoleSettings> {
+    let is_on = file.flag("autoRecoveryDaemonEnabled").unwrap_or(false);
+    let seconds = |value: Option<u64>| value.map(Duration::from_secs);
+    let lost_after = seconds(file.parsed::<u32>("lostBookieRecoveryDelay").map(u64::from));
+    let scan_interval = seconds(file.parsed::<u64>("auditorPeriodicBookieCheckInterval"));
+    let open_grace = file.parsed::<u64>("openLedgerRereplicationGracePeriod").map(Duration::from_millis);
+    let rate = file.take("replicationRateByBytes");
+    let bytes_per_second = rate.as_deref().map(str::parse::<i64>);
+    if let (Some(Err(_)), Some(text)) = (&bytes_per_second, &rate) {
+        file.fault(
+            "replicationRateByBytes",
+            format!("replicationRateByBytes={text}: give a whole number, or -1 for no limit"),
+        );
+    }
+    // Java takes what is not above zero for no limit.
+    let bytes_per_second = bytes_per_second.and_then(Result::ok).and_then(|rate| u64::try_from(rate).ok());
+    let bytes_per_second = bytes_per_second.filter(|rate| *rate > 0);
+    is_on.then_some(RepairRoleSettings { lost_after, scan_interval, open_grace, bytes_per_second })
+}
+
+/// The object store, and how clients of this process speak to bookies.
+fn tier_of(
+    args: &BookieArgs,
+    file: &mut Values,
+    config: &mut BookieConfig,
+    has_repair: bool,
+) -> (Option<(TierSettings, bool)>, BookieSecurity) {
     let mut tier = tier_role::settings::of_bookie(args, file, config);
     let has_tierer = matches!(tier, Some((_, true)));
-    let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer);
+    let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer || has_repair);
     let is_used = security.user.as_ref().is_some_and(bookie_security::User::is_of_jaas);
     let zookeeper = config.metadata_security.sasl.as_ref();
     auth_settings::check_jaas(args, file, config.auth.as_ref(), zookeeper, is_used);
@@ -233,10 +268,19 @@ fn tier_of(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) -> O
                 .into(),
         );
     }
-    if let Some((tier, _)) = &mut tier {
-        tier.security = security;
+    if has_repair && asks_for_users && security.user.is_none() {
+        file.faults.push(
+            "clients have to log in (bookieAuthProviderFactoryClass, usersFile), and the replication worker of this process \
+             (autoRecoveryDaemonEnabled=true) has no user, so no bookie would serve it: give saslUser and saslPasswordFile, a user with the \
+             roles writer and reader; or autoRecoveryDaemonEnabled=false"
+                .to_owned()
+                .into(),
+        );
     }
-    tier
+    if let Some((tier, _)) = &mut tier {
+        tier.security = security.clone();
+    }
+    (tier, security)
 }
 
 /// Settings that belong to no other part.

@@ -15,6 +15,7 @@ mod space;
 mod tier;
 
 use crate::args::BookieArgs;
+use crate::repair::RepairRoleSettings;
 use crate::sources::values::{self, Given};
 use crate::tier_role::TierSettings;
 use bindery_metadata::MetadataUri;
@@ -59,6 +60,8 @@ pub struct View<'a> {
     pub metadata: Option<&'a MetadataUri>,
     /// Object storage, and whether this process moves ledgers there.
     pub tier: Option<&'a (TierSettings, bool)>,
+    /// Auditor and replication worker of this process.
+    pub repair: Option<&'a RepairRoleSettings>,
     /// The settings as they were written, for what the config does not keep.
     pub given: Option<&'a BTreeMap<String, Given>>,
 }
@@ -136,7 +139,7 @@ impl Key {
     /// The default here, as it would stand in a file; empty when there is none.
     pub fn default(&self) -> String {
         let config = BookieConfig::default();
-        let view = View { config: &config, metadata: None, tier: None, given: None };
+        let view = View { config: &config, metadata: None, tier: None, repair: None, given: None };
         self.shown.map_or_else(String::new, |shown| shown(&view))
     }
 }

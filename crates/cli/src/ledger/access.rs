@@ -58,7 +58,7 @@ where
 }
 
 /// Connects to the metadata store, or says why that cannot be: at once, unless servers say nothing.
-async fn connect(
+pub async fn connect(
     access: &AccessArgs,
     tune: impl FnOnce(ClientBuilder) -> ClientBuilder,
 ) -> Result<Client, Failure> {

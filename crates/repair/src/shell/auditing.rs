@@ -10,7 +10,7 @@ use bindery_client::Client;
 use bindery_metadata::layout::{AuditorPlace, AuditorVote, LedgerError, StoredLedger};
 use bindery_metadata::store::{SessionId, SessionState, Watch, WatchEvent};
 use bindery_metadata::{Layout, StoreError};
-use bindery_types::{BookieId, LedgerId};
+use bindery_types::{BookieId, LedgerId, LedgerMetadata};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -225,6 +225,21 @@ impl Looks {
             }
         }
     }
+}
+
+/// Calls `look` with the metadata of every ledger, in no order.
+///
+/// # Errors
+/// Of the metadata store.
+pub async fn for_each_ledger(
+    client: &Client,
+    mut look: impl FnMut(LedgerId, &LedgerMetadata),
+) -> Result<(), LedgerError> {
+    let mut looks = Looks::new(client.layout().clone());
+    while let Some((ledger, stored)) = looks.next().await? {
+        look(ledger, &stored.metadata);
+    }
+    Ok(())
 }
 
 /// Marks every ledger that lacks copies when the bookies `lost` do not count, whatever the delay: the ledgers, and of which bookies.

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub use self::auditing::mark_ledgers_of;
+pub use self::auditing::{for_each_ledger, mark_ledgers_of};
 pub use self::report::{RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
 use crate::core::auditor::AuditorSettings;

@@ -1,0 +1,144 @@
+//! Arguments of the commands about repair.
+
+use crate::args::{LogFormat, MetadataArgs};
+use crate::ledger::args::AccessArgs;
+use crate::ledger::placement::PlacementArgs;
+use crate::parse::{duration, parse_size};
+use clap::{Args, Subcommand};
+use std::time::Duration;
+
+/// How copies are made.
+#[derive(Debug, Clone, Args)]
+pub struct CopyArgs {
+    /// Bytes copied in a second [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub rate: Option<u64>,
+    /// Memory for copies under way
+    #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "16MiB")]
+    pub memory_limit: u64,
+    /// Ledgers under way
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), default_value_t = 4)]
+    pub parallel: u16,
+    /// How long a ledger that is not closed, and whose last ensemble has lost a bookie, is left to its writer
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub open_grace: Duration,
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).filter(|bytes| *bytes >= 64 << 10);
+    bytes.ok_or_else(|| "give a size of 64KiB or more, for example 20MiB".to_owned())
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).filter(|bytes| (2 << 20..=1 << 40).contains(bytes));
+    bytes.ok_or_else(|| "give a size from 2MiB to 1TiB, for example 16MiB".to_owned())
+}
+
+#[derive(Debug, Args)]
+pub struct RepairArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub copies: CopyArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    /// Name of this process in elections and locks [default: repair-PID on this host]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How long a bookie may be away before its ledgers are repaired, where the cluster has no lostBookieRecoveryDelay yet
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "15m")]
+    pub lost_after: Duration,
+    /// How often all ledgers are looked at
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "24h")]
+    pub scan_interval: Duration,
+    /// Form of log lines on standard error
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Args)]
+pub struct BookieRecoverArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub copies: CopyArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    /// Only say which ledgers lack copies
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Bookies that are gone
+    #[arg(value_name = "BOOKIE_ID", required = true)]
+    pub bookie_ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct DecommissionArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub copies: CopyArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    /// Copy here and wait until nothing refers to the bookie, then remove its cookie; without it the ledgers are marked, and whoever
+    /// repairs the cluster copies them
+    #[arg(long)]
+    pub wait: bool,
+    /// Only say which ledgers refer to it
+    #[arg(long, conflicts_with = "wait")]
+    pub dry_run: bool,
+    /// The bookie, which is stopped
+    #[arg(value_name = "BOOKIE_ID")]
+    pub bookie_id: String,
+}
+
+#[derive(Debug, Args)]
+pub struct SafeToStopArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// A line of JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Bookies that are to be stopped at the same time
+    #[arg(value_name = "BOOKIE_ID", required = true)]
+    pub bookie_ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct UnderReplicatedArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// A line of JSON for each ledger
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterRepairArgs {
+    #[command(subcommand)]
+    pub command: ClusterRepairCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ClusterRepairCommand {
+    /// Whether repair is enabled, who is the auditor, how long a bookie may be away, how many ledgers are marked
+    Status {
+        #[command(flatten)]
+        metadata: MetadataArgs,
+        /// A line of JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let repair go on
+    Enable(MetadataArgs),
+    /// Stop all auditors and replication workers, BookKeeper's too, until it is enabled: before planned work
+    Disable(MetadataArgs),
+    /// Say how long a bookie may be away before its ledgers are repaired
+    Delay {
+        #[command(flatten)]
+        metadata: MetadataArgs,
+        /// Whole seconds, for example 15m; 0s for at once
+        #[arg(value_name = "TIME", value_parser = duration)]
+        time: Duration,
+    },
+}

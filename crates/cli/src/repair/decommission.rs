@@ -1,0 +1,106 @@
+//! `bindery bookie decommission`: takes a bookie out of the cluster for good.
+
+use super::args::DecommissionArgs;
+use super::recover::{check_stopped, mark, repair, report};
+use super::{bookie_ids, scan_failure};
+use crate::exit::Failure;
+use crate::ledger::access::{store_failure, with_tuned_client};
+use crate::ledger::form;
+use crate::output;
+use bindery_client::Client;
+use bindery_io::SystemClock;
+use bindery_metadata::layout::CookiesError;
+use bindery_repair::mark_ledgers_of;
+use bindery_types::BookieId;
+use std::collections::BTreeSet;
+
+/// Empties the bookie, proves that nothing refers to it, and removes its cookie; or begins that.
+pub fn run(args: DecommissionArgs) -> Result<(), Failure> {
+    let lost = bookie_ids(std::slice::from_ref(&args.bookie_id))?;
+    let tune = args.placement.tune()?;
+    let copies = args.copies.clone();
+    let (is_dry_run, waits) = (args.dry_run, args.wait);
+    with_tuned_client(&args.access, true, tune, |client| async move {
+        check_known(&client, &lost).await?;
+        check_stopped(&client, &lost).await?;
+        let marked = mark(&client, &lost, is_dry_run).await?;
+        if is_dry_run {
+            return Ok(());
+        }
+        if !waits && !marked.is_empty() {
+            return begun(&client, marked.len() as u64).await;
+        }
+        if !marked.is_empty() {
+            let stuck = repair(&client, &copies, &marked).await?;
+            report(&marked, &stuck)?;
+        }
+        for bookie in &lost {
+            finish(&client, &lost, bookie).await?;
+        }
+        Ok(())
+    })
+}
+
+/// A name that nothing knows is a slip.
+async fn check_known(client: &Client, lost: &BTreeSet<BookieId>) -> Result<(), Failure> {
+    for bookie in lost {
+        let cookie = client.layout().cookies().raw(bookie).await;
+        let cookie = cookie.map_err(|error| cookie_failure(&error))?;
+        if cookie.is_some() {
+            continue;
+        }
+        let named = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
+        if named.map_err(|error| scan_failure(&error))?.is_empty() {
+            return Err(Failure::new(format!(
+                "nothing is known of bookie {bookie}: it has no cookie, and no ledger has entries there; bindery cluster cookie list \
+                 shows the bookies of the cluster"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn cookie_failure(error: &CookiesError) -> Failure {
+    match error {
+        CookiesError::Store(cause) => store_failure(cause),
+        _ => Failure::new(error),
+    }
+}
+
+/// Says who goes on.
+async fn begun(client: &Client, ledgers: u64) -> Result<(), Failure> {
+    let auditors = client.layout().auditor_votes().auditors().await.map_err(|error| store_failure(&error))?;
+    let ledgers = form::count(ledgers, "ledger is", "ledgers are");
+    match auditors.is_empty() {
+        false => output::say(format!(
+            "{ledgers} marked, and the cluster's replication workers copy them: repeat the command when bindery cluster \
+             under-replicated is empty, or with --wait, to prove that nothing refers to the bookie and to remove its cookie"
+        )),
+        true => output::say(format!(
+            "{ledgers} marked, and nobody repairs this cluster: repeat the command with --wait to copy them here, or start \
+             bindery repair"
+        )),
+    }
+    Ok(())
+}
+
+/// Looks through all ledgers again, then removes the cookie.
+async fn finish(client: &Client, lost: &BTreeSet<BookieId>, bookie: &BookieId) -> Result<(), Failure> {
+    let left = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
+    let left = left.map_err(|error| scan_failure(&error))?;
+    if let Some((ledger, _)) = left.first() {
+        return Err(Failure::new(format!(
+            "{} to bookie {bookie} still, for example ledger {ledger}: repeat the command; its cookie is kept",
+            form::count(left.len() as u64, "ledger refers", "ledgers refer")
+        )));
+    }
+    // It may have come back meanwhile.
+    check_stopped(client, lost).await?;
+    let cookies = client.layout().cookies();
+    if let Some((version, _)) = cookies.raw(bookie).await.map_err(|error| cookie_failure(&error))? {
+        cookies.delete(bookie, Some(version)).await.map_err(|error| cookie_failure(&error))?;
+    }
+    output::write_text(&format!(
+        "{bookie}: decommissioned; no ledger refers to it, and its cookie is removed\n"
+    ))
+}

@@ -1,0 +1,115 @@
+//! `bindery bookie recover`: brings back the copies that lost bookies had, now.
+
+use super::args::{BookieRecoverArgs, CopyArgs};
+use super::{bookie_ids, config, own_name, scan_failure};
+use crate::exit::{self, Failure};
+use crate::ledger::access::{store_failure, with_tuned_client};
+use crate::ledger::form;
+use crate::output;
+use crate::progress::{Progress, Unit};
+use bindery_client::Client;
+use bindery_io::SystemClock;
+use bindery_repair::{StuckLedger, mark_ledgers_of, repair_ledgers};
+use bindery_types::{BookieId, LedgerId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Attempts in a row that fail before a ledger is given up.
+const ATTEMPTS: u32 = 3;
+
+/// Repairs what the bookies had.
+pub fn run(args: BookieRecoverArgs) -> Result<(), Failure> {
+    let lost = bookie_ids(&args.bookie_ids)?;
+    let tune = args.placement.tune()?;
+    let (copies, is_dry_run) = (args.copies.clone(), args.dry_run);
+    with_tuned_client(&args.access, true, tune, |client| async move {
+        check_stopped(&client, &lost).await?;
+        let marked = mark(&client, &lost, is_dry_run).await?;
+        if is_dry_run || marked.is_empty() {
+            return Ok(());
+        }
+        let stuck = repair(&client, &copies, &marked).await?;
+        report(&marked, &stuck)
+    })
+}
+
+/// A bookie that runs has its copies still.
+pub(super) async fn check_stopped(client: &Client, lost: &BTreeSet<BookieId>) -> Result<(), Failure> {
+    let registered = client.layout().registration().list().await.map_err(|error| store_failure(&error))?;
+    for bookie in registered {
+        if lost.contains(&bookie.bookie_id) {
+            return Err(Failure::new(format!(
+                "bookie {} is running: stop it first; nothing was changed",
+                bookie.bookie_id
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Marks the ledgers that refer to the bookies, and prints them when that is all.
+pub(super) async fn mark(
+    client: &Client,
+    lost: &BTreeSet<BookieId>,
+    is_dry_run: bool,
+) -> Result<BTreeSet<LedgerId>, Failure> {
+    let marked = mark_ledgers_of(client, &SystemClock::new(), lost, is_dry_run).await;
+    let marked = marked.map_err(|error| scan_failure(&error))?;
+    if marked.is_empty() {
+        output::say("no ledger has entries there");
+    }
+    if is_dry_run {
+        let text: String = marked
+            .iter()
+            .map(|(ledger, bookies)| {
+                let names: Vec<&str> = bookies.iter().map(BookieId::as_str).collect();
+                format!("{ledger}  {}\n", names.join(" "))
+            })
+            .collect();
+        output::write_text(&text)?;
+    }
+    Ok(marked.into_iter().map(|(ledger, _)| ledger).collect())
+}
+
+/// Repairs ledgers, with a bar: those that cannot be repaired now.
+pub(super) async fn repair(
+    client: &Client,
+    copies: &CopyArgs,
+    ledgers: &BTreeSet<LedgerId>,
+) -> Result<Vec<StuckLedger>, Failure> {
+    if client.layout().repair_settings().is_disabled().await.map_err(|error| store_failure(&error))? {
+        return Err(Failure::new(
+            "repair is disabled in this cluster: bindery cluster repair enable; the ledgers are marked, and repaired then",
+        ));
+    }
+    let total = ledgers.len() as u64;
+    let mut progress = Progress::start(Unit::Ledgers, Some(total), true);
+    let config = config(own_name(None)?, copies);
+    let repaired =
+        repair_ledgers(config, client.clone(), Arc::new(SystemClock::new()), ledgers, ATTEMPTS, |report| {
+            let left: u64 = report.waiting.values().sum();
+            progress.set(total.saturating_sub(left));
+        })
+        .await;
+    progress.clear();
+    repaired.map_err(|error| store_failure(&error))
+}
+
+/// Says what became of it; a failure when some are left.
+pub(super) fn report(marked: &BTreeSet<LedgerId>, stuck: &[StuckLedger]) -> Result<(), Failure> {
+    let whole = marked.len() - stuck.len().min(marked.len());
+    output::say(format!("{} whole again", form::count(whole as u64, "ledger is", "ledgers are")));
+    for left in stuck {
+        output::say(format!("ledger {} cannot be repaired: {}", left.ledger, left.why));
+    }
+    match stuck.len() {
+        0 => Ok(()),
+        left => Err(Failure::with_code(
+            exit::FAILURE,
+            format!(
+                "{} left; they stay marked (bindery cluster under-replicated): remove the causes and repeat the command",
+                form::count(left as u64, "ledger is", "ledgers are")
+            ),
+        )),
+    }
+}
