@@ -20,8 +20,16 @@ pub struct CopyArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), default_value_t = 4)]
     pub parallel: u16,
     /// How long a ledger that is not closed, and whose last ensemble has lost a bookie, is left to its writer
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "30s")]
     pub open_grace: Duration,
+}
+
+/// A time that may be none.
+fn span(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" | "0s" => Ok(Duration::ZERO),
+        other => duration(other),
+    }
 }
 
 fn rate(text: &str) -> Result<u64, String> {
@@ -46,10 +54,10 @@ pub struct RepairArgs {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// How long a bookie may be away before its ledgers are repaired, where the cluster has no lostBookieRecoveryDelay yet
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "15m")]
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "15m")]
     pub lost_after: Duration,
     /// How often all ledgers are looked at
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "24h")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1440m")]
     pub scan_interval: Duration,
     /// Form of log lines on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -138,7 +146,7 @@ pub enum ClusterRepairCommand {
         #[command(flatten)]
         metadata: MetadataArgs,
         /// Whole seconds, for example 15m; 0s for at once
-        #[arg(value_name = "TIME", value_parser = duration)]
+        #[arg(value_name = "TIME", value_parser = span)]
         time: Duration,
     },
 }
