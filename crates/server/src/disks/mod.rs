@@ -84,17 +84,16 @@ impl DiskDesk {
     /// Writes the gauges of volumes and of reasons to be read-only.
     pub fn expose(&self, standing: &ReadOnlyReasons, out: &mut Exposition) {
         let volumes = self.volumes();
-        let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let names: Vec<String> = volumes.iter().map(|volume| volume.dir.display().to_string()).collect();
         let known = || volumes.iter().zip(&names).filter_map(|(volume, name)| Some((volume.space?, name)));
         for (space, name) in known() {
-            out.gauge("bindery_volume_total_bytes", &[("dir", name)], gauge(space.total));
+            out.gauge_of("bindery_volume_total_bytes", &[("dir", name)], space.total);
         }
         for (space, name) in known() {
-            out.gauge("bindery_volume_free_bytes", &[("dir", name)], gauge(space.free));
+            out.gauge_of("bindery_volume_free_bytes", &[("dir", name)], space.free);
         }
         for (volume, name) in volumes.iter().zip(&names) {
-            out.gauge("bindery_volume_reserve_bytes", &[("dir", name)], gauge(volume.reserve.0));
+            out.gauge_of("bindery_volume_reserve_bytes", &[("dir", name)], volume.reserve.0);
         }
         for (volume, name) in volumes.iter().zip(&names) {
             out.gauge("bindery_volume_full", &[("dir", name)], i64::from(volume.is_full));
