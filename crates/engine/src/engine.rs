@@ -480,8 +480,15 @@ impl Engine {
                 let Some(records) = frozen.records.get(&ledger) else { continue };
                 let all = records.durable_runs(&mut Walk::default(), step.durable, usize::MAX, &mut runs);
                 debug_assert!(all, "there is no limit of steps");
+                if runs.is_too_much() {
+                    break;
+                }
             }
-            if step.is_done || runs.is_too_much() {
+            // More than are wanted stay so, whatever is on disk: who asks again with more room waits for nothing in vain.
+            if runs.is_too_much() {
+                return Ok(None);
+            }
+            if step.is_done {
                 break step.hidden_below;
             }
         };
