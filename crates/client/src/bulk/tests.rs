@@ -585,7 +585,7 @@ async fn a_ledger_that_repair_moved_is_read_where_it_is_now() {
     }
 }
 
-/// Versions of the metadata begin anew with the ledger, so they do not tell.
+/// Versions of the metadata begin at 0 again with the new ledger, so they do not tell the two apart.
 #[tokio::test(start_paused = true)]
 async fn a_ledger_that_was_deleted_and_created_again_is_another_one() {
     let setup = Setup::new(Shape::of((3, 3), sizes(40))).await;

@@ -383,7 +383,7 @@ mod tests {
         names.iter().map(|name| id(name)).collect()
     }
 
-    /// Its probes are answered, so nothing else would keep new ledgers away from it.
+    /// Its probes are answered, so only the refusals can keep new ledgers away from it.
     #[tokio::test(start_paused = true)]
     async fn new_ensembles_avoid_a_bookie_that_refuses_adds_again_and_come_back_to_it() {
         use bindery_wire::ErrorCode;
