@@ -484,7 +484,7 @@ impl Engine {
                     break;
                 }
             }
-            // More than are wanted stay so, whatever is on disk: who asks again with more room waits for nothing in vain.
+            // There are already too many, whatever is on disk: the caller asks again with more room, and the rest of this walk would be wasted.
             if runs.is_too_much() {
                 return Ok(None);
             }

@@ -27,7 +27,7 @@
 //! 6. Extents at or below the trim are replaced only by those whose objects were compared
 //!    ([`crate::Engine::reconcile_compared`]): they are all that leads to entries without a copy. Only the extents that were
 //!    compared are replaced: an update in between ends the replacement.
-//! 7. A ledger id may be used again. What is known here is about the ledger that was created at the time that came with it, and updates
+//! 7. A ledger id may be used again. The state here is about the ledger that was created at the time that came with it, and updates
 //!    of another one change nothing until metadata has decided which of them lives ([`Compared::is_new_life`]). While a ledger is trimmed
 //!    every add waits for metadata, so that no copy of another ledger counts as trimmed ([`crate::Engine::end_other_life`]).
 //!

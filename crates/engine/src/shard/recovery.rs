@@ -127,7 +127,7 @@ impl Shard {
         if is_closed || self.is_open_to(add, gate) {
             return Copy::No;
         }
-        // What is here of a trimmed ledger may be another's ([`Shard::may_be_anothers`]): such an add asks.
+        // The entries here of a trimmed ledger may be another ledger's ([`Shard::may_be_anothers`]): such an add asks.
         let is_own = |state: &LedgerState| state.accepts(&add.key) && !Shard::may_be_anothers(state);
         if !self.live(add.ledger).is_ok_and(is_own) {
             return Copy::No;

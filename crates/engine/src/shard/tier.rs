@@ -302,8 +302,8 @@ impl Shard {
         self.untrimmed.remove(&ledger);
     }
 
-    /// The highest entry that is known of a ledger here: stored, or let go. What a tierer said counts for nothing: registers would
-    /// creep up by the word of one.
+    /// The highest entry that is known of a ledger here: stored, or let go. Claims of a tierer do not count: a single
+    /// false claim would raise registers.
     pub(crate) fn last_known(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
         let state = self.live(ledger)?;
         Ok(EntryId::new(state.last_entry.placed()).max(Shard::trimmed(state)))
