@@ -220,7 +220,7 @@ impl Desk {
         let began = Instant::now();
         let mut followed = self.catalogue.refresh().await;
         if followed.is_ok() && self.lost.fault.is_some() {
-            // What was missing may be behind the end.
+            // The missing record may be behind the end.
             followed = self.catalogue.check_end().await;
         }
         self.or_read_anew(followed).await?;
