@@ -453,8 +453,8 @@ mod tests {
         serving.await.unwrap();
     }
 
-    /// Invariant 5: whatever is asked for at once, few answers are computed, an address is refused what is more than its share of the
-    /// places, and health is answered meanwhile.
+    /// Invariant 5: however many requests come at once, few answers are computed at a time, an address is refused more than its share of
+    /// the places, and health checks are answered meanwhile.
     #[tokio::test]
     async fn few_answers_are_computed_at_a_time_and_health_waits_for_none() {
         let (listener, stop) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(Latch::default()));

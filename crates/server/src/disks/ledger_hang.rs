@@ -2,7 +2,7 @@
 //! share do.
 //!
 //! One thread flushes to all ledger directories. While one of them holds it, memory fills, and each add is refused after
-//! the time it may wait: nothing can be done for the directories that are well, but clients must be sent elsewhere.
+//! the time it may wait. The directories that are well cannot be flushed to either, so clients must be sent elsewhere.
 //!
 //! # Data flow
 //! ```text
@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //! 1. A directory hangs when calls are under way, none has ended for [`HANGS`] and adds wait; or none has ended for [`HANGS_ANYHOW`] and
-//!    nobody waits yet: entries of it cannot be read then, and memory will fill.
+//!    no add waits yet: its entries cannot be read then, and memory will fill.
 //! 2. A disk that is slow or busy does not hang, however long one of its calls lasts: others end. But where no *change* ends for
 //!    [`HANGS_ANYHOW`] the directory hangs although it is read: a frozen file system is.
 //! 3. It ends by itself, [`CALM`] after such a silence is over: not because no add waits any more, which is what being read-only
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(core.tick(at(6), &[silent(dir, 6)], false), None, "nobody waits yet");
         let reason = core.tick(at(7), &[silent(dir, 7)], true).unwrap();
         assert!(reason.contains("/mnt/2 does not answer"), "{reason}");
-        // Nobody waits, because everybody was refused.
+        // No add waits, because all were refused.
         assert!(core.tick(at(60), &[silent(dir, 60)], false).is_some());
         let reason = core.tick(at(61), &[], false).unwrap();
         assert!(reason.contains("does again"), "{reason}");

@@ -15,7 +15,7 @@
 //!
 //! # Limits
 //! One call to each volume at a time. One that does not answer within [`ANSWER_MAX`] keeps what was measured of it last, and the others
-//! are judged meanwhile. Its late answer counts at the check after, so that a volume that is always slow is known all the same.
+//! are judged meanwhile. Its late answer counts at the check after, so that a volume that is always slow is still measured.
 
 pub mod calls;
 pub mod ledger_hang;
@@ -307,7 +307,7 @@ impl DiskWatch {
             }
             let of_volume: Vec<PathBuf> =
                 volume.ledger_dirs.iter().map(|index| dirs[*index].clone()).collect();
-            // A start waits for it: what was never measured would count as full.
+            // A start waits for it: a directory that was never measured would count as full.
             let measured = Measured::of(&*disk, &reserve, &volume.reserve_dir, &of_volume);
             let mut guarded = Guarded::new(volume, reserve);
             guarded.on_measured(measured);

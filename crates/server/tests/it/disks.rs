@@ -301,6 +301,15 @@ pub(crate) struct Frozen {
     pub(crate) is_frozen: Arc<AtomicBool>,
 }
 
+/// Ends the frost, also when a test fails: the end of a bookie waits for its threads.
+pub(crate) struct Thaws(pub(crate) Arc<AtomicBool>);
+
+impl Drop for Thaws {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
 struct FrozenFile(Arc<dyn DiskFile>, Arc<AtomicBool>);
 
 impl FrozenFile {

@@ -8,7 +8,7 @@ use crate::common::PATIENCE;
 use crate::common::whole::{
     Running, cluster, config_that_flushes as config, id, metadata, refused, start, start_on,
 };
-use crate::disks::{FREEZES, Frozen};
+use crate::disks::{FREEZES, Frozen, Thaws};
 use bindery_io::{Disk, RealDisk};
 use bindery_metadata::store::CreateMode;
 use bindery_server::cluster_record::ClusterRecord;
@@ -80,7 +80,7 @@ async fn a_deleted_ledger_goes_and_its_space_comes_back() {
     bookie.stop().await;
 }
 
-/// A journal that hangs answers no removal. A round ends all the same, says why, and a later one goes through.
+/// A journal that hangs answers no removal. The round still ends and says why, and a later one goes through.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_round_does_not_wait_for_a_journal_that_hangs() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
@@ -96,14 +96,13 @@ async fn a_round_does_not_wait_for_a_journal_that_hangs() {
     bookie.flushed(2).await;
     bookie.delete(0).await;
 
+    let thaws = Thaws(is_frozen.clone());
     is_frozen.store(true, Ordering::SeqCst);
     let why = bookie.why("").await;
-    // Before anything can fail: the end of the runtime waits for the journal.
-    let is_stopped = bookie.metric("bindery_gc_stopped").await;
-    let removed = bookie.metric("bindery_gc_ledgers_removed").await;
-    is_frozen.store(false, Ordering::SeqCst);
     assert!(why.as_str().is_some_and(|why| why.contains("journal")), "{why}");
-    assert_eq!((is_stopped, removed), (1, 0));
+    assert_eq!(bookie.metric("bindery_gc_stopped").await, 1);
+    assert_eq!(bookie.metric("bindery_gc_ledgers_removed").await, 0);
+    drop(thaws);
 
     assert_eq!(bookie.why("").await, serde_json::Value::Null);
     assert_eq!(bookie.metric("bindery_gc_stopped").await, 0);
