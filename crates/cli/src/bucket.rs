@@ -73,7 +73,7 @@ pub fn failure(store: &Store, error: &StoreError) -> Failure {
 pub fn failure_in(url: &StoreUrl, text: &str, error: &StoreError) -> Failure {
     match error {
         StoreError::Unavailable { .. } => Failure::with_code(exit::UNREACHABLE, text),
-        // What waiting does not mend is said with the places where the settings come from.
+        // Waiting does not mend the rest: the message names the places where the settings come from.
         other if other.names_setting() => Failure::new(text),
         _ => Failure::new(format!("{text}; looked at {}", url.kind().credentials())),
     }
