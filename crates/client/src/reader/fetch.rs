@@ -26,8 +26,8 @@ use crate::transport::{BatchReadRequest, BookieError, ReadRequest, Transport};
 const REREADS_MAX: usize = 16;
 
 impl ReaderState {
-    /// Reads one entry, whatever the LAC (last add confirmed).
-    pub async fn fetch(&self, entry: EntryId) -> Result<Entry, ReadError> {
+    /// Reads one entry, alone or of a run, whatever the LAC (last add confirmed).
+    pub async fn fetch(&self, entry: EntryId, is_of_run: bool) -> Result<Entry, ReadError> {
         let ledger = self.id;
         let mut rereads = 0;
         loop {
@@ -39,7 +39,7 @@ impl ReaderState {
                 let request = ReadRequest { ledger, entry: Some(entry), fence: None };
                 transport.read(&bookie, request).await
             };
-            let ask = Ask { first: entry, entries: 1, operation: Operation::Read };
+            let ask = Ask { first: entry, entries: 1, operation: Operation::Read, is_of_run };
             let answers = match self.ask(&replicas, ask, send, |result| self.judge(entry, result)).await {
                 Ok(found) => return Ok(found),
                 Err(answers) => answers,
@@ -119,7 +119,8 @@ impl ReaderState {
                 Err(BookieAnswer::Failed(error))
             }
         };
-        let ask = Ask { first, entries: u64::from(count), operation: Operation::BatchRead };
+        let entries = u64::from(count);
+        let ask = Ask { first, entries, operation: Operation::BatchRead, is_of_run: true };
         match self.ask(&self.replicas(), ask, send, judge).await {
             Ok(entries) => {
                 self.has_batched.store(true, Ordering::Relaxed);
@@ -130,6 +131,6 @@ impl ReaderState {
             Err(_) if without > 0 => self.batches.pause(),
             Err(_) => {}
         }
-        Ok(vec![self.fetch(first).await?])
+        Ok(vec![self.fetch(first, true).await?])
     }
 }

@@ -14,8 +14,9 @@
 //!    expected gets more, or is dropped and read again when its turn comes. Only the range that the caller waits for is
 //!    read without a permit, so streams that are not read cannot hold up another (no stream waits for a permit).
 //!
-//! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads; one of either while nothing
-//! is known of the size of the entries, and one batch until the first was answered
+//! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads ([`SINGLES_AT_HOME_MAX`] of a
+//! ledger whose readers stay with one replica); one of either while nothing is known of the size of the entries, and one
+//! batch until the first was answered
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -32,6 +33,7 @@ use tokio::task::JoinSet;
 use super::state::{Check, ReaderState};
 use crate::entry::{Entry, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::ReadError;
+use crate::health::PENDING_MAX;
 
 /// Ranges under way at a time.
 const BATCHES_MAX: usize = 4;
@@ -41,6 +43,8 @@ const BATCH_SIZE_BYTES: u64 = 512 << 10;
 const BATCH_ENTRIES_MAX: u64 = 4096;
 /// Reads of one entry under way at a time.
 const SINGLES_MAX: usize = 64;
+/// The same, all sent to one replica: so many that it does not count as blocked.
+const SINGLES_AT_HOME_MAX: usize = PENDING_MAX as usize - 2;
 
 /// Entries being read, or read.
 struct Range {
@@ -75,6 +79,8 @@ pub struct EntryStream {
     last: i64,
     /// Entries behind the LAC (last add confirmed) may be read.
     is_unconfirmed: bool,
+    /// Of more than one entry.
+    is_run: bool,
     check: Check,
     is_over: bool,
     ranges: VecDeque<Range>,
@@ -98,6 +104,7 @@ impl EntryStream {
             next: first.get(),
             last: last.get(),
             is_unconfirmed,
+            is_run: first < last,
             check: Check::Due,
             is_over: false,
             ranges: VecDeque::new(),
@@ -117,6 +124,7 @@ impl EntryStream {
     /// Goes on to a later entry.
     pub(super) fn extend(&mut self, last: EntryId) {
         self.last = self.last.max(last.get());
+        self.is_run = true;
     }
 
     /// The next entry; `None` after the last one, or after an error. Cancel safe.
@@ -247,6 +255,7 @@ impl EntryStream {
                 _ if entry_size_bytes == 0 => 1,
                 true if !self.state.has_batched.load(Ordering::Relaxed) => 1,
                 true => BATCHES_MAX,
+                false if replicas.have_home => SINGLES_AT_HOME_MAX,
                 false => SINGLES_MAX,
             };
             if self.ranges.len() >= ranges_max {
@@ -282,12 +291,12 @@ impl EntryStream {
     fn start(&mut self, first: i64, count: u32, mut permit: Option<Permit>, is_front: bool) {
         self.started += 1;
         let number = self.started;
-        let state = self.state.clone();
+        let (state, is_run) = (self.state.clone(), self.is_run);
         let entry = EntryId::new(first).expect("an entry of the run");
         // Owned by the set: ends with the stream.
         self.tasks.spawn(async move {
             let read = match count {
-                1 => state.fetch(entry).await.map(|entry| vec![entry]),
+                1 => state.fetch(entry, is_run).await.map(|entry| vec![entry]),
                 _ => state.fetch_batch(entry, count, BATCH_SIZE_BYTES).await,
             };
             // Here, for nobody may look at the stream for long.
