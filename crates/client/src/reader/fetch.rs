@@ -100,8 +100,11 @@ impl ReaderState {
                 let entries: Vec<Entry> = stored
                     .into_iter()
                     .take(count as usize)
-                    .zip(first.get()..)
-                    .map_while(|(stored, id)| self.judge(EntryId::new(id)?, Ok(stored)).ok())
+                    .enumerate()
+                    .map_while(|(index, stored)| {
+                        let id = first.get().checked_add(index as i64)?;
+                        self.judge(EntryId::new(id)?, Ok(stored)).ok()
+                    })
                     .collect();
                 // Damage further on: the next call begins with it, and comes to another replica.
                 if entries.is_empty() { Err(BookieAnswer::Damaged) } else { Ok(entries) }
