@@ -453,6 +453,79 @@ mod tests {
         serving.await.unwrap();
     }
 
+    /// A connection from an address of this machine that sent a request.
+    async fn asks(from: &str, port: SocketAddr, path: &str) -> TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        let mut peer = socket.connect(port).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        peer.write_all(request.as_bytes()).await.unwrap();
+        peer
+    }
+
+    async fn answer_of(mut peer: TcpStream) -> String {
+        let mut said = String::new();
+        peer.read_to_string(&mut said).await.unwrap();
+        said
+    }
+
+    /// Invariant 5.
+    #[tokio::test]
+    async fn many_who_look_are_answered_two_at_a_time_and_leave_places_to_other_addresses() {
+        let (listener, stop) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(Latch::default()));
+        let port = listener.local_addr().unwrap();
+        // Handlers under way, the most there were, and those that began.
+        let counts = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0)));
+        let gate = Arc::new(Semaphore::new(0));
+        let (counted, gated) = (counts.clone(), gate.clone());
+        let look = move || {
+            let (counts, gate) = (counted.clone(), gated.clone());
+            async move {
+                counts.2.fetch_add(1, Ordering::SeqCst);
+                let now = counts.0.fetch_add(1, Ordering::SeqCst) + 1;
+                counts.1.fetch_max(now, Ordering::SeqCst);
+                gate.acquire().await.unwrap().forget();
+                counts.0.fetch_sub(1, Ordering::SeqCst);
+                "seen"
+            }
+        };
+        let router = Router::new()
+            .route("/metrics", axum::routing::get(look))
+            .route(HEALTH[0], axum::routing::get(|| async { "OK" }));
+        let serving = Serving { router, access: Access::for_strangers(None), tls: None };
+        let answers = ByteBudget::new("admin", 1 << 20);
+        let patience = Duration::from_secs(30);
+        let serving = tokio::spawn(serve(listener, serving, answers, patience, stop.clone()));
+        // All but two of the connections there can be, of one address.
+        let mut loops = JoinSet::new();
+        for _ in 0..PLACES - 2 {
+            loops.spawn(answer_of(asks("127.0.0.1", port, "/metrics").await));
+        }
+        let mut refused = 0;
+        while refused < PLACES - 2 - PLACES / 2 {
+            let said = loops.join_next().await.unwrap().unwrap();
+            assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("of this address"), "{said}");
+            refused += 1;
+        }
+        let health = answer_of(asks("127.0.0.1", port, HEALTH[0]).await).await;
+        assert!(health.ends_with("OK"), "{health}");
+        let other = tokio::spawn(answer_of(asks("127.0.0.2", port, "/metrics").await));
+        while counts.2.load(Ordering::SeqCst) < ANSWERED_AT_ONCE {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(PLACES);
+        let said = other.await.unwrap();
+        assert!(said.ends_with("seen"), "another address has a place: {said}");
+        while let Some(said) = loops.join_next().await {
+            let said = said.unwrap();
+            assert!(said.ends_with("seen"), "{said}");
+        }
+        assert_eq!(counts.1.load(Ordering::SeqCst), ANSWERED_AT_ONCE);
+        assert_eq!(counts.2.load(Ordering::SeqCst), PLACES / 2 + 1);
+        stop.set();
+        serving.await.unwrap();
+    }
+
     /// Invariant 2.
     #[tokio::test]
     async fn a_peer_that_takes_a_little_now_and_then_is_given_up() {
