@@ -280,7 +280,10 @@ impl Window {
         assert!(count <= self.begun, "entries that came");
         let first = self.first;
         let copies = self.wanted.into_iter().take(count).filter_map(|wanted| wanted.copy);
-        (first..).zip(copies).map(|(id, copy)| (EntryId::new(id).expect("an entry of the window"), copy))
+        // Not a range that is open at its end: it would count on behind the last entry there can be.
+        copies.enumerate().map(move |(index, copy)| {
+            (EntryId::new(first + index as i64).expect("an entry of the window"), copy)
+        })
     }
 }
 
