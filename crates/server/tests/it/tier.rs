@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod claims;
+mod lives;
 
 use crate::common::PATIENCE;
 use crate::common::frames::{
