@@ -6,6 +6,7 @@ use crate::output;
 use crate::printable::within_line;
 use bindery_tls::client::ClientFiles;
 use bindery_tls::store::StoreFile;
+use bindery_types::host_and_port;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
@@ -67,6 +68,11 @@ impl Address {
 }
 
 impl Address {
+    /// Of a port that was not named by whoever calls the command: plain HTTP, and nothing in the name of the host is a scheme or a path.
+    pub fn of_host(host: &str, port: u16) -> Address {
+        Address { host_and_port: host_and_port(host, port), tls: None }
+    }
+
     /// Whether others on the network can read what is sent: there is neither TLS nor a loopback address.
     fn is_open_to_listeners(&self) -> bool {
         let host = self.host_and_port.rsplit_once(':').map_or("", |(host, _)| host);

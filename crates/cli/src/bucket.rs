@@ -9,6 +9,10 @@ use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{Catalogue, CatalogueDamage, CatalogueError, CatalogueOptions, OpenMode};
 use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// For the end of a session.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Opens a store, without a request to it.
 pub fn open_store(url: &str) -> Result<Store, Failure> {
@@ -17,12 +21,19 @@ pub fn open_store(url: &str) -> Result<Store, Failure> {
     store::open(&url, &StoreOptions::default()).map_err(Failure::usage)
 }
 
-/// Connects to the metadata store.
-pub async fn open_layout(metadata: &MetadataArgs) -> Result<Layout, Failure> {
+/// Connects to the metadata store for as long as `work` takes.
+pub async fn with_session<T>(
+    metadata: &MetadataArgs,
+    work: impl AsyncFnOnce(&Layout) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let uri: MetadataUri =
         metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
     let opened = bindery_metadata::connect(&uri, metadata.options()?).await;
-    opened.map_err(|error| open_failure(&metadata.metadata, &error))
+    let layout = opened.map_err(|error| open_failure(&metadata.metadata, &error))?;
+    let outcome = work(&layout).await;
+    // The session would end by its timeout; an error in ending it changes nothing.
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, layout.store().close()).await;
+    outcome
 }
 
 /// The INSTANCEID of a cluster.
@@ -73,7 +84,7 @@ pub fn failure(store: &Store, error: &StoreError) -> Failure {
 pub fn failure_in(url: &StoreUrl, text: &str, error: &StoreError) -> Failure {
     match error {
         StoreError::Unavailable { .. } => Failure::with_code(exit::UNREACHABLE, text),
-        // What waiting does not mend is said with the places where the settings come from.
+        // Waiting does not mend the rest: the message names the places where the settings come from.
         other if other.names_setting() => Failure::new(text),
         _ => Failure::new(format!("{text}; looked at {}", url.kind().credentials())),
     }

@@ -1,4 +1,4 @@
-//! A file of the user's that holds secrets: nobody else may read it, and it gets its name only when it is whole.
+//! A file of the user's that holds secrets: only its owner may read it, and it gets its name only when it is whole.
 //!
 //! # Data flow
 //! ```text

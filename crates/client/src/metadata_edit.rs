@@ -18,7 +18,7 @@ pub(crate) const GROWN_SIZE_BYTES: usize = 256 << 10;
 /// store is for those replacements, for a recovery, and for the end.
 pub(crate) const FULL_SIZE_BYTES: usize = 768 << 10;
 
-/// What the store would have to take.
+/// The bytes that the store would have to take.
 pub(crate) fn size_bytes(metadata: &LedgerMetadata) -> usize {
     ledger::encode(metadata).len()
 }

@@ -123,10 +123,13 @@ pub(crate) enum Heard {
 }
 
 impl AddWindow {
-    /// Nothing under way; `confirmed` is the last add confirmed so far.
+    /// Nothing under way; `confirmed` is the last add confirmed so far. It is not the last entry there can be: a segment may begin
+    /// behind it. What comes from outside is held to that before: LACs by [`EntryCodec`](crate::entry::EntryCodec), and beginnings
+    /// of segments and of the next writer, which are entries themselves.
     pub fn new(quorum: Quorum, ensemble: Vec<BookieId>, confirmed: Option<EntryId>) -> AddWindow {
         assert!(quorum.write_quorum_size() <= WRITE_QUORUM_SIZE_MAX, "one bit per replica");
         assert_eq!(ensemble.len(), quorum.ensemble_size(), "a whole ensemble");
+        assert!(confirmed < Some(EntryId::MAX), "an entry can follow what is confirmed");
         let mut window = AddWindow {
             since: vec![0; ensemble.len()],
             bookies: BTreeMap::new(),

@@ -28,9 +28,9 @@
 //! wait for the disk.
 //!
 //! Not supported:
-//! - reconfig and sasl: Unimplemented (-6);
+//! - reconfig, sasl and nodes below `/zookeeper/quota` (which `setquota` of ZooKeeper's shell makes): Unimplemented (-6);
 //! - check and createSession as requests of their own, and unknown opcodes: Unimplemented, and the connection closes;
-//! - quotas, the super user, schemes other than the above (InvalidACL, AuthFailed), TLS, read-only mode, the admin
+//! - the super user, schemes other than the above (InvalidACL, AuthFailed), TLS, read-only mode, the admin
 //!   server and the other four letter words.
 //!
 //! Known differences: a wrong password does not disconnect the session's client; children come sorted; the total size

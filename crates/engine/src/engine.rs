@@ -16,7 +16,7 @@ use crate::ledger_budget::{Beginning, LedgerMemory};
 use crate::lookup::{DiskRead, Lookup, OnDisk, entries_on_disk, on_disk, sole_run};
 use crate::pulse::JournalPulse;
 use crate::run_set::RunSet;
-use crate::shard::{Copy, Found, Gate, MemoryWalk, NoRoom, Shard, Taken};
+use crate::shard::{Copy, Found, Gate, MemoryWalk, NoRoom, Shard, Taken, Word};
 use crate::shared::Shared;
 use crate::space_desk::{ScrubStatus, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
@@ -69,12 +69,26 @@ impl Engine {
     /// answered through the sink, refusals included. When it returns fewer than were given, there was no room; see
     /// [`Engine::when_room`]. Adds that need a check of metadata are refused.
     pub fn add_batch(&self, shard: usize, adds: &[Add<'_>]) -> usize {
-        self.place_batch(shard, adds, None, None)
+        self.place_batch(shard, adds, None, Word::Never, &mut Vec::new())
     }
 
     /// As [`Engine::add_batch`], with the grant that [`Engine::when_room`] gave.
     pub fn add_batch_with(&self, shard: usize, adds: &[Add<'_>], grant: AdmissionGrant) -> usize {
-        self.place_batch(shard, adds, Some(grant), None)
+        self.place_batch(shard, adds, Some(grant), Word::Never, &mut Vec::new())
+    }
+
+    /// As [`Engine::add_batch`], or [`Engine::add_batch_with`], for adds of one ledger that [`Engine::add_or_ask`] left with the caller and
+    /// [`Engine::on_verdict`] allowed. `seen` is what [`Engine::tiered`] said before metadata was read, if the ledger was trimmed. If
+    /// its trim is another one by now, metadata did not speak of it: the adds are left with the caller again, and it begins anew.
+    pub fn add_judged(
+        &self,
+        shard: usize,
+        adds: &[Add<'_>],
+        grant: Option<AdmissionGrant>,
+        seen: Option<&Tiered>,
+        asks: &mut Vec<usize>,
+    ) -> usize {
+        self.place_batch(shard, adds, grant, Word::Given(seen), asks)
     }
 
     /// As [`Engine::add_batch`], or [`Engine::add_batch_with`], but adds that metadata must speak for are left with the
@@ -88,7 +102,7 @@ impl Engine {
         grant: Option<AdmissionGrant>,
         asks: &mut Vec<usize>,
     ) -> usize {
-        self.place_batch(shard, adds, grant, Some(asks))
+        self.place_batch(shard, adds, grant, Word::Wanted, asks)
     }
 
     fn place_batch(
@@ -96,7 +110,8 @@ impl Engine {
         index: usize,
         adds: &[Add<'_>],
         grant: Option<AdmissionGrant>,
-        mut asks: Option<&mut Vec<usize>>,
+        word: Word<'_>,
+        asks: &mut Vec<usize>,
     ) -> usize {
         let Some(first) = adds.first() else { return 0 };
         let queue = &self.shared.queues()[index];
@@ -114,11 +129,11 @@ impl Engine {
             let mut taken = 0;
             for add in adds {
                 // Only what a recovery adds may be here already.
-                let mut by_copy = || self.by_copy(&mut shard, add, &gate, asks.is_some());
+                let mut by_copy = || self.by_copy(&mut shard, add, &gate, matches!(word, Word::Wanted));
                 let by_copy = if add.is_recovery { by_copy() } else { None };
-                match by_copy.map_or_else(|| shard.add(add, &gate, asks.is_some()), Ok) {
+                match by_copy.map_or_else(|| shard.add(add, &gate, word), Ok) {
                     Ok(Taken::Answered) => {}
-                    Ok(Taken::Asks) => asks.as_mut().expect("only asked for when allowed").push(taken),
+                    Ok(Taken::Asks) => asks.push(taken),
                     Err(NoRoom) => break,
                 }
                 taken += 1;
@@ -299,8 +314,8 @@ impl Engine {
     }
 
     /// Removes a ledger, of which `seen` was known here before metadata was read, as garbage collection would: metadata shows that it was
-    /// another one than the one of its id that lives. A ledger that has changed since stays.
-    pub fn end_other_life(&self, ledger: LedgerId, seen: &Tiered) -> Result<(), Refusal> {
+    /// another one than the one of its id that lives. False if it has changed since: then it stays, and metadata has to be read again.
+    pub fn end_other_life(&self, ledger: LedgerId, seen: &Tiered) -> Result<bool, Refusal> {
         let outcome = self.shared.lock_of(ledger).end_other_life(ledger, seen);
         self.shared.wake_journal_of(self.shared.shard_of(ledger));
         outcome
@@ -480,8 +495,15 @@ impl Engine {
                 let Some(records) = frozen.records.get(&ledger) else { continue };
                 let all = records.durable_runs(&mut Walk::default(), step.durable, usize::MAX, &mut runs);
                 debug_assert!(all, "there is no limit of steps");
+                if runs.is_too_much() {
+                    break;
+                }
             }
-            if step.is_done || runs.is_too_much() {
+            // There are already too many, whatever is on disk: the caller asks again with more room, and the rest of this walk would be wasted.
+            if runs.is_too_much() {
+                return Ok(None);
+            }
+            if step.is_done {
                 break step.hidden_below;
             }
         };

@@ -24,7 +24,7 @@
 //!    client, or created after the copy was taken that answers now. It stops no other ledger. It goes when the store shows
 //!    our mark, and the caller found the ledger unproven for long enough ([`GarbageRound::release`]).
 //! 6. An operator may waive, for one round, that the store reaches far enough (3, 5) and that the share is not too large,
-//!    nothing else. What the store knows is then all that is expected of it ([`GarbageRound::accepted`]).
+//!    nothing else. Only ids that the store knows are then expected of it ([`GarbageRound::accepted`]).
 //! 7. The first doubt ends the round; there is no way to go on with it.
 
 use bindery_io::canary::{Canaries, Canary};
@@ -184,7 +184,7 @@ pub struct GarbageRound {
 
 impl GarbageRound {
     /// Begins a round over the ledgers `here`, ascending; `expected` is the highest ledger that metadata was seen to know, as
-    /// far as that is remembered. `is_waived` is the word of an operator (invariant 6).
+    /// far as that is remembered. `is_waived`: an operator waived the checks (invariant 6).
     ///
     /// # Panics
     /// When `here` does not ascend.

@@ -259,7 +259,10 @@ pub(crate) fn entries_on_disk(
     for view in views {
         let (first, last) = runs.bounds();
         for Source { log, extent } in view.runs_within(ledger, first, last).map_err(failed)? {
-            if extent.generation.0 < hidden_below || runs.is_too_much() {
+            if runs.is_too_much() {
+                return Ok(());
+            }
+            if extent.generation.0 < hidden_below {
                 continue;
             }
             match extent.regular_ids_within(first, last) {

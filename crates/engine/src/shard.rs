@@ -56,7 +56,7 @@ use crate::config::Admission;
 use crate::ledger::{Epoch, LedgerState};
 use crate::ledger_budget::{Beginning, EXPLICIT_LAC_BYTES_MAX, LedgerBudget};
 use crate::ledger_map::LedgerMap;
-use crate::tier::TierBudget;
+use crate::tier::{TierBudget, Tiered};
 use crate::write_cache::Frozen;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{ChunkPool, ChunkSlice, Lane, OpenChunk};
@@ -98,11 +98,24 @@ pub(crate) enum Taken {
     Asks,
 }
 
+/// Metadata's part in an add that it has to speak for.
+#[derive(Clone, Copy)]
+pub(crate) enum Word<'a> {
+    /// It can be asked: the add is left with the caller.
+    Wanted,
+    /// It cannot be asked: the add is refused.
+    Never,
+    /// It was read, after this was seen here of a trimmed ledger; `None`: it was not trimmed. If that has changed, it has to be read again.
+    Given(Option<&'a Tiered>),
+}
+
 /// Why an add is not placed.
 enum Obstacle {
     Refused(Refusal),
     /// Metadata can decide; without a check of metadata the refusal holds.
     Asks(Refusal),
+    /// The ledger is trimmed, and metadata did not speak of what is here.
+    MayBeAnothers,
 }
 
 /// In boxes: a map has room for up to twice what is in it.
@@ -244,15 +257,20 @@ impl Shard {
         }
     }
 
-    /// Checks and places one add. Its answer, whatever it is, leaves with a cut, unless metadata must be asked and
-    /// `may_ask` is set; `NoRoom` leaves no trace.
-    pub(crate) fn add(&mut self, add: &Add<'_>, gate: &Gate<'_>, may_ask: bool) -> Result<Taken, NoRoom> {
+    /// Checks and places one add. Its answer, whatever it is, leaves with a cut, unless metadata must be asked, and can be
+    /// asked; `NoRoom` leaves no trace.
+    pub(crate) fn add(&mut self, add: &Add<'_>, gate: &Gate<'_>, word: Word<'_>) -> Result<Taken, NoRoom> {
         let done = AddDone::of(add, Ok(()));
         let passage = if self.is_open_to(add, gate) { Passage::Open } else { self.passage(add, gate) };
-        match self.check_add(add, passage, may_ask) {
-            Ok(()) => {}
-            Err(Obstacle::Asks(_)) if may_ask => return Ok(Taken::Asks),
-            Err(Obstacle::Asks(refusal) | Obstacle::Refused(refusal)) => {
+        match (self.check_add(add, passage, word), word) {
+            (Ok(()), _) => {}
+            (Err(Obstacle::MayBeAnothers), Word::Wanted | Word::Given(_))
+            | (Err(Obstacle::Asks(_)), Word::Wanted) => return Ok(Taken::Asks),
+            (Err(obstacle), _) => {
+                let refusal = match obstacle {
+                    Obstacle::Refused(refusal) | Obstacle::Asks(refusal) => refusal,
+                    Obstacle::MayBeAnothers => Refusal::Unknown,
+                };
                 self.answer_unplaced(AddDone { result: Err(refusal), ..done });
                 return Ok(Taken::Answered);
             }
@@ -285,8 +303,7 @@ impl Shard {
         self.adds.push(done);
     }
 
-    /// With `may_ask`, adds to a trimmed ledger ask; without it they were told what metadata says.
-    fn check_add(&self, add: &Add<'_>, passage: Passage, may_ask: bool) -> Result<(), Obstacle> {
+    fn check_add(&self, add: &Add<'_>, passage: Passage, word: Word<'_>) -> Result<(), Obstacle> {
         let refused = |refusal| Err(Obstacle::Refused(refusal));
         if passage == Passage::Closed {
             return refused(Refusal::ReadOnly);
@@ -310,8 +327,10 @@ impl Shard {
             if is_fenced {
                 return refused(Refusal::Fenced);
             }
-            if may_ask && Shard::may_be_anothers(state) {
-                return Err(Obstacle::Asks(Refusal::Unknown));
+            let is_spoken_for =
+                || matches!(word, Word::Given(Some(seen)) if Shard::is_trimmed_as(state, seen));
+            if Shard::may_be_anothers(state) && !is_spoken_for() {
+                return Err(Obstacle::MayBeAnothers);
             }
         }
         let beginning = if is_of_a_recovery(add) { Beginning::Urgent } else { Beginning::Ordinary };

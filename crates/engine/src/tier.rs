@@ -27,9 +27,11 @@
 //! 6. Extents at or below the trim are replaced only by those whose objects were compared
 //!    ([`crate::Engine::reconcile_compared`]): they are all that leads to entries without a copy. Only the extents that were
 //!    compared are replaced: an update in between ends the replacement.
-//! 7. A ledger id may be used again. What is known here is about the ledger that was created at the time that came with it, and updates
+//! 7. A ledger id may be used again. The state here is about the ledger that was created at the time that came with it, and updates
 //!    of another one change nothing until metadata has decided which of them lives ([`Compared::is_new_life`]). While a ledger is trimmed
-//!    every add waits for metadata, so that no copy of another ledger counts as trimmed ([`crate::Engine::end_other_life`]).
+//!    every add waits for metadata, so that no copy of another ledger counts as trimmed ([`crate::Engine::end_other_life`]): the trim is
+//!    made only if nothing was placed since the comparison began, and an add that metadata spoke for is placed only on the trim that it
+//!    spoke of ([`crate::Engine::add_judged`]). A trimmed register without a creation time gets none.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
@@ -37,7 +39,7 @@
 //! do not notice. Records take a quarter of a group at most, and no chunk of the reserve. While a directory cannot be read, no
 //! extent is found that is not in memory.
 
-use crate::api::Refusal;
+use crate::api::{Changes, Refusal};
 use bindery_storage::ExtentRow;
 use bindery_types::tier::{Reconciliation, TierExtent};
 use bindery_types::{EntryId, LedgerId};
@@ -88,6 +90,8 @@ pub struct Tiered {
     pub is_trim_committed: bool,
     /// When the ledger of this register was created, in milliseconds since the epoch; `None`: not known.
     pub created_ms: Option<i64>,
+    /// When something other than updates and trims was placed for the ledger last.
+    pub changes: Changes,
 }
 
 /// Length and checksum of a copy that is on disk here.
@@ -107,7 +111,7 @@ pub enum TrimError {
     /// Nothing of the ledger is in object storage, as far as is known here.
     #[error("the ledger is not here, or nothing of it is in object storage")]
     NotTiered,
-    /// It was removed, left limbo, or was told of other extents since [`crate::Engine::tiered`] was asked.
+    /// It was removed, left limbo, was written to, or was told of other extents since [`crate::Engine::tiered`] was asked.
     #[error("the ledger changed meanwhile")]
     Changed,
     /// Beyond the last reconciled entry.

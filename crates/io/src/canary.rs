@@ -73,7 +73,7 @@ pub enum Canary {
     M48RefusalOvertakes,
     /// A rewrite takes it that no other log has copies of a ledger's entries.
     M49OtherLogsIgnored,
-    /// Ledgers that were fenced are forgotten like others, so that after a restart nobody asks metadata about them.
+    /// Ledgers that were fenced are forgotten like others, so that after a restart no add makes the bookie ask metadata about them.
     M50FencesForgotten,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,

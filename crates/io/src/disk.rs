@@ -96,7 +96,7 @@ pub trait Disk: Send + Sync {
     }
 }
 
-/// What a file system does with bytes that are written over, when it is full.
+/// How a full file system treats bytes that are written over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrites {
     /// They take no room: blocks that a file has are enough.

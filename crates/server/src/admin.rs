@@ -582,7 +582,7 @@ pub fn expose_garbage(desk: &GarbageDesk, out: &mut Exposition) {
     out.counter("bindery_gc_surplus_rounds", &[], desk.surplus_rounds.get());
     out.counter("bindery_gc_surplus_removed", &[], desk.surplus_removed.get());
     out.gauge("bindery_gc_surplus_stopped", &[], i64::from(status.surplus_doubt.is_some()));
-    out.gauge("bindery_limbo_ledgers", &[], i64::try_from(desk.limbo_count()).unwrap_or(i64::MAX));
+    out.gauge_of("bindery_limbo_ledgers", &[], desk.limbo_count() as u64);
     out.gauge("bindery_gc_stopped", &[], i64::from(status.last_doubt.is_some()));
     out.gauge("bindery_gc_last_end_ms", &[], status.last_end_ms.unwrap_or(0));
 }
@@ -632,8 +632,7 @@ fn expose_journals(shared: &Shared, out: &mut Exposition) {
     }
     for (name, pick) in gauges {
         for (number, journal) in journals.iter().enumerate() {
-            let value = i64::try_from(pick(journal)).unwrap_or(i64::MAX);
-            out.gauge(name, &[("journalIndex", &number.to_string())], value);
+            out.gauge_of(name, &[("journalIndex", &number.to_string())], pick(journal));
         }
     }
 }
@@ -644,22 +643,21 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     let stats = shared.engine.stats();
     expose_journals(shared, out);
     let journal = [("journalIndex", "0")];
-    let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    out.gauge(
+    out.gauge_of(
         "bookie_journal_JOURNAL_MEMORY_MAX",
         &journal,
-        gauge(stats.write_pool_chunks * stats.write_pool_chunk_bytes),
+        stats.write_pool_chunks * stats.write_pool_chunk_bytes,
     );
-    out.gauge(
+    out.gauge_of(
         "bookie_journal_JOURNAL_MEMORY_USED",
         &journal,
-        gauge(stats.write_pool_chunks_in_use * stats.write_pool_chunk_bytes),
+        stats.write_pool_chunks_in_use * stats.write_pool_chunk_bytes,
     );
-    out.gauge("bookie_ledgers_count", &[], gauge(stats.ledgers));
+    out.gauge_of("bookie_ledgers_count", &[], stats.ledgers);
     let space = shared.engine.space_status();
-    out.gauge("bindery_ledgers_removed", &[], gauge(stats.ledgers_removed));
-    out.gauge("bindery_entry_logs", &[], gauge(stats.entry_logs));
-    out.gauge("bindery_entry_log_bytes", &[], gauge(stats.entry_log_bytes));
+    out.gauge_of("bindery_ledgers_removed", &[], stats.ledgers_removed);
+    out.gauge_of("bindery_entry_logs", &[], stats.entry_logs);
+    out.gauge_of("bindery_entry_log_bytes", &[], stats.entry_log_bytes);
     out.counter("bindery_space_collections", &[], space.collections);
     out.counter("bindery_space_logs_dropped", &[], space.logs_dropped);
     out.counter("bindery_space_logs_rewritten", &[], space.logs_rewritten);
@@ -668,19 +666,19 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_space_bytes_rewritten", &[], space.bytes_rewritten);
     out.counter("bindery_space_merges", &[], space.merges);
     out.counter("bindery_space_logs_merged", &[], space.logs_merged);
-    out.gauge("bindery_space_replaced_bytes", &[], gauge(space.replaced_bytes));
+    out.gauge_of("bindery_space_replaced_bytes", &[], space.replaced_bytes);
     expose_written(&stats, out);
     let scrub = shared.engine.scrub_status();
     out.counter("bindery_scrub_passes", &[], scrub.passes);
     out.counter("bindery_scrub_bytes", &[], scrub.bytes);
     out.counter("bindery_scrub_findings", &[], scrub.findings);
-    out.gauge("bindery_scrub_damaged_logs", &[], gauge(scrub.damaged_logs));
-    out.gauge("bindery_space_logs_skipped", &[], gauge(space.skipped.len() as u64));
+    out.gauge_of("bindery_scrub_damaged_logs", &[], scrub.damaged_logs);
+    out.gauge_of("bindery_space_logs_skipped", &[], space.skipped.len() as u64);
     out.counter("bindery_space_errors", &[], space.errors);
     out.counter("bindery_parked_adds", &[], shared.parked_adds.adds.get());
     out.counter("bindery_metadata_check_reads", &[], shared.parked_adds.reads.get());
     out.counter("bindery_metadata_check_failed", &[], shared.parked_adds.silent.get());
-    out.gauge("bindery_parked_adds_waiting", &[], gauge(shared.parked_adds.parked() as u64));
+    out.gauge_of("bindery_parked_adds_waiting", &[], shared.parked_adds.parked() as u64);
     out.counter("bindery_flushes", &[], stats.flushes);
     out.counter("bindery_flushed_entries", &[], stats.flushed_entries);
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);
@@ -688,21 +686,21 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_flush_ms", &[], stats.flush_ns / 1_000_000);
     out.counter("bindery_merge_in_flush_ms", &[], stats.merge_in_flush_ns / 1_000_000);
     let status = shared.engine.status();
-    out.gauge("bindery_recovery_reserve_bytes", &[], gauge(status.recovery_reserve_bytes));
+    out.gauge_of("bindery_recovery_reserve_bytes", &[], status.recovery_reserve_bytes);
     out.counter("bindery_recovery_adds_refused", &[], status.recoveries_refused);
     out.counter("bindery_journal_wakes", &[], stats.journal_wakes);
     let memory = shared.engine.storage_memory();
     let (index, cache) = (&memory.index, memory.cache.stats());
     let (of_extents, of_ledgers) = (index.used(IndexUse::Extents), index.used(IndexUse::Ledgers));
-    out.gauge("bindery_index_extent_bytes", &[], gauge(of_extents));
-    out.gauge("bindery_index_ledger_bytes", &[], gauge(of_ledgers));
+    out.gauge_of("bindery_index_extent_bytes", &[], of_extents);
+    out.gauge_of("bindery_index_ledger_bytes", &[], of_ledgers);
     let ledgers = shared.engine.ledger_memory();
-    out.gauge("bindery_index_ledger_bytes_max", &[], gauge(ledgers.bytes_max));
+    out.gauge_of("bindery_index_ledger_bytes_max", &[], ledgers.bytes_max);
     out.counter("bindery_ledgers_refused", &[], ledgers.refused);
-    out.gauge("bindery_index_writing_bytes", &[], gauge(index.used(IndexUse::Writing)));
+    out.gauge_of("bindery_index_writing_bytes", &[], index.used(IndexUse::Writing));
     let (in_memory, on_disk) = shared.engine.index_runs();
-    out.gauge("bindery_index_runs", &[("kind", "memory")], gauge(in_memory as u64));
-    out.gauge("bindery_index_runs", &[("kind", "disk")], gauge(on_disk as u64));
+    out.gauge_of("bindery_index_runs", &[("kind", "memory")], in_memory as u64);
+    out.gauge_of("bindery_index_runs", &[("kind", "disk")], on_disk as u64);
     let reads = &shared.metrics.reads_without_wait;
     out.counter("bindery_reads_without_wait", &[], reads.get());
     out.counter("bindery_reads_together", &[], shared.metrics.reads_together.get());
@@ -723,7 +721,7 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     let pools = flow_view::pools(shared);
     for (name, pick) in gauges {
         for pool in &pools {
-            out.gauge(name, &[("pool", &pool.name)], gauge(pick(pool)));
+            out.gauge_of(name, &[("pool", &pool.name)], pick(pool));
         }
     }
     for (name, waits) in shared.pools.waits() {
@@ -732,17 +730,16 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     for (name, waits) in shared.pools.waits() {
         out.counter("bindery_pool_waited_ms", &[("pool", name)], waits.waited_ns / 1_000_000);
     }
-    out.gauge("bindery_connections_max", &[], gauge(shared.limits.connections_max as u64));
+    out.gauge_of("bindery_connections_max", &[], shared.limits.connections_max as u64);
     let is_crowded = shared.connections.door().crowded_since_ns().is_some();
     out.gauge("bindery_connections_crowded", &[], i64::from(is_crowded));
-    let max = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    out.gauge("bindery_long_polls_max", &[], max(shared.limits.long_polls_max));
-    out.gauge("bindery_disk_lists", &[], max(shared.io.lists()));
-    out.gauge("bindery_connections_silent", &[], gauge(shared.connections.door().silent() as u64));
-    out.gauge("bindery_disk_reads_queued", &[], gauge(shared.io.queued() as u64));
+    out.gauge_of("bindery_long_polls_max", &[], shared.limits.long_polls_max as u64);
+    out.gauge_of("bindery_disk_lists", &[], shared.io.lists() as u64);
+    out.gauge_of("bindery_connections_silent", &[], shared.connections.door().silent() as u64);
+    out.gauge_of("bindery_disk_reads_queued", &[], shared.io.queued() as u64);
     let status = shared.engine.status();
     out.gauge("bindery_failed", &[], i64::from(status.failed.is_some()));
-    out.gauge("bindery_directories_failed", &[], gauge(status.directories_failed.len() as u64));
+    out.gauge_of("bindery_directories_failed", &[], status.directories_failed.len() as u64);
     out.gauge("bindery_waits_for_space", &[], i64::from(status.waits_for_space.is_some()));
     out.gauge("bindery_waits_for_descriptor", &[], i64::from(status.waits_for_descriptor.is_some()));
 }

@@ -192,7 +192,7 @@ impl Bookie {
         let (admin, admin_address) =
             start_admin(&config, auth.clone(), &state, &pools.admin, &stop_admin).await?;
 
-        // From here on: what hangs before keeps the start waiting.
+        // From here on. A disk that hangs before this point keeps the start waiting.
         let ledger_calls = LedgerCalls::new(dirs.ledgers(), components.clock.clone());
         let components = Components { disk: ledger_calls.watch(components.disk.clone()), ..components };
         let mut disk_watch = {

@@ -125,7 +125,7 @@ pub enum DataDirError {
         /// Something found in it.
         found: String,
     },
-    /// What is remembered of metadata was written by a later version.
+    /// The record of the cluster's metadata was written by a later version.
     #[error(
         "{} was written by a newer bindery: {source}. Start this bookie with that version. To stay with this one, empty the file in \
          each ledger directory (truncate -s 0): the bookie's data stay, and until metadata and entries were compared what might be missing is \
@@ -158,7 +158,7 @@ pub struct DataDirs {
     _locks: Vec<Box<dyn DiskLock>>,
 }
 
-/// What the ledger directories have of [`ClusterRecord`].
+/// The [`ClusterRecord`] that the ledger directories have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoundRecord {
     /// The sound copies, joined to what forbids most.

@@ -42,7 +42,7 @@ const ACCEPTS_IN_A_ROW: u32 = 8;
 const DRAIN_STEP: Duration = Duration::from_millis(10);
 /// One log line in this time about newcomers that were turned away, or took the place of another.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// How often idle clients are looked for while a newcomer waits.
+/// Time between two searches for idle clients while a newcomer waits.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// Idle clients that one look finds. Each look asks all connections.
 const IDLE_FOUND_MAX: usize = 64;

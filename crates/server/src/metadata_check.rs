@@ -3,7 +3,7 @@
 //! # Data flow
 //! ```text
 //! ingest: the engine asks -> ParkedAdds: a copy of the add, with a permit, by ledger -> one read of the ledger's metadata
-//!     -> Engine::on_verdict -> placed as any add, or refused
+//!     -> Engine::on_verdict -> placed as any add, or refused; parked again if the ledger changed meanwhile
 //! ```
 //!
 //! Recovery adds that a full bookie has no room for, and that may be on its disks already, are parked here as well: what
@@ -14,8 +14,9 @@
 //!    refuse may be [`VERDICT_TTL`] old: a late writer sends many adds.
 //! 2. Only the adds that need a verdict wait for it: neither the rest of their connection nor other ledgers do.
 //! 3. Adds to a trimmed ledger are parked, too: the id may have been used again. If they are another ledger's, the one that is here is
-//!    removed before they are placed ([`lives`]).
-//! 4. Every parked add is placed or refused within the deadline, or its connection is closed. A panic on the way costs the adds
+//!    removed before they are placed ([`lives`]). An add is placed only if the ledger is as it was before the read: else metadata is read
+//!    once more, because it spoke of something else.
+//! 4. Every parked add is placed or refused within the deadline of each of its reads, or its connection is closed. A panic on the way costs the adds
 //!    it hits their answer, and keeps no later one of their keys waiting.
 //! 5. Adds of one key leave in the order in which they came (IB23, protocol reference, section 1.7): while one is parked
 //!    or on its way to be placed, later ones are parked behind it ([`ParkedAdds::free_run`]), and a ledger is placed by
@@ -71,6 +72,8 @@ struct Parked {
     is_high_priority: bool,
     /// For the body. Without one it found no room, has no body, and is refused when it comes to the front.
     permit: Option<Permit>,
+    /// It was parked again, because the ledger changed while metadata was read.
+    is_again: bool,
 }
 
 impl Parked {
@@ -244,6 +247,7 @@ impl ParkedAdds {
             is_recovery: add.is_recovery,
             is_high_priority: add.is_high_priority,
             permit,
+            is_again: false,
         };
         let is_first = !state.waiting.contains_key(&add.ledger);
         let waiting = state.waiting.entry(add.ledger).or_default();
@@ -284,6 +288,15 @@ impl ParkedAdds {
         let adds: Vec<Parked> = waiting.adds.drain(..begun.adds.min(waiting.adds.len())).collect();
         waiting.since = (!waiting.adds.is_empty()).then(Instant::now);
         adds
+    }
+
+    /// Adds that were taken out are parked again, in front of those that came later. They kept their places.
+    fn park_again(&self, ledger: LedgerId, mut adds: Vec<Parked>) {
+        adds.iter_mut().for_each(|parked| parked.is_again = true);
+        let mut state = self.state.lock();
+        let waiting = state.waiting.get_mut(&ledger).expect("it has keys of these adds");
+        waiting.since.get_or_insert_with(Instant::now);
+        waiting.adds.splice(0..0, adds);
     }
 
     /// These are in the hands of their shard: later ones of their keys may follow.
@@ -483,6 +496,20 @@ struct OnTheWay {
     begun: usize,
 }
 
+/// Why an add is not placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unplaced {
+    Refused(Refusal),
+    /// The ledger is another one than before the read, or trimmed otherwise: metadata spoke of something else.
+    Changed,
+}
+
+impl From<Refusal> for Unplaced {
+    fn from(refusal: Refusal) -> Unplaced {
+        Unplaced::Refused(refusal)
+    }
+}
+
 impl Drop for OnTheWay {
     fn drop(&mut self) {
         let shard = self.placing.engine.shard_of(self.ledger);
@@ -493,38 +520,55 @@ impl Drop for OnTheWay {
     }
 }
 
-/// Places adds in their order, or refuses them.
-async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, word: Word) {
+/// Places adds in their order, or refuses them. From the first one on that metadata did not speak for they are parked again, once.
+async fn place(placing: Placing, ledger: LedgerId, adds: Vec<Parked>, mut word: Word) {
     let deadline = Instant::now() + placing.admission_deadline;
     let mut on_the_way = OnTheWay { placing, ledger, adds, begun: 0 };
     while on_the_way.begun < on_the_way.adds.len() {
         on_the_way.begun += 1;
         let OnTheWay { placing, adds, begun, .. } = &on_the_way;
         let parked = &adds[begun - 1];
-        let on_verdict = || {
-            make_way(&placing.engine, ledger, parked.is_recovery, &word)?;
-            placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, word.verdict)
+        let mut judge = || {
+            make_way(&placing.engine, ledger, parked.is_recovery, &mut word)?;
+            Ok(placing.engine.on_verdict(ledger, parked.key, parked.is_recovery, word.verdict)?)
         };
         // One that is refused changes nothing.
-        let judged = if parked.permit.is_none() { Err(Refusal::TooManyRequests) } else { on_verdict() };
+        let judged = if parked.permit.is_none() { Err(Refusal::TooManyRequests.into()) } else { judge() };
         let outcome = match judged {
             Ok(()) if is_stored(placing, ledger, parked, deadline).await => Ok(()),
-            Ok(()) => offer(&placing.engine, ledger, parked, deadline).await,
-            Err(refusal) => Err(refusal),
+            Ok(()) => {
+                let seen = word.lives.as_ref().map(|(seen, _)| seen);
+                offer(&placing.engine, ledger, parked, seen, deadline).await
+            }
+            Err(unplaced) => Err(unplaced),
         };
-        if let Err(refusal) = outcome {
-            placing.engine.refuse(placing.engine.shard_of(ledger), &[parked.add(ledger)], refusal);
-        }
+        let refusal = match outcome {
+            Ok(()) => continue,
+            Err(Unplaced::Refused(refusal)) => refusal,
+            Err(Unplaced::Changed) if parked.is_again => Refusal::Unknown,
+            Err(Unplaced::Changed) => {
+                on_the_way.begun -= 1;
+                let again = on_the_way.adds.split_off(on_the_way.begun);
+                on_the_way.placing.parked.park_again(ledger, again);
+                return;
+            }
+        };
+        placing.engine.refuse(placing.engine.shard_of(ledger), &[parked.add(ledger)], refusal);
     }
 }
 
 /// Removes what is here of another ledger than the one that the add is of (invariant 3).
-fn make_way(engine: &Engine, ledger: LedgerId, is_recovery: bool, word: &Word) -> Result<(), Refusal> {
+fn make_way(engine: &Engine, ledger: LedgerId, is_recovery: bool, word: &mut Word) -> Result<(), Unplaced> {
     let Some((seen, lives)) = &word.lives else { return Ok(()) };
     match lives[usize::from(is_recovery)] {
         Life::Same => Ok(()),
-        Life::Another => engine.end_other_life(ledger, seen),
-        Life::Doubtful => Err(Refusal::Unknown),
+        Life::Another if engine.end_other_life(ledger, seen)? => {
+            // Nothing of a former ledger is left for the adds behind this one.
+            word.lives = None;
+            Ok(())
+        }
+        Life::Another => Err(Unplaced::Changed),
+        Life::Doubtful => Err(Refusal::Unknown.into()),
     }
 }
 
@@ -544,21 +588,24 @@ async fn is_stored(placing: &Placing, ledger: LedgerId, parked: &Parked, deadlin
     matches!(stored, Ok(Ok(Ok(stored))) if stored == parked.body) && placing.engine.confirm(&add)
 }
 
-/// Offers an add until there is room for it; then its answer comes as any other's.
+/// Offers an add until there is room for it; then its answer comes as any other's. `seen`: what was known of a trimmed ledger before
+/// metadata was read.
 async fn offer(
     engine: &Arc<Engine>,
     ledger: LedgerId,
     parked: &Parked,
+    seen: Option<&Tiered>,
     deadline: Instant,
-) -> Result<(), Refusal> {
+) -> Result<(), Unplaced> {
     let shard = engine.shard_of(ledger);
     let mut grant: Option<AdmissionGrant> = None;
+    let mut changed = Vec::new();
     loop {
         let adds = [parked.add(ledger)];
-        let taken = match grant.take() {
-            Some(grant) => engine.add_batch_with(shard, &adds, grant),
-            None => engine.add_batch(shard, &adds),
-        };
+        let taken = engine.add_judged(shard, &adds, grant.take(), seen, &mut changed);
+        if !changed.is_empty() {
+            return Err(Unplaced::Changed);
+        }
         if taken > 0 {
             return Ok(());
         }
@@ -567,7 +614,7 @@ async fn offer(
         engine.when_room(shard, &adds, Box::new(move |grant| drop(told.send(grant))));
         match tokio::time::timeout_at(deadline, room).await {
             Ok(Ok(given)) => grant = Some(given),
-            Ok(Err(_)) | Err(_) => return Err(Refusal::TooManyRequests),
+            Ok(Err(_)) | Err(_) => return Err(Refusal::TooManyRequests.into()),
         }
     }
 }

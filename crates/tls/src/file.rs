@@ -47,7 +47,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// What users of the machine who are neither the owner nor of the group may do with a file: read, write, and enter.
+/// Rights of users of the machine who are neither the owner nor in the group: to read, to write, and to enter.
 const READ_OR_WRITTEN_BY_OTHERS: u32 = 0o006;
 const ENTERED_BY_OTHERS: u32 = 0o001;
 

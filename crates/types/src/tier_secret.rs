@@ -1,4 +1,4 @@
-//! What shows a bookie without logins that a request comes from a tierer of its cluster.
+//! The proof, for a bookie without logins, that a request comes from a tierer of its cluster.
 //!
 //! # Invariants
 //! 1. The secret stands in metadata only, and in no `Debug`, error or log line.
@@ -11,7 +11,7 @@ use sha2::Sha256;
 
 use crate::BookieId;
 
-/// Says what is proven, so that a proof counts for nothing else.
+/// Names the purpose of a proof, so that it counts for no other.
 const PURPOSE: &[u8] = b"bindery RECONCILE_LEDGERS 1";
 
 /// A secret that tierers and bookies of a cluster read from its metadata. Whoever reaches a bookie's port need not be able to.

@@ -1,6 +1,6 @@
 //! Files with keys and passwords that every user of the machine may read.
 //!
-//! A warning and no fault, unlike the file of users: a secret of Kubernetes is mounted with mode 0644 where nothing else is said, into a
+//! A warning and no fault, unlike the file of users: a secret of Kubernetes is mounted with mode 0644 by default, into a
 //! container that has one user.
 
 use crate::keys;
@@ -29,7 +29,7 @@ pub(super) fn warnings(examined: &Examined, config: Option<&Path>) -> Vec<Findin
     warnings.collect()
 }
 
-/// The files with secrets that the settings name, and their keys. The JAAS file and that of users are looked at when they are loaded, and
+/// The files with secrets that the settings name, and their keys. The modes of the JAAS file and of the file of users are checked when they are loaded, and
 /// the password of this process's own client as well.
 fn files(examined: &Examined, config: Option<&Path>) -> Vec<(Option<&'static str>, PathBuf)> {
     let bookie = &examined.config;

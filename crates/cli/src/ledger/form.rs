@@ -11,7 +11,7 @@ pub fn text_or_base64(bytes: &[u8]) -> (&'static str, String) {
     }
 }
 
-/// The same for people: what a terminal would not show as it is stands as base64, too.
+/// The same for people: bytes that a terminal would not show as they are stand as base64, too.
 pub fn printable_or_base64(bytes: &[u8]) -> (&'static str, String) {
     match text_or_base64(bytes) {
         (_, text) if !is_printable(&text) => ("base64", base64(bytes)),

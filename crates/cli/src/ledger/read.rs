@@ -47,7 +47,7 @@ pub async fn read(client: Client, args: ReadArgs) -> Result<(), Failure> {
     if Some(last) > end {
         return Err(beyond_end(args.ledger, first.max(next_of(end)), end, reader.is_closed()));
     }
-    let count = (last.get() - first.get() + 1) as u64;
+    let count = (last.get() - first.get()).unsigned_abs() + 1;
     let mut writer = EntryWriter::start(&args.output)?;
     let mut progress = Progress::start(Unit::Entries, Some(count), true);
     let mut entries = reader.read(first, last);

@@ -78,12 +78,12 @@ async fn wait(args: &TierNowArgs, address: &Address) -> Result<(), Failure> {
 
 fn line(report: &LedgerReport) -> String {
     let LedgerReport { ledger, state, tiered, available, .. } = report;
+    // From the last entry, which may be the last number that an entry can have.
+    let up_to = |last: i64| i128::from(last) + 1;
     match (tiered, available) {
-        (Some(tiered), Some(available)) => {
-            format!("ledger {ledger}: {state}, {} of {} entries are in the tier", tiered + 1, available + 1)
-        }
-        (None, Some(available)) => {
-            format!("ledger {ledger}: {state}, 0 of {} entries are in the tier", available + 1)
+        (tiered, Some(available)) => {
+            let tiered = tiered.map_or(0, up_to);
+            format!("ledger {ledger}: {state}, {tiered} of {} entries are in the tier", up_to(*available))
         }
         (_, None) => format!("ledger {ledger}: {state}"),
     }

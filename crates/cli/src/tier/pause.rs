@@ -2,15 +2,17 @@
 
 use super::args::TierPauseArgs;
 use crate::args::{LogFormat, MetadataArgs};
-use crate::cluster_transfer::{open_failure, store_failure};
+use crate::bucket::with_session;
+use crate::cluster_transfer::store_failure;
 use crate::exit::Failure;
 use crate::ledger::form;
 use crate::logging;
 use crate::output;
+use crate::printable::within_line;
 use crate::runtime;
 use bindery_io::{Clock, SystemClock};
-use bindery_metadata::layout::TierPause;
-use bindery_metadata::{MetadataUri, StoreError};
+use bindery_metadata::StoreError;
+use bindery_metadata::layout::{Layout, TierPause};
 
 /// Pauses tiering.
 pub fn pause(args: &TierPauseArgs) -> Result<(), Failure> {
@@ -45,17 +47,11 @@ fn with_flag(
     change: impl AsyncFnOnce(TierPause) -> Result<String, StoreError>,
 ) -> Result<(), Failure> {
     logging::start_at(LogFormat::Text, "warn");
-    let uri: MetadataUri =
-        args.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
-    let options = args.options()?;
-    let runtime = runtime::single()?;
-    runtime.block_on(async {
-        let layout = bindery_metadata::connect(&uri, options).await;
-        let layout = layout.map_err(|error| open_failure(&args.metadata, &error))?;
+    let work = async |layout: &Layout| {
         let changed = change(layout.tier_pause()).await;
-        // The session would end by itself.
-        let _ = layout.store().close().await;
-        let said = changed.map_err(|error| store_failure(&error, error.to_string()))?;
-        output::write_all(format!("{said}\n").as_bytes())
-    })
+        changed.map_err(|error| store_failure(&error, error.to_string()))
+    };
+    let said = runtime::single()?.block_on(with_session(args, work))?;
+    // The reason of a pause is text of whoever may write metadata.
+    output::write_text(&format!("{}\n", within_line(&said)))
 }

@@ -5,7 +5,7 @@
 
 use super::args::TierRebuildArgs;
 use crate::args::LogFormat;
-use crate::bucket::{catalogue_failure, cluster_of, failure, open_layout, open_store};
+use crate::bucket::{catalogue_failure, cluster_of, failure, open_store, with_session};
 use crate::cluster_transfer::store_failure;
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};
@@ -21,7 +21,6 @@ use bindery_tiering::catalogue::{self, CatalogueOptions, Rebuilt};
 use bindery_tiering::store::{self, Store};
 use serde_json::json;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The reason of a pause that this command ends.
 const PAUSE_REASON: &str = "bindery tier rebuild";
@@ -32,14 +31,8 @@ const GAPS_SAID: usize = 20;
 pub fn run(args: &TierRebuildArgs) -> Result<(), Failure> {
     logging::start_at(LogFormat::Text, "warn");
     let store = open_store(&args.store)?;
-    let runtime = runtime::for_data()?;
-    runtime.block_on(async {
-        let layout = open_layout(&args.metadata).await?;
-        let rebuilt = with_layout(&store, &layout, args).await;
-        // Closed in any case; without this the session would end by its timeout.
-        let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
-        rebuilt
-    })
+    let work = async |layout: &Layout| with_layout(&store, layout, args).await;
+    runtime::for_data()?.block_on(with_session(&args.metadata, work))
 }
 
 async fn with_layout(store: &Store, layout: &Layout, args: &TierRebuildArgs) -> Result<(), Failure> {

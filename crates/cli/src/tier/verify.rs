@@ -4,7 +4,7 @@
 use super::args::TierVerifyArgs;
 use crate::args::{LogFormat, MetadataArgs};
 use crate::bucket::{
-    catalogue_failure, cluster_in, cluster_of, failure, is_lost, open_layout, open_store, read_catalogue,
+    catalogue_failure, cluster_in, cluster_of, failure, is_lost, open_store, read_catalogue, with_session,
 };
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};
@@ -27,15 +27,11 @@ pub fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
     runtime.block_on(async {
         let cluster = match (&args.metadata, &args.cluster) {
             (Some(metadata), None) => {
-                let layout = open_layout(&MetadataArgs {
+                let metadata = MetadataArgs {
                     metadata: metadata.clone(),
                     metadata_config: args.metadata_config.clone(),
-                })
-                .await?;
-                let cluster = cluster_of(&layout).await;
-                // The session would end by itself.
-                let _ = layout.store().close().await;
-                cluster?
+                };
+                with_session(&metadata, cluster_of).await?
             }
             (_, named) => cluster_in(&store, named.as_deref(), "--cluster").await?,
         };

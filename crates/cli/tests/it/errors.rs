@@ -191,7 +191,7 @@ fn nodes_that_somebody_changed_by_hand_are_mended_as_the_errors_say() {
     let (data, listen) = (dir.path().join("bookie"), format!("127.0.0.1:{}", free_port()));
     let options = ["--listen", &listen, "--bookie-id", "b1"];
 
-    // Nodes below which bookies register are made anew by whoever needs them: with Pulsar's driver they go with the last bookie.
+    // Nodes below which bookies register are recreated by any process that needs them: with Pulsar's driver they go with the last bookie.
     let nodes = ["/ledgers/available/readonly", "/ledgers/available"];
     let lose_nodes = || nodes.iter().for_each(|path| runtime.block_on(store.delete(path, None)).unwrap());
     lose_nodes();

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Replicas that are well are asked first, of these the nearest, then the least busy; one that is not well only when no
-//!    other is left, so that a bookie that is down does not take a turn of each window.
+//! 1. Replicas that are well are asked first, of these the nearest, then the home of a ledger that has one, else the least busy; one
+//!    that is not well only when no other is left, so that a bookie that is down does not take a turn of each window.
 //! 2. A turn ends with its answer, also after its window went on without it (line invariant 1). A late answer has room of
 //!    its own in the budget.
 //! 3. When nobody returns an entry, current metadata is read, and replicas that are new are asked (as in `reader::fetch`).
@@ -28,7 +28,7 @@ use bindery_wire::ErrorCode;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
-use super::line::{End, Slot};
+use super::line::{End, Slot, TurnId, Wanted};
 use super::rate::Taken;
 use super::window::{Copy, ENTRY_OVERHEAD_BYTES, Group, Said, Standing, Window, charge_bytes};
 use super::{Bulk, Ledger, StoredEntry, count};
@@ -83,6 +83,7 @@ enum Step {
     Sent {
         indexes: Vec<usize>,
         position: usize,
+        turn: TurnId,
         at: Instant,
         is_late: bool,
     },
@@ -258,7 +259,11 @@ impl Job {
                 NodeState::Unhealthy => 2,
                 NodeState::Forgotten => 3,
             };
-            (illness, node.distance(), node.pending())
+            let order = match replicas.have_home {
+                true => node.rank(self.ledger.state.id),
+                false => node.pending(),
+            };
+            (illness, node.distance(), order)
         });
         let is_well = |position: &usize| {
             matches!(ensemble[*position].state(), NodeState::Healthy | NodeState::Probation)
@@ -274,9 +279,10 @@ impl Job {
             0 => self.bulk.range_size_bytes,
             size => self.bulk.range_size_bytes.min(size * group.indexes.len() as u64),
         };
+        let wanted = if replicas.have_home { Wanted::FirstThatIsWell } else { Wanted::FirstWithRoom };
         let bulk = self.bulk.clone();
         let future = Box::pin(async move {
-            let slot = bulk.lines.turn(bookies).await;
+            let slot = bulk.lines.turn(bookies, wanted).await;
             // In this order: those that wait for bytes have all else that they need.
             let taken = bulk.rate.take(expected_bytes).await;
             Came::Turn(slot, taken)
@@ -293,7 +299,7 @@ impl Job {
         mut slot: Slot,
         mut taken: Taken,
     ) -> Attempt {
-        let position = group.candidates[slot.index];
+        let (position, turn) = (group.candidates[slot.index], slot.id());
         let indexes = group.indexes;
         window.sent(&indexes, position);
         let entries: Vec<EntryId> = indexes.iter().map(|index| window.entry(*index)).collect();
@@ -313,13 +319,13 @@ impl Job {
             Came::Answer(asked, slot)
         });
         let at = Instant::now();
-        Attempt { step: Step::Sent { indexes, position, at, is_late: false }, room: None, future }
+        Attempt { step: Step::Sent { indexes, position, turn, at, is_late: false }, room: None, future }
     }
 
     /// Frees the entries of a late request for other bookies.
     fn look_for_late(&self, window: &mut Window, attempt: &mut Attempt, now: Instant) {
         let Some(late_at) = attempt.late_at().filter(|at| *at <= now) else { return };
-        let Step::Sent { indexes, at, is_late, .. } = &mut attempt.step else { return };
+        let Step::Sent { indexes, turn, at, is_late, .. } = &mut attempt.step else { return };
         let budget = &self.bulk.budget;
         // Invariant 2.
         match budget.try_acquire(window.room_bytes().max(1)) {
@@ -327,6 +333,7 @@ impl Job {
                 attempt.room = Some(room);
                 *is_late = true;
                 window.is_late(indexes);
+                self.bulk.lines.is_late(turn);
                 count(&self.bulk.counters.late_ranges, 1);
             }
             // Not now; perhaps at the next look.

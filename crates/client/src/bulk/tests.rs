@@ -585,7 +585,7 @@ async fn a_ledger_that_repair_moved_is_read_where_it_is_now() {
     }
 }
 
-/// Versions of the metadata begin anew with the ledger, so they do not tell.
+/// Versions of the metadata begin at 0 again with the new ledger, so they do not tell the two apart.
 #[tokio::test(start_paused = true)]
 async fn a_ledger_that_was_deleted_and_created_again_is_another_one() {
     let setup = Setup::new(Shape::of((3, 3), sizes(40))).await;
@@ -669,9 +669,9 @@ async fn streams_that_wait_for_room_all_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bookie_has_one_range_at_a_time_whatever_the_number_of_streams() {
-    // Module invariant 5.
-    for ranges_per_bookie in [1, 3] {
-        let setup = Setup::new(Shape::of((3, 3), vec![1000; 1000])).await;
+    // Module invariant 5. Of a closed ledger one bookie is asked, of an open one all.
+    for (ranges_per_bookie, is_closed) in [(1, true), (3, true), (1, false), (3, false)] {
+        let setup = Setup::new(Shape { is_closed, ..Shape::of((3, 3), vec![1000; 1001]) }).await;
         let options = BulkOptions { ranges_per_bookie, range_size_bytes: 64 << 10, ..BulkOptions::default() };
         let view = setup.client.bulk(options).open(ledger()).await.unwrap();
         let reads = (0..8).map(|_| {
@@ -682,7 +682,34 @@ async fn a_bookie_has_one_range_at_a_time_whatever_the_number_of_streams() {
             assert_eq!(read.await.unwrap(), 1000);
         }
         let most: Vec<usize> = setup.bookies.batches.lock().values().map(|(_, most)| *most).collect();
-        assert_eq!(most, vec![ranges_per_bookie; 3], "all three are used");
+        assert_eq!(most, vec![ranges_per_bookie; if is_closed { 1 } else { 3 }], "closed: {is_closed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_ledger_is_read_from_one_bookie_until_that_one_is_late_refuses_or_fails() {
+    let ask = async |ill: Option<Ill>| {
+        let setup = Setup::new(Shape::of((3, 3), vec![1000; 1000])).await;
+        let view = setup.view().await;
+        assert_all(&setup, &view).await;
+        let asked = |setup: &Setup| std::mem::take(&mut *setup.bookies.requests.lock());
+        let before = asked(&setup);
+        assert_eq!(before.len(), 1, "{before:?}");
+        let (home, ranges) = before.into_iter().next().unwrap();
+        let Some(ill) = ill else { return (ranges, 0) };
+        setup.is_ill(home.as_str(), ill);
+        let begin = Instant::now();
+        assert_all(&setup, &view).await;
+        assert!(begin.elapsed() < Duration::from_secs(3), "{ill:?}: {:?}", begin.elapsed());
+        let mut after = asked(&setup);
+        let of_home = after.remove(&home).unwrap_or_default();
+        assert_eq!(after.len(), 1, "{ill:?}: all that it is not asked for comes from one other: {after:?}");
+        (after.into_values().sum(), of_home)
+    };
+    let (ranges, _) = ask(None).await;
+    for ill in [Ill::Dead, Ill::Hangs, Ill::Slow(Duration::from_secs(2)), Ill::RefusesAll] {
+        let (of_other, of_home) = ask(Some(ill)).await;
+        assert!(of_other >= ranges - 1 && of_home <= 8, "{ill:?}: {of_other} of {ranges}, {of_home} before");
     }
 }
 

@@ -310,9 +310,11 @@ impl Window {
     pub(super) fn into_copies(self, count: usize) -> impl Iterator<Item = (EntryId, Copy)> {
         assert!(count <= self.begun, "entries that came");
         let first = self.first;
-        let id = |id| EntryId::new(id).expect("an entry of the window");
-        let entries = (first..).zip(self.wanted).take(count);
-        entries.filter_map(move |(entry, wanted)| Some((id(entry), wanted.copy?)))
+        // Not a range that is open at its end: it would count on behind the last entry there can be.
+        self.wanted.into_iter().take(count).enumerate().filter_map(move |(index, wanted)| {
+            let id = EntryId::new(first + index as i64).expect("an entry of the window");
+            Some((id, wanted.copy?))
+        })
     }
 }
 

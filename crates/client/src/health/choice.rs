@@ -4,17 +4,20 @@
 //! 1. An order only: every replica given is in it once (C7, C8).
 //! 2. Every figure is read once, before sorting (C11). Ties are broken at random.
 //! 3. Nearness decides between replicas against which there is the same: never for a slow, blocked or ill one.
+//! 4. A ledger whose readers stay has a home among those that are nearest and against which there is nothing: the same one for all
+//!    clients, with ledgers spread evenly. Health comes before it (C14).
 
 use std::time::Duration;
 
 use bindery_io::{Random, SeededRandom};
+use bindery_types::LedgerId;
 
 use super::condition::NodeState;
 use super::node::{Node, Operation};
 use crate::location::Distance;
 
 /// Requests under way to a bookie from which on others are preferred.
-pub(super) const PENDING_MAX: u64 = 50;
+pub(crate) const PENDING_MAX: u64 = 50;
 /// A replica slower than the fastest by this factor comes after the others ...
 const BAND: u32 = 3;
 const BAND_OF: u32 = 2;
@@ -26,7 +29,7 @@ const PROBATION_SHARE: f64 = 0.1;
 /// Why a replica is asked where it is, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// Slow of late; this request is to see whether it still is.
+    /// Slow of late, or nothing is known of it; this request is to see how it does.
     Trial,
     /// Nothing against it.
     Ordinary,
@@ -60,12 +63,30 @@ pub(super) struct Order {
     pub(super) is_fail_open: bool,
 }
 
-/// Orders replicas.
+/// Looks now and then at a replica that is as good as the home for all that is known, of which nothing is known of late: whoever
+/// stays asks nobody else, and would not see that its home is the slow one.
+fn look_around(seen: &mut [Seen<'_>], operation: Operation, now: Duration) {
+    let ordinary = seen.iter().filter(|seen| seen.place == Place::Ordinary);
+    let Some((distance, home)) = ordinary.map(|seen| (seen.distance, seen.draw)).min() else { return };
+    let unknown = seen.iter_mut().filter(|seen| {
+        seen.place == Place::Ordinary && seen.mean.is_none() && seen.distance == distance && seen.draw != home
+    });
+    for seen in unknown {
+        if seen.node.tries(operation, now) {
+            seen.place = Place::Trial;
+            // One of them at a time.
+            return;
+        }
+    }
+}
+
+/// Orders replicas; `stays_with` is the ledger, if its readers stay with one replica (invariant 4).
 pub(super) fn order<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     operation: Operation,
     now: Duration,
     random: &SeededRandom,
+    stays_with: Option<LedgerId>,
 ) -> Order {
     let mut seen: Vec<Seen<'a>> = nodes
         .enumerate()
@@ -90,14 +111,19 @@ pub(super) fn order<'a>(
                 _ => Duration::ZERO,
             };
             let mean = node.latency(operation).mean(now);
-            let (distance, draw) = (node.distance(), random.next_u64());
+            // Those who stay go by the home alone, however much is under way there, until it is blocked.
+            let (pending, draw) = match stays_with {
+                Some(ledger) => (0, node.rank(ledger)),
+                None => (pending, random.next_u64()),
+            };
+            let distance = node.distance();
             Seen { node, place, failed_at, distance, pending, draw, index, mean }
         })
         .collect();
     let ordinary = seen.iter().filter(|seen| seen.place == Place::Ordinary);
+    let mut is_trial = false;
     if let Some(best) = ordinary.filter_map(|seen| seen.mean).min() {
         let band = (best * BAND / BAND_OF).max(best + BAND_MIN);
-        let mut is_trial = false;
         for seen in &mut seen {
             if seen.place == Place::Ordinary && seen.mean.is_some_and(|mean| mean > band) {
                 // One of them at a time.
@@ -106,6 +132,9 @@ pub(super) fn order<'a>(
                 seen.place = if tries { Place::Trial } else { Place::Slow };
             }
         }
+    }
+    if stays_with.is_some() && !is_trial {
+        look_around(&mut seen, operation, now);
     }
     seen.sort_unstable_by_key(|seen| (seen.place, seen.failed_at, seen.distance, seen.pending, seen.draw));
     let is_fail_open = seen.first().is_some_and(|first| first.place >= Place::Blocked);
@@ -136,7 +165,7 @@ mod tests {
         let random = SeededRandom::new(1);
         let mut firsts = [0; 3];
         for _ in 0..1000 {
-            let order = order(nodes.iter(), Operation::Read, now, &random);
+            let order = order(nodes.iter(), Operation::Read, now, &random, None);
             let mut sorted = order.indexes.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, [0, 1, 2], "invariant 1");
@@ -240,7 +269,7 @@ mod tests {
         nodes[1].on(Event::ProbeFailed, at(4));
         nodes[1].on(Event::ProbeFailed, at(5));
         let random = SeededRandom::new(1);
-        let order = |now| order(nodes.iter(), Operation::Read, now, &random);
+        let order = |now| order(nodes.iter(), Operation::Read, now, &random, None);
         assert_eq!((order(at(6)).indexes, order(at(6)).is_fail_open), (vec![0, 2, 1], true));
         nodes[2].on(Event::Left, at(6));
         assert_eq!(order(at(6)).indexes, [0, 1, 2], "one that left comes last");
@@ -264,5 +293,77 @@ mod tests {
         }
         let [_, b, _] = firsts(&nodes, at(12));
         assert!((15..60).contains(&b), "C6: a tenth of a third: {b}");
+    }
+
+    /// The first of each of so many orders for one ledger.
+    fn first_of(nodes: &[Node], ledger: i64, now: Duration) -> usize {
+        let (random, ledger) = (SeededRandom::new(1), LedgerId::new(ledger));
+        order(nodes.iter(), Operation::Read, now, &random, ledger).indexes[0]
+    }
+
+    #[test]
+    fn a_ledger_has_one_home_and_ledgers_are_spread() {
+        // Invariant 4, C14.
+        let (nodes, others) = (nodes(), nodes());
+        let mut homes = [0; 3];
+        for ledger in 0..3000 {
+            let home = first_of(&nodes, ledger, at(0));
+            let busy: Vec<_> = (1..PENDING_MAX).map(|_| nodes[home].begin()).collect();
+            assert_eq!(first_of(&nodes, ledger, at(0)), home, "also with much under way");
+            drop(busy);
+            assert_eq!(first_of(&others, ledger, at(0)), home, "for every client");
+            homes[home] += 1;
+        }
+        assert!(homes.iter().all(|homes| (900..1100).contains(homes)), "{homes:?}");
+    }
+
+    #[test]
+    fn health_and_nearness_come_before_the_home() {
+        // C14.
+        let nodes = nodes();
+        let home = first_of(&nodes, 1, at(0));
+        let (second, third) = ((home + 1) % 3, (home + 2) % 3);
+        for (node, ms) in [(home, 16), (second, 10), (third, 10)] {
+            took(&nodes[node], ms, at(1));
+        }
+        let next = first_of(&nodes, 1, at(1));
+        assert_ne!(next, home, "it is slow");
+        assert_eq!(first_of(&nodes, 1, at(20)), home, "what it was is forgotten");
+        nodes[home].on(Event::Unreachable, at(20));
+        assert_eq!(first_of(&nodes, 1, at(20)), next, "the one that all clients take next");
+        nodes[home].on(Event::ProbeAnswered, at(21));
+        assert_eq!(first_of(&nodes, 1, at(21)), home);
+        let busy: Vec<_> = (0..PENDING_MAX).map(|_| nodes[home].begin()).collect();
+        assert_eq!(first_of(&nodes, 1, at(21)), next, "blocked");
+        drop(busy);
+        nodes[third].is_at(Distance::Rack);
+        assert_eq!(first_of(&nodes, 1, at(21)), third, "nearer");
+    }
+
+    #[test]
+    fn who_stays_looks_around_and_leaves_a_home_that_is_the_slow_one() {
+        let nodes = nodes();
+        let home = first_of(&nodes, 1, at(0));
+        let took_as_it_takes = |node: usize, now| took(&nodes[node], if node == home { 80 } else { 2 }, now);
+        let mut asked = [0; 3];
+        // 50 reads a second.
+        for read in 0..2000_u32 {
+            let now = at(0) + Duration::from_millis(20) * read;
+            let first = first_of(&nodes, 1, now);
+            took_as_it_takes(first, now);
+            asked[first] += 1;
+        }
+        // Of some 200 reads before the first look; then one of 200 asks whether it is still slow.
+        assert!((200..280).contains(&asked[home]), "{asked:?}");
+        // With all alike those who look are few.
+        let nodes = self::nodes();
+        let mut asked = [0; 3];
+        for read in 0..2000_u32 {
+            let now = at(0) + Duration::from_millis(20) * read;
+            let first = first_of(&nodes, 1, now);
+            took(&nodes[first], 2, now);
+            asked[first] += 1;
+        }
+        assert!(asked[home] >= 1980 && asked.iter().all(|asked| *asked > 0), "{asked:?}");
     }
 }

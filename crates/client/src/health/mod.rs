@@ -42,12 +42,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bindery_io::SeededRandom;
-use bindery_types::{BookieId, EntryId, LedgerMetadata, Segment};
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, Segment};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::allowance::Allowance;
+pub(crate) use self::choice::PENDING_MAX;
 use self::condition::Event;
 use self::condition::LOOKED_FOR;
 pub use self::condition::NodeState;
@@ -212,13 +213,15 @@ impl NodeHealth {
         }
     }
 
-    /// The order in which to ask `nodes`: indexes into them, every one once.
+    /// The order in which to ask `nodes`: indexes into them, every one once. `stays_with` is the ledger, if its readers stay with
+    /// one replica.
     pub(crate) fn order<'a>(
         &self,
         nodes: impl Iterator<Item = &'a Node>,
         operation: Operation,
+        stays_with: Option<LedgerId>,
     ) -> Vec<usize> {
-        let order = choice::order(nodes, operation, self.now(), &self.random.0);
+        let order = choice::order(nodes, operation, self.now(), &self.random.0, stays_with);
         if order.is_fail_open {
             self.fail_open.fetch_add(1, Ordering::Relaxed);
         }
@@ -383,7 +386,7 @@ mod tests {
         names.iter().map(|name| id(name)).collect()
     }
 
-    /// Its probes are answered, so nothing else would keep new ledgers away from it.
+    /// Its probes are answered, so only the refusals can keep new ledgers away from it.
     #[tokio::test(start_paused = true)]
     async fn new_ensembles_avoid_a_bookie_that_refuses_adds_again_and_come_back_to_it() {
         use bindery_wire::ErrorCode;

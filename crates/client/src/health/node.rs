@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bindery_types::BookieId;
+use bindery_io::{Random, SeededRandom};
+use bindery_types::{BookieId, LedgerId};
 use parking_lot::Mutex;
 
 use super::READ_TIMEOUT;
@@ -89,6 +90,8 @@ struct Guarded {
 /// One bookie, see the module. `now` counts from the start of its [`NodeHealth`](super::NodeHealth).
 pub struct Node {
     bookie: BookieId,
+    /// Of its id, the same in every process.
+    seed: u64,
     load: Load,
     /// Of `guarded`, for those who only look.
     state: AtomicU8,
@@ -124,6 +127,7 @@ impl Node {
 
     pub(super) fn new(bookie: BookieId) -> Node {
         Node {
+            seed: SeededRandom::new(0).child(bookie.as_str()).seed(),
             bookie,
             load: Load::default(),
             state: AtomicU8::new(NodeState::Healthy as u8),
@@ -144,6 +148,12 @@ impl Node {
     /// The bookie.
     pub fn bookie(&self) -> &BookieId {
         &self.bookie
+    }
+
+    /// Where it stands among the replicas of a ledger whose readers stay: the lowest is its home. It depends on nothing but the two
+    /// ids (rendezvous hashing), so that one replica that is replaced moves no other ledger.
+    pub(crate) fn rank(&self, ledger: LedgerId) -> u64 {
+        SeededRandom::new(self.seed ^ ledger.get().unsigned_abs()).next_u64()
     }
 
     /// Counts a request as under way until the guard is dropped.

@@ -26,8 +26,8 @@ use crate::transport::{BatchReadRequest, BookieError, ReadRequest, Transport};
 const REREADS_MAX: usize = 16;
 
 impl ReaderState {
-    /// Reads one entry, whatever the LAC (last add confirmed).
-    pub async fn fetch(&self, entry: EntryId) -> Result<Entry, ReadError> {
+    /// Reads one entry, alone or of a run, whatever the LAC (last add confirmed).
+    pub async fn fetch(&self, entry: EntryId, is_of_run: bool) -> Result<Entry, ReadError> {
         let ledger = self.id;
         let mut rereads = 0;
         loop {
@@ -39,7 +39,7 @@ impl ReaderState {
                 let request = ReadRequest { ledger, entry: Some(entry), fence: None };
                 transport.read(&bookie, request).await
             };
-            let ask = Ask { first: entry, entries: 1, operation: Operation::Read };
+            let ask = Ask { first: entry, entries: 1, operation: Operation::Read, is_of_run };
             let answers = match self.ask(&replicas, ask, send, |result| self.judge(entry, result)).await {
                 Ok(found) => return Ok(found),
                 Err(answers) => answers,
@@ -100,8 +100,11 @@ impl ReaderState {
                 let entries: Vec<Entry> = stored
                     .into_iter()
                     .take(count as usize)
-                    .zip(first.get()..)
-                    .map_while(|(stored, id)| self.judge(EntryId::new(id)?, Ok(stored)).ok())
+                    .enumerate()
+                    .map_while(|(index, stored)| {
+                        let id = first.get().checked_add(index as i64)?;
+                        self.judge(EntryId::new(id)?, Ok(stored)).ok()
+                    })
                     .collect();
                 // Damage further on: the next call begins with it, and comes to another replica.
                 if entries.is_empty() { Err(BookieAnswer::Damaged) } else { Ok(entries) }
@@ -119,7 +122,8 @@ impl ReaderState {
                 Err(BookieAnswer::Failed(error))
             }
         };
-        let ask = Ask { first, entries: u64::from(count), operation: Operation::BatchRead };
+        let entries = u64::from(count);
+        let ask = Ask { first, entries, operation: Operation::BatchRead, is_of_run: true };
         match self.ask(&self.replicas(), ask, send, judge).await {
             Ok(entries) => {
                 self.has_batched.store(true, Ordering::Relaxed);
@@ -130,6 +134,6 @@ impl ReaderState {
             Err(_) if without > 0 => self.batches.pause(),
             Err(_) => {}
         }
-        Ok(vec![self.fetch(first).await?])
+        Ok(vec![self.fetch(first, true).await?])
     }
 }

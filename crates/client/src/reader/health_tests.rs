@@ -433,8 +433,10 @@ async fn runs_of_entries_are_chosen_and_hedged_as_single_ones() {
     for _ in 0..20 {
         read_all().await;
     }
-    assert!(setup.of("a").batch_reads.count > 0);
-    setup.set("a", Way::Dead);
+    let home = reads_of_one(&setup.reads()).expect("of a closed ledger");
+    let name = ["a", "b", "c"][home];
+    assert!(setup.of(name).batch_reads.count > 0);
+    setup.set(name, Way::Dead);
     for _ in 0..20 {
         read_all().await;
     }
@@ -442,8 +444,55 @@ async fn runs_of_entries_are_chosen_and_hedged_as_single_ones() {
     for _ in 0..20 {
         read_all().await;
     }
-    assert_eq!(setup.reads()[0], 0);
+    assert_eq!(setup.reads()[home], 0);
     setup.assert_idle().await;
+}
+
+/// C14. What a reader asks of bookies that have to fetch it first is fetched once.
+#[tokio::test(start_paused = true)]
+async fn runs_of_a_closed_ledger_come_from_one_replica_until_that_one_is_not_well() {
+    let setup = Setup::new().await;
+    let read_all = async || {
+        let mut stream = setup.reader.read(at(0), at(ENTRIES - 1));
+        while let Some(entry) = stream.next().await {
+            entry.unwrap();
+        }
+        setup.reads()
+    };
+    // The first run of single entries, with which the reader finds out how large they are, and then batches.
+    let reads = read_all().await;
+    let home = reads.iter().position(|reads| *reads > 0).unwrap();
+    let mut alone = [0; 3];
+    alone[home] = reads[home];
+    for _ in 0..30 {
+        assert_eq!(reads_of_one(&read_all().await), Some(home), "the first were {reads:?}");
+    }
+    assert_eq!(reads, alone);
+    let names = ["a", "b", "c"];
+    for way in [Way::Dead, Way::Refuses(ErrorCode::Io), Way::Stopped] {
+        setup.set(names[home], way);
+        // Three errors in a row.
+        for _ in 0..3 {
+            read_all().await;
+        }
+        sleep(Duration::from_secs(3)).await;
+        let next = reads_of_one(&read_all().await);
+        assert!(next.is_some_and(|next| next != home), "the next one alone: {next:?}");
+        assert_eq!(reads_of_one(&read_all().await), next);
+        setup.set(names[home], Way::Answers(ms(2)));
+        sleep(Duration::from_secs(30)).await;
+        // Ends a probation.
+        read_all().await;
+        sleep(Duration::from_secs(30)).await;
+        assert_eq!(reads_of_one(&read_all().await), Some(home), "back");
+    }
+    setup.assert_idle().await;
+}
+
+/// The one bookie that was asked, if it was one.
+fn reads_of_one(reads: &[u64; 3]) -> Option<usize> {
+    let mut asked = (0..3).filter(|bookie| reads[*bookie] > 0);
+    asked.next().filter(|_| asked.next().is_none())
 }
 
 /// C5: with all replicas slow another one would be no faster. Once the allowance for retries is used up, a read waits for

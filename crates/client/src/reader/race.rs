@@ -90,6 +90,8 @@ pub(super) struct Ask {
     pub first: EntryId,
     pub entries: u64,
     pub operation: Operation,
+    /// It is part of a run of entries, whose reader stays with one replica where it can.
+    pub is_of_run: bool,
 }
 
 impl ReaderState {
@@ -105,14 +107,16 @@ impl ReaderState {
         T: Send + 'static,
         S: Future<Output = Result<T, BookieError>> + Send + 'static,
     {
-        let Ask { first, entries, operation } = ask;
+        let Ask { first, entries, operation, is_of_run } = ask;
         let health = &self.shared.health;
         let ensemble = replicas.nodes.ensemble(first);
         let write_set: Vec<usize> = match ensemble.is_empty() {
             true => Vec::new(),
             false => replicas.metadata.quorum.write_set(first).collect(),
         };
-        let order = health.order(write_set.iter().map(|position| &*ensemble[*position]), operation);
+        let stays_with = (is_of_run && replicas.have_home).then_some(self.id);
+        let order =
+            health.order(write_set.iter().map(|position| &*ensemble[*position]), operation, stays_with);
         let mut untried: VecDeque<usize> = order.into_iter().map(|index| write_set[index]).collect();
         let start = |position: usize, is_hedge: bool| {
             let sent = send(self.shared.transport.clone(), ensemble[position].bookie().clone());

@@ -60,13 +60,18 @@ pub(crate) enum Check {
 pub(crate) struct Replicas {
     pub metadata: LedgerMetadata,
     pub nodes: LedgerNodes,
+    /// Readers of runs stay with one replica, which has every entry: each range that lies in object storage is fetched once. Only
+    /// of a closed ledger: the copies of an open one stay where they are, and its end is in the memory of every replica.
+    pub have_home: bool,
 }
 
 impl Replicas {
     fn new(metadata: LedgerMetadata, shared: &Shared) -> Arc<Replicas> {
         let nodes = LedgerNodes::new(&metadata, &shared.health);
         shared.survey.look_for(metadata.segments().iter().flat_map(|segment| &segment.ensemble));
-        Arc::new(Replicas { metadata, nodes })
+        let is_whole = metadata.quorum.ensemble_size() == metadata.quorum.write_quorum_size();
+        let have_home = is_whole && matches!(metadata.state, LedgerState::Closed { .. });
+        Arc::new(Replicas { metadata, nodes, have_home })
     }
 }
 

@@ -14,8 +14,9 @@
 //!    expected gets more, or is dropped and read again when its turn comes. Only the range that the caller waits for is
 //!    read without a permit, so streams that are not read cannot hold up another (no stream waits for a permit).
 //!
-//! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads; one of either while nothing
-//! is known of the size of the entries, and one batch until the first was answered
+//! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads ([`SINGLES_AT_HOME_MAX`] of a
+//! ledger whose readers stay with one replica); one of either while nothing is known of the size of the entries, and one
+//! batch until the first was answered
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -32,6 +33,7 @@ use tokio::task::JoinSet;
 use super::state::{Check, ReaderState};
 use crate::entry::{Entry, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::ReadError;
+use crate::health::PENDING_MAX;
 
 /// Ranges under way at a time.
 const BATCHES_MAX: usize = 4;
@@ -41,11 +43,13 @@ const BATCH_SIZE_BYTES: u64 = 512 << 10;
 const BATCH_ENTRIES_MAX: u64 = 4096;
 /// Reads of one entry under way at a time.
 const SINGLES_MAX: usize = 64;
+/// The same, all sent to one replica: so many that it does not count as blocked.
+const SINGLES_AT_HOME_MAX: usize = PENDING_MAX as usize - 2;
 
 /// Entries being read, or read.
 struct Range {
     number: u64,
-    first: i64,
+    first: u64,
     count: u32,
     progress: Progress,
 }
@@ -70,11 +74,13 @@ enum Event {
 #[must_use = "nothing is read before the stream is polled"]
 pub struct EntryStream {
     state: Arc<ReaderState>,
-    /// The next entry to ask for.
-    next: i64,
-    last: i64,
+    /// The next entry to ask for; one behind the last entry there can be is no entry.
+    next: u64,
+    last: u64,
     /// Entries behind the LAC (last add confirmed) may be read.
     is_unconfirmed: bool,
+    /// Of more than one entry.
+    is_run: bool,
     check: Check,
     is_over: bool,
     ranges: VecDeque<Range>,
@@ -95,9 +101,10 @@ impl EntryStream {
     ) -> EntryStream {
         EntryStream {
             state,
-            next: first.get(),
-            last: last.get(),
+            next: first.get().unsigned_abs(),
+            last: last.get().unsigned_abs(),
             is_unconfirmed,
+            is_run: first < last,
             check: Check::Due,
             is_over: false,
             ranges: VecDeque::new(),
@@ -111,12 +118,13 @@ impl EntryStream {
     /// Of no entry.
     pub(super) fn of_nothing(state: Arc<ReaderState>) -> EntryStream {
         let stream = EntryStream::new(state, EntryId::FIRST, EntryId::FIRST, false);
-        EntryStream { last: stream.next - 1, ..stream }
+        EntryStream { next: stream.last + 1, ..stream }
     }
 
     /// Goes on to a later entry.
     pub(super) fn extend(&mut self, last: EntryId) {
-        self.last = self.last.max(last.get());
+        self.last = self.last.max(last.get().unsigned_abs());
+        self.is_run = true;
     }
 
     /// The next entry; `None` after the last one, or after an error. Cancel safe.
@@ -190,7 +198,7 @@ impl EntryStream {
 
     /// Refuses what is behind the end, at once if that is known.
     fn begin_check(&mut self) -> Result<(), ReadError> {
-        let last = EntryId::new(self.last).expect("made from an entry");
+        let last = entry(self.last);
         let is_closed = self.state.end().is_some();
         if self.state.lac() >= Some(last) || (self.is_unconfirmed && !is_closed) {
             self.check = Check::Done;
@@ -213,14 +221,14 @@ impl EntryStream {
         Ok(())
     }
 
-    fn take(&mut self, first: i64, count: u32, entries: Vec<Entry>, permit: Option<Permit>) {
+    fn take(&mut self, first: u64, count: u32, entries: Vec<Entry>, permit: Option<Permit>) {
         self.state.learn_size(size_bytes(&entries) / entries.len().max(1) as u64);
         self.ready_permit = permit;
         let got = entries.len() as u32;
         self.ready.extend(entries);
         if got < count {
             // The rest first: invariant 1.
-            let (first, count) = (first + i64::from(got), count - got);
+            let (first, count) = (first + u64::from(got), count - got);
             let is_last = self.ranges.is_empty();
             match self.state.shared.read_budget.try_acquire(BATCH_SIZE_BYTES) {
                 _ if is_last => self.next = first,
@@ -232,7 +240,7 @@ impl EntryStream {
 
     fn fill(&mut self) {
         while !self.is_over && self.next <= self.last {
-            let Some(entry) = EntryId::new(self.next) else { return };
+            let next = entry(self.next);
             let replicas = self.state.replicas();
             let metadata = &replicas.metadata;
             let quorum = metadata.quorum;
@@ -247,6 +255,7 @@ impl EntryStream {
                 _ if entry_size_bytes == 0 => 1,
                 true if !self.state.has_batched.load(Ordering::Relaxed) => 1,
                 true => BATCHES_MAX,
+                false if replicas.have_home => SINGLES_AT_HOME_MAX,
                 false => SINGLES_MAX,
             };
             if self.ranges.len() >= ranges_max {
@@ -257,9 +266,9 @@ impl EntryStream {
                     let end = metadata
                         .segments()
                         .iter()
-                        .find(|segment| segment.first_entry > entry)
-                        .map_or(self.last, |next| self.last.min(next.first_entry.get() - 1));
-                    let left = (end - self.next) as u64 + 1;
+                        .find(|segment| segment.first_entry > next)
+                        .map_or(self.last, |later| self.last.min(later.first_entry.get().unsigned_abs() - 1));
+                    let left = end - self.next + 1;
                     (left.min(fitting.min(BATCH_ENTRIES_MAX)) as u32, BATCH_SIZE_BYTES)
                 }
                 false => (1, entry_size_bytes.max(OVERHEAD_SIZE_BYTES_MAX as u64)),
@@ -271,23 +280,19 @@ impl EntryStream {
                 return;
             }
             self.start(self.next, count, permit, false);
-            match self.next.checked_add(i64::from(count)) {
-                Some(next) => self.next = next,
-                // The last entry there can be.
-                None => self.last = self.next - 1,
-            }
+            self.next += u64::from(count);
         }
     }
 
-    fn start(&mut self, first: i64, count: u32, mut permit: Option<Permit>, is_front: bool) {
+    fn start(&mut self, first: u64, count: u32, mut permit: Option<Permit>, is_front: bool) {
         self.started += 1;
         let number = self.started;
-        let state = self.state.clone();
-        let entry = EntryId::new(first).expect("an entry of the run");
+        let (state, is_run) = (self.state.clone(), self.is_run);
+        let entry = entry(first);
         // Owned by the set: ends with the stream.
         self.tasks.spawn(async move {
             let read = match count {
-                1 => state.fetch(entry).await.map(|entry| vec![entry]),
+                1 => state.fetch(entry, is_run).await.map(|entry| vec![entry]),
                 _ => state.fetch_batch(entry, count, BATCH_SIZE_BYTES).await,
             };
             // Here, for nobody may look at the stream for long.
@@ -320,6 +325,10 @@ impl FusedStream for EntryStream {
         let has_more = self.next <= self.last || !self.ranges.is_empty();
         self.ready.is_empty() && (self.is_over || !has_more)
     }
+}
+
+fn entry(id: u64) -> EntryId {
+    i64::try_from(id).ok().and_then(EntryId::new).expect("an entry of the run")
 }
 
 fn beyond_end(state: &ReaderState, last: EntryId) -> ReadError {

@@ -52,8 +52,8 @@ enum Event {
 #[must_use = "nothing is read before the stream is polled"]
 pub struct TailStream {
     state: Arc<ReaderState>,
-    /// The next entry to return.
-    next: i64,
+    /// The next entry to return; `None` behind the last one there can be.
+    next: Option<EntryId>,
     entries: Option<EntryStream>,
     is_over: bool,
     /// Ends with the stream.
@@ -69,7 +69,7 @@ impl TailStream {
     pub(super) fn new(state: Arc<ReaderState>, from: EntryId) -> TailStream {
         TailStream {
             state,
-            next: from.get(),
+            next: Some(from),
             entries: None,
             is_over: false,
             tasks: JoinSet::new(),
@@ -100,13 +100,13 @@ impl TailStream {
             if let Some(entries) = &mut self.entries
                 && let Some(entry) = ready!(entries.poll_entry(context)?)
             {
-                self.next = entry.id.get() + 1;
+                self.next = entry.id.get().checked_add(1).and_then(EntryId::new);
                 return Poll::Ready(Ok(Some(entry)));
             }
             let is_closed = self.state.end().is_some();
             // After the state: a LAC that came with the close is seen.
             let lac = self.state.lac();
-            match (lac, EntryId::new(self.next)) {
+            match (lac, self.next) {
                 (Some(lac), Some(next)) if next <= lac => match &mut self.entries {
                     Some(entries) => entries.extend(lac),
                     None => {

@@ -115,7 +115,8 @@ impl Transport for Bookies {
             }
             let mut entries = vec![self.get(&bookie, request.first.get())?];
             let mut size = entries[0].len() as u64;
-            for entry in request.first.get() + 1..request.first.get() + i64::from(request.count_max) {
+            for entry in (1..i64::from(request.count_max)).filter_map(|n| request.first.get().checked_add(n))
+            {
                 let Ok(next) = self.get(&bookie, entry) else { break };
                 size += next.len() as u64;
                 if size > request.size_bytes_max {
@@ -560,6 +561,41 @@ async fn streams_that_are_not_read_do_not_hold_up_another() {
         assert_all(&reader, 100, 20_000).await;
         assert!(setup.client.0.read_budget.gauge().used <= 100_000);
         drop(idle);
+    }
+}
+
+/// Metadata may say so, and some writer may have begun there. The last one of ours ends before: an entry has to be able to follow it.
+#[tokio::test]
+async fn a_ledger_that_ends_with_the_last_number_is_read_to_its_end() {
+    for (quorum, knows_no_batches) in [((3, 3, 2), false), ((3, 3, 2), true), ((3, 2, 2), false)] {
+        let mut setup = Setup::new(quorum, 0, 10, Bookies { knows_no_batches, ..Bookies::default() }).await;
+        let last = i64::MAX;
+        (last - 2..=last).for_each(|entry| setup.replace(entry, 10));
+        setup.close_with_length(last, u64::MAX).await;
+        let reader = setup.open().await.unwrap();
+        assert_eq!(reader.last_add_confirmed(), Some(EntryId::MAX));
+        assert_eq!(reader.read_entry(EntryId::MAX).await.unwrap().id, EntryId::MAX);
+        for first in [last - 2, last - 1, last] {
+            let expected: Vec<i64> = (first..=last).collect();
+            let (mut run, mut tail) = (reader.read(at(first), at(last)), reader.tail(at(first)));
+            let mut found = (Vec::new(), Vec::new());
+            while let Some(entry) = run.next().await {
+                found.0.push(entry.unwrap().id.get());
+            }
+            while let Some(entry) = tail.next().await {
+                found.1.push(entry.unwrap().id.get());
+            }
+            assert_eq!(found, (expected.clone(), expected));
+            let view = setup.client.bulk(crate::BulkOptions::default()).open(setup.ledger).await.unwrap();
+            let (mut stored, mut entries) = (view.read(at(first), at(last)), 0);
+            while let Some(batch) = stored.next().await {
+                entries += batch.unwrap().entries().len() as i64;
+            }
+            assert_eq!(entries, last - first + 1);
+        }
+        let mut look = reader.verify(at(last - 2), None).await.unwrap();
+        while look.step().await.unwrap() {}
+        assert_eq!((look.report().entries, look.report().is_sound()), (3, true));
     }
 }
 

@@ -9,7 +9,8 @@
 //!
 //! # Limits
 //! `size_bytes_max` over paths, values, access rules and [`NODE_OVERHEAD_BYTES`] per node; beyond it creations, larger
-//! values and longer rules are refused, but for [`RESERVE_NODES`] small ephemeral nodes. [`acl::RULES_MAX`] per node. No quotas.
+//! values and longer rules are refused, but for [`RESERVE_NODES`] small ephemeral nodes. [`acl::RULES_MAX`] per node. No quotas:
+//! nodes that would set one are refused.
 
 pub(crate) mod acl;
 pub(crate) mod path;
@@ -50,7 +51,9 @@ const RESERVE_BYTES_MAX: usize = 4 << 10;
 
 const ROOT: &str = "/";
 /// They exist from the beginning, are not deleted, and have no transaction of their own.
-const SPECIAL: [&str; 4] = [ROOT, "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];
+const SPECIAL: [&str; 4] = [ROOT, "/zookeeper", QUOTA, "/zookeeper/config"];
+/// Clients set a quota by nodes below it, and read there what a server counted.
+const QUOTA: &str = "/zookeeper/quota";
 
 /// What is kept of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -348,6 +351,10 @@ impl Tree {
         }
         if self.nodes.contains_key(&path) {
             return Err(Code::NodeExists);
+        }
+        // Nothing is counted and nobody is held to a limit here: a quota that could be set would look as if it held.
+        if path.strip_prefix(QUOTA).is_some_and(|below| below.starts_with('/')) {
+            return Err(Code::Unimplemented);
         }
         if parent.record.session().is_some() {
             return Err(Code::NoChildrenForEphemerals);

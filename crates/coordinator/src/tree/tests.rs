@@ -106,6 +106,8 @@ fn wrong_requests_get_zookeepers_error() {
         ("/a/", Code::BadArguments),
         ("/a/..", Code::BadArguments),
         ("/a\0", Code::BadArguments),
+        ("/zookeeper/quota/a", Code::Unimplemented),
+        ("/zookeeper/quota", Code::NodeExists),
     ] {
         assert_eq!(create(&mut tree, 9, path), Err(code), "create {path:?}");
     }

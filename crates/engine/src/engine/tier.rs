@@ -344,12 +344,15 @@ impl Engine {
     /// local disk.
     ///
     /// # Errors
-    /// Nothing changes then. `compared` is what [`Engine::tiered`] said before the comparison: extents that came later were not
-    /// compared.
+    /// Nothing changes then. `compared` is what [`Engine::tiered`] said before the comparison: extents and entries that came later were
+    /// not compared.
     pub fn trim(&self, ledger: LedgerId, compared: &Tiered, below: EntryId) -> Result<(), TrimError> {
         let check = |shard: &Shard| {
             let tiered = shard.tiered(ledger).ok_or(TrimError::NotTiered)?;
-            if (tiered.life, tiered.update) != (compared.life, compared.update) {
+            // What was added since may be of another ledger that got the id. Adds behind the trim ask whose they are.
+            let is_as_compared = (tiered.life, tiered.update, tiered.changes)
+                == (compared.life, compared.update, compared.changes);
+            if !is_as_compared {
                 return Err(TrimError::Changed);
             }
             if below > tiered.lre { Err(TrimError::AboveLre(tiered.lre)) } else { Ok(tiered) }

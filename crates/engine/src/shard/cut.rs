@@ -210,9 +210,9 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::api::{Add, Origin};
-    use crate::shard::Gate;
     use crate::shard::recovery::Reserve;
     use crate::shard::tier::tests::shard;
+    use crate::shard::{Gate, Word};
     use bindery_types::MasterKey;
     use std::sync::atomic::AtomicU64;
 
@@ -240,7 +240,7 @@ mod tests {
         let gate =
             Gate { is_read_only: false, takes_high_priority: true, reserve: &reserve, refused: &refused };
         shard.admit(None, 0);
-        shard.add(&add(ledger, entry), &gate, false).unwrap();
+        shard.add(&add(ledger, entry), &gate, Word::Never).unwrap();
     }
 
     fn refuse(shard: &mut Shard, ledger: LedgerId, entry: i64) {

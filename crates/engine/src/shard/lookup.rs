@@ -137,7 +137,7 @@ impl Shard {
         // Entries that came since the list began need not be in it, and a walk never ends that follows a writer.
         let durable = *walk.durable.get_or_insert(self.durable);
         if walk.hidden_below.is_some_and(|before| before != state.hidden_below) {
-            // The ledger went and came back: what was found is of its former life.
+            // The ledger went and came back: the runs found so far are of its former life.
             runs.clear();
             *walk = MemoryWalk { durable: Some(self.durable), ..MemoryWalk::default() };
         }

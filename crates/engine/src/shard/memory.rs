@@ -74,7 +74,7 @@ mod tests {
     use crate::api::{Add, Answer, MetadataVerdict, Origin, Refusal};
     use crate::ledger_budget::EXPLICIT_LAC_BYTES_MAX;
     use crate::shard::tier::tests::shard_with;
-    use crate::shard::{DirectStep, Gate, Reserve, Taken};
+    use crate::shard::{DirectStep, Gate, Reserve, Taken, Word};
     use bindery_storage::{Generation, LedgerRecord};
     use bindery_types::tier::{ObjectId, ObjectRef, Reconciliation, TierExtent};
     use bindery_types::{EntryId, MasterKey};
@@ -106,7 +106,7 @@ mod tests {
             is_recovery,
             is_high_priority,
         };
-        assert_eq!(shard.add(&add, &gate, false), Ok(Taken::Answered));
+        assert_eq!(shard.add(&add, &gate, Word::Never), Ok(Taken::Answered));
         shard.adds.pop().unwrap().result
     }
 

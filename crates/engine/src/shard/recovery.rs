@@ -127,7 +127,7 @@ impl Shard {
         if is_closed || self.is_open_to(add, gate) {
             return Copy::No;
         }
-        // What is here of a trimmed ledger may be another's ([`Shard::may_be_anothers`]): such an add asks.
+        // The entries here of a trimmed ledger may be another ledger's ([`Shard::may_be_anothers`]): such an add asks.
         let is_own = |state: &LedgerState| state.accepts(&add.key) && !Shard::may_be_anothers(state);
         if !self.live(add.ledger).is_ok_and(is_own) {
             return Copy::No;
@@ -139,9 +139,10 @@ impl Shard {
         }
     }
 
-    /// Acknowledges an add for a copy that is the same, if the ledger is still there to have one. False when not.
+    /// Acknowledges an add for a copy that is the same, if the ledger is still there to have one, and not trimmed. False when not.
     pub(crate) fn confirm(&mut self, add: &Add<'_>) -> bool {
-        let may = !self.is_failed && self.live(add.ledger).is_ok_and(|state| state.accepts(&add.key));
+        let is_own = |state: &LedgerState| state.accepts(&add.key) && !Shard::may_be_anothers(state);
+        let may = !self.is_failed && self.live(add.ledger).is_ok_and(is_own);
         if may {
             self.answer_unplaced(AddDone::of(add, Ok(())));
         }

@@ -430,6 +430,7 @@ fn hyphenated(bytes: [u8; 16]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::Root;
     use super::*;
     use crate::layout::TierPause;
     use crate::memory::{Fault, MemoryCluster};
@@ -528,7 +529,7 @@ mod tests {
     /// A process that is killed after any of its writes: with the cluster there is the pause.
     #[tokio::test]
     async fn a_paused_cluster_is_never_there_without_its_pause() {
-        let pause_of = |store: &Arc<dyn MetadataStore>| TierPause::new(store.clone(), "/a/ledgers");
+        let pause_of = |store: &Arc<dyn MetadataStore>| TierPause(Root::new(store.clone(), "/a/ledgers"));
         let mut created = 0;
         for writes in 0..6 {
             let cluster = MemoryCluster::new();

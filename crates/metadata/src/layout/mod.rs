@@ -44,6 +44,7 @@ pub use self::ids::{IdError, Ids};
 pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
 pub use self::membership::Membership;
 pub use self::paths::LedgerLayout;
+use self::paths::Root;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
 pub use self::repair_settings::RepairSettings;
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
@@ -149,7 +150,7 @@ impl Layout {
 
     /// The marks that bookies leave.
     pub fn store_marks(&self) -> StoreMarks {
-        StoreMarks::new(self.store.clone(), &self.root)
+        StoreMarks(Root::new(self.store.clone(), &self.root))
     }
 
     /// The cookies of all bookies.
@@ -189,12 +190,12 @@ impl Layout {
 
     /// Whether tiering is paused.
     pub fn tier_pause(&self) -> TierPause {
-        TierPause::new(self.store.clone(), &self.root)
+        TierPause(Root::new(self.store.clone(), &self.root))
     }
 
     /// The secret by which bookies know tierers.
     pub fn tier_secret(&self) -> TierSecretNode {
-        TierSecretNode::new(self.store.clone(), &self.root)
+        TierSecretNode(Root::new(self.store.clone(), &self.root))
     }
 
     /// The generator of ledger ids.

@@ -6,11 +6,55 @@
 //! ```
 
 use std::fmt;
+use std::sync::Arc;
 
 use bindery_types::LedgerId;
 use bytes::Bytes;
 
 use crate::store::{CreateMode, MetadataStore, StoreError};
+
+/// The ledgers root of a cluster, below which a part of the layout has its nodes.
+#[derive(Clone)]
+pub(super) struct Root {
+    pub(super) store: Arc<dyn MetadataStore>,
+    /// Without a trailing slash.
+    pub(super) path: String,
+}
+
+impl Root {
+    pub(super) fn new(store: Arc<dyn MetadataStore>, path: &str) -> Root {
+        Root { store, path: path.into() }
+    }
+
+    /// What a node holds; `None` where there is no such node.
+    pub(super) async fn find(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
+        match self.store.get(path).await {
+            Ok(node) => Ok(Some(node.data)),
+            Err(StoreError::NoNode { .. }) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Creates a node below the root, with those above it. False where it is there.
+    pub(super) async fn create(&self, path: &str, data: Bytes) -> Result<bool, StoreError> {
+        create_with_parents(&*self.store, &self.path, path, data).await
+    }
+}
+
+/// As [`Root::create`].
+pub(super) async fn create_with_parents(
+    store: &dyn MetadataStore,
+    root: &str,
+    path: &str,
+    data: Bytes,
+) -> Result<bool, StoreError> {
+    create_parents(store, path, root).await?;
+    match store.create(path, data, CreateMode::Persistent).await {
+        Ok(_) => Ok(true),
+        Err(StoreError::NodeExists { .. }) => Ok(false),
+        Err(other) => Err(other),
+    }
+}
 
 /// Creates the nodes above `path` and below `root`, which a create of `path` needs. An empty root stands for the whole tree.
 pub(super) async fn create_parents(

@@ -6,13 +6,11 @@
 //! They are below `underreplication` because Java's tools take every other new child of the root for a stranger's node, and
 //! refuse to remove a cluster that has one. An export leaves them out, so an imported cluster has none.
 
-use std::sync::Arc;
-
 use bindery_types::BookieId;
 use bytes::Bytes;
 
-use super::paths::create_parents;
-use crate::store::{CreateMode, MetadataStore, StoreError};
+use super::paths::Root;
+use crate::store::StoreError;
 
 /// Below the root.
 pub(crate) const PARENT: &str = "/underreplication";
@@ -21,44 +19,31 @@ pub(crate) const NAME: &str = "bindery-marks";
 
 /// The marks of a cluster.
 #[derive(Clone)]
-pub struct StoreMarks {
-    store: Arc<dyn MetadataStore>,
-    root: String,
-}
+pub struct StoreMarks(pub(super) Root);
 
 impl StoreMarks {
-    pub(super) fn new(store: Arc<dyn MetadataStore>, root: &str) -> StoreMarks {
-        StoreMarks { store, root: root.into() }
-    }
-
     /// The path of a bookie's mark.
     pub fn path(&self, id: &BookieId) -> String {
-        format!("{}{PARENT}/{NAME}/{id}", self.root)
+        format!("{}{PARENT}/{NAME}/{id}", self.0.path)
     }
 
     /// The mark of a bookie; `None` when it has none, or one that no bookie wrote.
     pub async fn get(&self, id: &BookieId) -> Result<Option<u64>, StoreError> {
-        match self.store.get(&self.path(id)).await {
-            Ok(node) => {
-                let text = std::str::from_utf8(&node.data).ok().filter(|text| text.len() == 16);
-                Ok(text.and_then(|text| u64::from_str_radix(text, 16).ok()))
-            }
-            Err(StoreError::NoNode { .. }) => Ok(None),
-            Err(other) => Err(other),
-        }
+        let Some(found) = self.0.find(&self.path(id)).await? else { return Ok(None) };
+        let text = std::str::from_utf8(&found).ok().filter(|text| text.len() == 16);
+        Ok(text.and_then(|text| u64::from_str_radix(text, 16).ok()))
     }
 
     /// Replaces the mark of a bookie. Repeating it is harmless.
     pub async fn put(&self, id: &BookieId, mark: u64) -> Result<(), StoreError> {
         let (path, data) = (self.path(id), Bytes::from(format!("{mark:016x}")));
-        match self.store.set(&path, data.clone(), None).await {
+        match self.0.store.set(&path, data.clone(), None).await {
             Err(StoreError::NoNode { .. }) => {}
             outcome => return outcome.map(drop),
         }
-        create_parents(&*self.store, &path, &self.root).await?;
-        match self.store.create(&path, data.clone(), CreateMode::Persistent).await {
-            Err(StoreError::NodeExists { .. }) => self.store.set(&path, data, None).await.map(drop),
-            outcome => outcome.map(drop),
+        match self.0.create(&path, data.clone()).await? {
+            true => Ok(()),
+            false => self.0.store.set(&path, data, None).await.map(drop),
         }
     }
 }
@@ -67,12 +52,14 @@ impl StoreMarks {
 mod tests {
     use super::*;
     use crate::memory::MemoryCluster;
+    use crate::store::{CreateMode, MetadataStore};
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn a_mark_is_what_was_put_last() {
         let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
         store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let marks = StoreMarks::new(store.clone(), "/l");
+        let marks = StoreMarks(Root::new(store.clone(), "/l"));
         let (id, other) = (BookieId::new("b:1").unwrap(), BookieId::new("b:2").unwrap());
         assert_eq!(marks.get(&id).await, Ok(None));
         for mark in [7, u64::MAX, 0] {

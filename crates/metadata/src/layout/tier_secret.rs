@@ -4,32 +4,23 @@
 //! A bookie with object storage creates it, and tierers and commands read it. An export leaves it out, so an imported cluster gets a
 //! secret of its own. Deleted, it is drawn again by the next bookie that meets a proof that does not fit.
 
-use std::sync::Arc;
-
 use bindery_types::TierSecret;
 use bytes::Bytes;
 
-use super::paths::create_parents;
-use crate::store::{CreateMode, MetadataStore, StoreError};
+use super::paths::Root;
+use crate::store::StoreError;
 
 /// Below `underreplication`.
 pub(crate) const NAME: &str = "bindery-tier-secret";
 
 /// The node of a cluster.
 #[derive(Clone)]
-pub struct TierSecretNode {
-    store: Arc<dyn MetadataStore>,
-    root: String,
-}
+pub struct TierSecretNode(pub(super) Root);
 
 impl TierSecretNode {
-    pub(super) fn new(store: Arc<dyn MetadataStore>, root: &str) -> TierSecretNode {
-        TierSecretNode { store, root: root.into() }
-    }
-
     /// Where it is.
     pub fn path(&self) -> String {
-        format!("{}/underreplication/{NAME}", self.root)
+        format!("{}/underreplication/{NAME}", self.0.path)
     }
 
     /// The secret; `None` while no bookie has drawn one.
@@ -39,17 +30,14 @@ impl TierSecretNode {
     pub async fn get(&self) -> Result<Option<TierSecret>, StoreError> {
         let path = self.path();
         // Another process may just have created it through another server.
-        self.store.sync(&path).await?;
-        match self.store.get(&path).await {
-            Ok(node) => match <[u8; TierSecret::SIZE_BYTES]>::try_from(&node.data[..]) {
-                Ok(bytes) => Ok(Some(TierSecret::from_bytes(bytes))),
-                Err(_) => Err(StoreError::Protocol(format!(
-                    "{path} does not hold {} bytes: delete this node, and a bookie draws another secret",
-                    TierSecret::SIZE_BYTES
-                ))),
-            },
-            Err(StoreError::NoNode { .. }) => Ok(None),
-            Err(other) => Err(other),
+        self.0.store.sync(&path).await?;
+        let Some(found) = self.0.find(&path).await? else { return Ok(None) };
+        match <[u8; TierSecret::SIZE_BYTES]>::try_from(&found[..]) {
+            Ok(bytes) => Ok(Some(TierSecret::from_bytes(bytes))),
+            Err(_) => Err(StoreError::Protocol(format!(
+                "{path} does not hold {} bytes: delete this node, and a bookie draws another secret",
+                TierSecret::SIZE_BYTES
+            ))),
         }
     }
 
@@ -62,13 +50,10 @@ impl TierSecretNode {
             return Ok(secret);
         }
         let path = self.path();
-        create_parents(&*self.store, &path, &self.root).await?;
-        let data = Bytes::copy_from_slice(drawn.as_bytes());
-        match self.store.create(&path, data, CreateMode::Persistent).await {
-            Ok(_) => Ok(drawn),
+        match self.0.create(&path, Bytes::copy_from_slice(drawn.as_bytes())).await? {
+            true => Ok(drawn),
             // Another bookie was faster.
-            Err(StoreError::NodeExists { .. }) => self.get().await?.ok_or(StoreError::NoNode { path }),
-            Err(other) => Err(other),
+            false => self.get().await?.ok_or(StoreError::NoNode { path }),
         }
     }
 }
@@ -77,12 +62,14 @@ impl TierSecretNode {
 mod tests {
     use super::*;
     use crate::memory::MemoryCluster;
+    use crate::store::{CreateMode, MetadataStore};
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn the_first_secret_stays() {
         let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
         store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let node = TierSecretNode::new(store.clone(), "/l");
+        let node = TierSecretNode(Root::new(store.clone(), "/l"));
         let [first, second] = [1, 2].map(|byte| TierSecret::from_bytes([byte; 32]));
         assert_eq!(node.get().await, Ok(None));
         assert_eq!(node.get_or_create(first.clone()).await, Ok(first.clone()));

@@ -168,7 +168,7 @@ async fn all_servers_have_to_fail_and_each_fault_is_named() {
     assert!(error.contains(&nobody) && error.contains(&mute.address) && error.contains("refused"), "{error}");
 }
 
-/// A store that was put back from a copy refuses who has seen more than it has, before it looks at the session: it is asked without that
+/// A store that was restored from a copy refuses a client that has seen more than it has, before it looks at the session: the client leaves that out
 /// once no server has spoken for a session timeout.
 #[tokio::test]
 async fn a_store_with_fewer_transactions_is_connected_to_again() {

@@ -200,11 +200,15 @@ pub struct Core {
     left_last: LedgerId,
     /// There is no room for more ledgers, and none can be left.
     is_crowded: bool,
+    /// Room is not sought before: none was found.
+    room_at: Duration,
     revisit_at: Duration,
     is_paused: bool,
     ending: Ending,
-    /// Ledgers of which the catalogue lacks something that bookies know, or that has a gap there; in words.
-    doubtful: BTreeMap<LedgerId, String>,
+    /// Ledgers of which a bookie is ahead of the catalogue, in words: those that are stopped.
+    ahead: BTreeMap<LedgerId, String>,
+    /// Ledgers that have a gap in the catalogue which a bookie needs, in words.
+    gaps: BTreeMap<LedgerId, String>,
     /// Ledgers that may be finished.
     touched: BTreeSet<LedgerId>,
     sweep_at: Duration,
@@ -248,10 +252,12 @@ impl Core {
             listing: Listing::Waits(now),
             left_last: LedgerId::MAX,
             is_crowded: false,
+            room_at: now,
             revisit_at: now + settings.revisit_interval,
             is_paused: false,
             ending: Ending::No,
-            doubtful: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+            gaps: BTreeMap::new(),
             touched: BTreeSet::new(),
             sweep_at: now,
             counts: Counts::default(),
@@ -367,7 +373,7 @@ impl Core {
             Listing::Held => true,
             Listing::Asked => false,
         };
-        if is_due && self.ledgers.len() >= self.settings.ledgers_max {
+        if is_due && self.ledgers.len() >= self.settings.ledgers_max && now >= self.room_at {
             self.make_room(now);
         }
         if is_due && self.ledgers.len() < self.settings.ledgers_max {
@@ -401,6 +407,10 @@ impl Core {
         let before = self.ledgers.range(..self.left_last).filter(is_idle);
         let left: Vec<LedgerId> = behind.chain(before).take(wanted).map(|(id, _)| *id).collect();
         self.is_crowded = left.is_empty();
+        if self.is_crowded {
+            // All of them were gone through: not with each event.
+            self.room_at = now + SWEEP_INTERVAL;
+        }
         for ledger in left {
             self.left_last = ledger;
             self.leave(now, ledger);
@@ -556,7 +566,7 @@ impl Core {
                 && tiered >= Some(stopped.register)
             {
                 watched.stopped = None;
-                self.doubtful.remove(&ledger);
+                self.ahead.remove(&ledger);
             }
             if let Some(mut doubt) = watched.doubt.take_if(|doubt| doubt.is_asked)
                 && Some(doubt.register) > tiered
@@ -577,7 +587,7 @@ impl Core {
                     self.counts.stopped += 1;
                     let Doubt { bookie, register, .. } = doubt.clone();
                     let alarm = Alarm::BookieAhead { ledger, bookie, register, tiered };
-                    self.doubtful.insert(ledger, alarm.to_string());
+                    self.ahead.insert(ledger, alarm.to_string());
                     actions.push(Action::Alarm(alarm));
                     watched.stopped = Some(doubt);
                 }
@@ -616,14 +626,10 @@ impl Core {
                 Report::WantsExtents { ledger, from } => actions.push(Action::FindExtents { ledger, from }),
                 Report::Gap { ledger, first, next } => {
                     let alarm = Alarm::CatalogueGap { ledger, first, next };
-                    self.doubtful.entry(ledger).or_insert_with(|| alarm.to_string());
+                    self.gaps.insert(ledger, alarm.to_string());
                     actions.push(Action::Alarm(alarm));
                 }
-                Report::GapClosed(ledger) => {
-                    if self.ledgers.get(&ledger).is_none_or(|watched| watched.stopped.is_none()) {
-                        self.doubtful.remove(&ledger);
-                    }
-                }
+                Report::GapClosed(ledger) => drop(self.gaps.remove(&ledger)),
                 Report::Pressure => pressed = true,
             }
         }
@@ -650,6 +656,8 @@ impl Core {
     fn on_catalogue_replaced(&mut self, now: Duration) {
         self.done.clear();
         self.reserved.clear();
+        // Those of the other one; whether this one has any shows when bookies are told.
+        self.gaps.clear();
         for (ledger, watched) in &mut self.ledgers {
             watched.tiered = None;
             (watched.is_asking, watched.is_asked, watched.doubt) = (false, false, None);
@@ -663,7 +671,7 @@ impl Core {
 
     /// Why the catalogue is not believed, by what bookies say of a ledger.
     pub fn doubt_of_ledgers(&self) -> Option<String> {
-        self.doubtful.values().next().cloned()
+        self.ahead.values().chain(self.gaps.values()).next().cloned()
     }
 
     /// Forgets ledgers with which nothing is left to do.
@@ -694,7 +702,6 @@ impl Core {
         }
         let is_done = !watched.is_gone;
         self.leave(now, ledger);
-        self.doubtful.remove(&ledger);
         if is_done {
             self.done.insert(ledger);
         }
@@ -706,6 +713,8 @@ impl Core {
         self.looks.remove(&(watched.look_at, ledger));
         self.to_locate.remove(&ledger);
         self.reborn.remove(&ledger);
+        self.ahead.remove(&ledger);
+        self.gaps.remove(&ledger);
         self.updates.forget(ledger);
         // A round does not go on for a ledger that was deleted while its bookies were told.
         self.settle(now, ledger);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bindery_io::Random;
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::{
-    Catalogue, CatalogueError, Change, ChangeOutcome, ExtentOutcome, NewObject, ObjectRow, Outcome, Position,
-    Refusal, Totals, UpkeepDone,
+    Catalogue, CatalogueError, Change, ChangeOutcome, ExtentOutcome, ExtentRow, NewObject, ObjectRow,
+    Outcome, Position, Refusal, Totals, UpkeepDone,
 };
 use bindery_types::tier::TierExtent;
 use bindery_types::{EntryId, LedgerId};
@@ -220,7 +220,7 @@ impl Desk {
         let began = Instant::now();
         let mut followed = self.catalogue.refresh().await;
         if followed.is_ok() && self.lost.fault.is_some() {
-            // What was missing may be behind the end.
+            // The missing record may be behind the end.
             followed = self.catalogue.check_end().await;
         }
         self.or_read_anew(followed).await?;
@@ -474,11 +474,11 @@ impl Desk {
     /// As of now: others may have taken over what was said before.
     async fn extents(&mut self, ledger: LedgerId, from: EntryId) -> Option<Vec<TierExtent>> {
         let mut found = match self.be_fresh().await {
-            Ok(()) => self.catalogue.extents(ledger, from, EXTENTS_MAX).await,
+            Ok(()) => self.extents_of(ledger, from).await,
             Err(error) => Err(error),
         };
         if found.as_ref().is_ok_and(Vec::is_empty) && self.refresh().await.is_ok() {
-            found = self.catalogue.extents(ledger, from, EXTENTS_MAX).await;
+            found = self.extents_of(ledger, from).await;
         }
         match found {
             Ok(rows) => Some(rows.iter().map(|(first, row)| row.tier_extent(*first)).collect()),
@@ -486,6 +486,18 @@ impl Desk {
                 tracing::debug!(%error, %ledger, "extents cannot be read from the catalogue");
                 None
             }
+        }
+    }
+
+    /// As far as it was read. Of a ledger that is being removed, some at a time, none counts.
+    async fn extents_of(
+        &mut self,
+        ledger: LedgerId,
+        from: EntryId,
+    ) -> Result<Vec<(EntryId, ExtentRow)>, CatalogueError> {
+        match self.catalogue.ledger(ledger).await? {
+            Some(row) if !row.is_removed => self.catalogue.extents(ledger, from, EXTENTS_MAX).await,
+            _ => Ok(Vec::new()),
         }
     }
 

@@ -139,7 +139,7 @@ impl Hands {
                 });
             }
         }
-        // The catalogue's word alone is not enough: what it names has to be there.
+        // The catalogue alone is no proof: the objects that it names have to be there.
         let objects: BTreeMap<ObjectId, u64> = moved
             .iter()
             .flat_map(|moved| &moved.extents)

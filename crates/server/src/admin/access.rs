@@ -102,7 +102,7 @@ struct Changes {
     left_out: u64,
 }
 
-/// The place of an address among those whose token or password is looked at.
+/// The place of an address among those whose token or password is being checked.
 struct AskingPlace(Arc<Mutex<BTreeSet<IpAddr>>>, IpAddr);
 
 impl Drop for AskingPlace {
@@ -268,7 +268,7 @@ impl Access {
         name == "localhost" || name.parse::<Ipv4Addr>().is_ok() || self.names.contains(&name)
     }
 
-    /// What it is asked by, for whom it refuses.
+    /// The names by which it may be asked, for the message of a refusal.
     fn names_shown(&self) -> String {
         let ours = self.names.iter().map(String::as_str);
         ["an IP address", "localhost"].into_iter().chain(ours).collect::<Vec<_>>().join(", ")
@@ -667,7 +667,7 @@ mod tests {
         assert_eq!(text, "an IP address, localhost, bookie-1.example");
     }
 
-    /// This machine needs a token where that is asked for.
+    /// This machine needs a token where the settings require one.
     #[tokio::test]
     async fn this_machine_may_need_a_token_too() {
         let dir = tempfile::tempdir().unwrap();

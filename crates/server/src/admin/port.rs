@@ -453,6 +453,66 @@ mod tests {
         serving.await.unwrap();
     }
 
+    /// Invariant 5: however many requests come at once, few answers are computed at a time, an address is refused more than its share of
+    /// the places, and health checks are answered meanwhile.
+    #[tokio::test]
+    async fn few_answers_are_computed_at_a_time_and_health_waits_for_none() {
+        let (listener, stop) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(Latch::default()));
+        let address = listener.local_addr().unwrap();
+        let (computing, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let gate = Arc::new(Semaphore::new(0));
+        let (counts, sees, waits) = (computing.clone(), most.clone(), gate.clone());
+        let slow = move || {
+            let (counts, sees, waits) = (counts.clone(), sees.clone(), waits.clone());
+            async move {
+                sees.fetch_max(counts.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                waits.acquire().await.unwrap().forget();
+                counts.fetch_sub(1, Ordering::SeqCst);
+                "seen"
+            }
+        };
+        let router = Router::new()
+            .route("/metrics", axum::routing::get(slow))
+            .route("/heartbeat", axum::routing::get(|| async { "OK" }));
+        let serving = Serving { router, access: Access::for_strangers(None), tls: None };
+        let answers = ByteBudget::new("admin", 1 << 20);
+        let serving = tokio::spawn(serve(listener, serving, answers, Duration::from_secs(60), stop.clone()));
+        let ask = |path: &'static str| {
+            tokio::spawn(async move {
+                let mut peer = TcpStream::connect(address).await.unwrap();
+                let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+                peer.write_all(request.as_bytes()).await.unwrap();
+                let mut said = String::new();
+                peer.read_to_string(&mut said).await.unwrap();
+                said.split(' ').nth(1).unwrap().to_owned()
+            })
+        };
+        // One after the other, so that nobody is there whom a newcomer may replace: each is refused, or being handled.
+        const ASKED: usize = PLACES - 2;
+        let mut asked: Vec<_> = (0..ASKED).map(|_| ask("/metrics")).collect();
+        // As many as wait are not answered before the gate is open.
+        let mut refused = Vec::new();
+        while refused.len() < ASKED - PLACES / 2 {
+            let ended = asked.iter().position(|asked| asked.is_finished());
+            match ended {
+                Some(ended) => refused.push(asked.swap_remove(ended).await.unwrap()),
+                None => tokio::task::yield_now().await,
+            }
+        }
+        while computing.load(Ordering::SeqCst) < ANSWERED_AT_ONCE {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ask("/heartbeat").await.unwrap(), "200");
+        assert!(refused.iter().all(|status| status == "503"), "{refused:?}");
+        gate.add_permits(ASKED);
+        for answered in asked {
+            assert_eq!(answered.await.unwrap(), "200");
+        }
+        assert_eq!(most.load(Ordering::SeqCst), ANSWERED_AT_ONCE);
+        stop.set();
+        serving.await.unwrap();
+    }
+
     /// Invariant 2.
     #[tokio::test]
     async fn a_peer_that_takes_a_little_now_and_then_is_given_up() {

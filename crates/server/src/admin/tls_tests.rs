@@ -1,10 +1,14 @@
 //! The admin port over TLS.
 
 use super::access::Access;
+use super::extension::{
+    AdminExtension, Extending, ExtensionAnswer, ExtensionFault, ExtensionRequest, open_tls, serve_extension,
+};
 use super::port::{Serving, serve};
 use crate::certificates::{Authority, Issued, Use};
 use crate::latch::Latch;
 use crate::memory::ADMIN_PLACES as PLACES;
+use crate::metrics::Exposition;
 use crate::tls::{Tls, TlsConfig, TlsSettings};
 use axum::Router;
 use bindery_flow::ByteBudget;
@@ -113,6 +117,67 @@ async fn a_certificate_of_the_role_admin_allows_changes_and_any_other_a_look() {
     let port = Port::start(config(dir.path(), &authority, false, false), PATIENCE).await;
     assert_eq!(port.ask(&admin, "PUT").await.unwrap(), 403, "nobody verified that certificate");
     port.end().await;
+}
+
+/// A process without a bookie, whose extension cannot do its work.
+struct Ailing;
+
+impl AdminExtension for Ailing {
+    fn fault(&self) -> Option<ExtensionFault> {
+        Some(ExtensionFault { alarm: "no bucket".to_owned(), is_of_store: true })
+    }
+    fn answer<'a>(&'a self, _: ExtensionRequest<'a>) -> Extending<'a, ExtensionAnswer> {
+        Box::pin(async { ExtensionAnswer::Json("{}".to_owned()) })
+    }
+    fn expose<'a>(&'a self, _: &'a mut Exposition) -> Extending<'a, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// A tierer of its own says of its port what a bookie says of its own: how long the certificate lasts, and alarms.
+#[tokio::test]
+async fn the_port_of_an_extension_tells_of_its_certificate_and_of_faults() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    let tls = open_tls(config(dir.path(), &authority, false, false)).await.unwrap();
+    let (listener, stop) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(Latch::default()));
+    let address = listener.local_addr().unwrap();
+    let access = Access::for_strangers(None);
+    let serving = tokio::spawn(serve_extension(listener, access, Some(tls), Arc::new(Ailing), stop.clone()));
+    let client = authority.client(None, &[]);
+    let get = async |path: &str| {
+        let socket = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = TlsConnector::from(client.clone()).connect(name, socket).await.unwrap();
+        let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.unwrap();
+        said.split_once("\r\n\r\n").unwrap().1.to_owned()
+    };
+    let state = async || serde_json::from_str::<serde_json::Value>(&get("/api/v1/tier/state").await).unwrap();
+    let metrics = get("/metrics").await;
+    for line in [
+        "bindery_tls_certificate_expires_seconds{port=\"admin\"} 2208988800",
+        "bindery_tls_reload_failed{port=\"admin\"} 0",
+        "bindery_tier_reachable 0",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
+    assert_eq!(state().await, serde_json::json!({ "running": false, "alarms": ["no bucket"] }));
+
+    std::fs::write(dir.path().join("admin.pem"), "no key").unwrap();
+    let failed = async {
+        while state().await["alarms"].as_array().unwrap().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, failed).await.unwrap();
+    let state = state().await;
+    assert!(state["alarms"][1].as_str().unwrap().contains("cannot reload the TLS files"), "{state}");
+    assert!(get("/metrics").await.contains("bindery_tls_reload_failed{port=\"admin\"} 1"));
+    stop.set();
+    serving.await.unwrap();
 }
 
 /// Port invariants 1 and 3: silent peers in the handshake keep nobody out.

@@ -1,4 +1,4 @@
-//! Slows down who guesses passwords: an address with several wrong logins waits before the next one is looked at.
+//! Slows down guesses of passwords: an address with several wrong logins waits before its next one is checked.
 //!
 //! # Limits
 //! After [`FREE_MAX`] wrong logins in a row each waits for [`DELAY`]; [`WAITING_MAX`] of an address wait, more are refused. An address is
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// Wrong logins of an address that cost it nothing: a client with an old password tries some times.
 const FREE_MAX: u32 = 10;
-/// Until a login is looked at after that.
+/// Wait before each login that is checked after that.
 const DELAY: Duration = Duration::from_millis(500);
 /// Logins of an address that wait.
 const WAITING_MAX: u32 = 8;
@@ -43,7 +43,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Guesses {
-    /// Waits until a login of this address may be looked at. False when too many of it wait. Cancel safe.
+    /// Waits until a login of this address may be checked. False when too many of it wait. Cancel safe.
     pub(super) async fn wait(&self, address: IpAddr) -> bool {
         let address = network_of(address);
         let _waiting = {

@@ -327,7 +327,7 @@ impl Connection {
         self.outbox.owes_nothing() && self.reads.lock().len() == 0 && !self.transport.has_pending()
     }
 
-    /// When its peer sent its last request, if that is a client whom nothing is owed and who waits for nothing.
+    /// When its peer sent its last request, if that is a client that is owed no answer and waits for none.
     pub fn idle_client_since_ns(&self) -> Option<u64> {
         let is_idle =
             self.has_spoken() && !self.closed.is_set() && self.is_idle() && self.polls.lock().len() == 0;

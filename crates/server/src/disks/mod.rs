@@ -14,8 +14,8 @@
 //! the engine twice a second: it measures at once when something begins to wait for space, and when nothing does any more.
 //!
 //! # Limits
-//! One call to each volume at a time. One that does not answer within [`ANSWER_MAX`] keeps what was measured of it last, and
-//! is not waited for again until that call is back: the others are judged meanwhile.
+//! One call to each volume at a time. One that does not answer within [`ANSWER_MAX`] keeps what was measured of it last, and the others
+//! are judged meanwhile. Its late answer counts at the check after, so that a volume that is always slow is still measured.
 
 pub mod calls;
 pub mod ledger_hang;
@@ -43,7 +43,6 @@ use reserve::Reserve;
 use slow_journal::{Pulse, SlowJournalCore};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -85,17 +84,16 @@ impl DiskDesk {
     /// Writes the gauges of volumes and of reasons to be read-only.
     pub fn expose(&self, standing: &ReadOnlyReasons, out: &mut Exposition) {
         let volumes = self.volumes();
-        let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let names: Vec<String> = volumes.iter().map(|volume| volume.dir.display().to_string()).collect();
         let known = || volumes.iter().zip(&names).filter_map(|(volume, name)| Some((volume.space?, name)));
         for (space, name) in known() {
-            out.gauge("bindery_volume_total_bytes", &[("dir", name)], gauge(space.total));
+            out.gauge_of("bindery_volume_total_bytes", &[("dir", name)], space.total);
         }
         for (space, name) in known() {
-            out.gauge("bindery_volume_free_bytes", &[("dir", name)], gauge(space.free));
+            out.gauge_of("bindery_volume_free_bytes", &[("dir", name)], space.free);
         }
         for (volume, name) in volumes.iter().zip(&names) {
-            out.gauge("bindery_volume_reserve_bytes", &[("dir", name)], gauge(volume.reserve.0));
+            out.gauge_of("bindery_volume_reserve_bytes", &[("dir", name)], volume.reserve.0);
         }
         for (volume, name) in volumes.iter().zip(&names) {
             out.gauge("bindery_volume_full", &[("dir", name)], i64::from(volume.is_full));
@@ -143,8 +141,8 @@ struct Guarded {
     space: Option<Space>,
     /// Of the ledger directories, in the order of `volume.ledger_dirs`.
     spaces: Vec<Result<Space, String>>,
-    /// A call to it is under way.
-    is_busy: Arc<AtomicBool>,
+    /// The call to it that is under way, or came back late.
+    call: Option<JoinHandle<Measured>>,
 }
 
 /// What a volume answers. Made on a blocking thread.
@@ -157,40 +155,46 @@ struct Measured {
 impl Guarded {
     fn new(volume: Volume, reserve: Reserve) -> Guarded {
         let spaces = vec![Err("it was not measured yet".to_owned()); volume.ledger_dirs.len()];
-        let (reserve, is_busy) = (Arc::new(reserve), Arc::default());
-        Guarded { volume, reserve, held: 0, space: None, spaces, is_busy }
+        Guarded { volume, reserve: Arc::new(reserve), held: 0, space: None, spaces, call: None }
     }
 
     fn lacking(&self) -> u64 {
         self.reserve.size().saturating_sub(self.held)
     }
 
-    /// Begins `call` on a blocking thread, unless one of before is not back.
-    fn begin<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Option<JoinHandle<T>> {
-        if self.is_busy.swap(true, Ordering::AcqRel) {
-            return None;
+    /// Does `work` on the volume, if there is some, and measures it, on a blocking thread; unless a call of before was not taken yet.
+    fn begin(&mut self, disk: &Arc<dyn Disk>, dirs: &[PathBuf], work: impl FnOnce() + Send + 'static) {
+        if self.call.is_some() {
+            return;
         }
-        let is_busy = IsBusy(self.is_busy.clone());
-        Some(tokio::task::spawn_blocking(move || {
-            let _is_busy = is_busy;
-            call()
-        }))
-    }
-
-    fn begin_measuring(&self, disk: &Arc<dyn Disk>, dirs: &[PathBuf]) -> Option<JoinHandle<Measured>> {
         let (disk, reserve) = (disk.clone(), self.reserve.clone());
         let own = self.volume.reserve_dir.clone();
         let dirs: Vec<PathBuf> = self.volume.ledger_dirs.iter().map(|index| dirs[*index].clone()).collect();
-        self.begin(move || Measured::of(&*disk, &reserve, &own, &dirs))
+        self.call = Some(tokio::task::spawn_blocking(move || {
+            work();
+            Measured::of(&*disk, &reserve, &own, &dirs)
+        }));
+    }
+
+    /// Takes the answer of the call under way, if it comes by then. True if it did.
+    async fn take_answer(&mut self, until: Instant) -> bool {
+        let Some(call) = &mut self.call else { return false };
+        let Ok(answer) = tokio::time::timeout_at(until, call).await else { return false };
+        self.call = None;
+        match answer {
+            Ok(measured) => self.on_measured(measured),
+            // Without a panic it was cancelled: the process ends.
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => return false,
+            },
+        }
+        true
     }
 
     fn on_measured(&mut self, measured: Measured) {
         let Measured { held, space, spaces } = measured;
         (self.space, self.spaces) = (space, spaces);
-        self.on_held(held);
-    }
-
-    fn on_held(&mut self, held: std::io::Result<u64>) {
         match held {
             Ok(held) => self.held = held,
             Err(error) => {
@@ -207,36 +211,6 @@ impl Measured {
         let spaces = dirs.iter().map(|dir| disk.space(dir).map_err(|error| error.to_string())).collect();
         Measured { held: reserve.held(disk), space: disk.space(own).ok(), spaces }
     }
-}
-
-/// A call to a volume is under way until this is dropped.
-struct IsBusy(Arc<AtomicBool>);
-
-impl Drop for IsBusy {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-/// What the calls came to, in their order; `None` for one that was not begun, or is not back in time.
-async fn answers<T>(calls: Vec<Option<JoinHandle<T>>>, answer_max: Duration) -> Vec<Option<T>> {
-    let until = Instant::now() + answer_max;
-    let mut answers = Vec::with_capacity(calls.len());
-    for call in calls {
-        answers.push(match call {
-            Some(call) => match tokio::time::timeout_at(until, call).await {
-                Ok(Ok(answer)) => Some(answer),
-                // Cancelled: the process ends.
-                Ok(Err(error)) => match error.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(_) => None,
-                },
-                Err(_) => None,
-            },
-            None => None,
-        });
-    }
-    answers
 }
 
 /// When a lack of space requests rounds of garbage collection. Each lists the whole cluster.
@@ -333,7 +307,7 @@ impl DiskWatch {
             }
             let of_volume: Vec<PathBuf> =
                 volume.ledger_dirs.iter().map(|index| dirs[*index].clone()).collect();
-            // A start waits for it: what was never measured would count as full.
+            // A start waits for it: a directory that was never measured would count as full.
             let measured = Measured::of(&*disk, &reserve, &volume.reserve_dir, &of_volume);
             let mut guarded = Guarded::new(volume, reserve);
             guarded.on_measured(measured);
@@ -455,7 +429,7 @@ impl DiskWatch {
             engine.set_probing(reason.is_some());
             standing.set(Cause::SlowJournal, reason);
             let adds_wait = engine.adds_wait();
-            let reason = hang.tick(Duration::from_nanos(now_ns), &calls.oldest(), adds_wait);
+            let reason = hang.tick(Duration::from_nanos(now_ns), &calls.silences(), adds_wait);
             standing.set(Cause::LedgersHang, reason);
             if checks.is_due(now_ns, is_short, self.limits.interval) {
                 self.check(&engine, &standing, &garbage).await;
@@ -473,17 +447,8 @@ fn tell_what_waits(engine: &Engine, standing: &ReadOnlyReasons) -> bool {
     is_short
 }
 
-/// Lets the reserve of a volume have, or lack, what it should. Returns the volume's space and what is held afterwards. Blocks on the
-/// disk.
-fn tend(
-    disk: &dyn Disk,
-    reserve: &Reserve,
-    dir: &Path,
-    space: Space,
-    is_short: bool,
-    takes_adds: bool,
-) -> (Option<Space>, std::io::Result<u64>) {
-    let mut now = Some(space);
+/// Lets the reserve of a volume have, or lack, what it should. Blocks on the disk.
+fn tend(disk: &dyn Disk, reserve: &Reserve, dir: &Path, space: Space, is_short: bool, takes_adds: bool) {
     match reserve.tend(disk, space, is_short, takes_adds) {
         Ok(reserve::Step::Keep) => {}
         Ok(step) => {
@@ -494,11 +459,9 @@ fn tend(
                 reserve::Step::Refill | reserve::Step::Keep => "holding the reserve of this volume again",
             };
             tracing::info!(dir = %dir.display(), bytes = reserve.size(), "{said}");
-            now = disk.space(dir).ok();
         }
         Err(error) => tracing::warn!(dir = %dir.display(), %error, "cannot adjust the reserve"),
     }
-    (now, reserve.held(disk))
 }
 
 impl Gauges {
@@ -510,41 +473,38 @@ impl Gauges {
         leave_room: LeaveRoom,
         answer_max: Duration,
     ) -> Checked {
-        let measuring = |guarded: &Guarded| guarded.begin_measuring(&self.disk, &self.dirs);
-        let measured = answers(self.volumes.iter().map(measuring).collect(), answer_max).await;
+        let until = Instant::now() + answer_max;
+        for guarded in &mut self.volumes {
+            guarded.begin(&self.disk, &self.dirs, || {});
+        }
         let mut answered = Vec::with_capacity(self.volumes.len());
-        for (guarded, measured) in self.volumes.iter_mut().zip(measured) {
-            answered.push(measured.is_some());
-            match measured {
-                Some(measured) => guarded.on_measured(measured),
-                None => {
-                    let dir = guarded.volume.reserve_dir.display();
-                    tracing::warn!(%dir, "this volume does not answer: assuming that its space is unchanged");
-                }
+        for guarded in &mut self.volumes {
+            let answers = guarded.take_answer(until).await;
+            if !answers {
+                let dir = guarded.volume.reserve_dir.display();
+                tracing::warn!(%dir, "this volume does not answer: assuming that its space is unchanged");
             }
+            answered.push(answers);
         }
         let verdict = self.core.check(&self.readings());
         let takes_adds = may_take_adds && verdict.read_only.is_none();
         let of_whole_reserves: Arc<[u64]> = self.rewrite_room(|guarded| guarded.reserve.size()).into();
-        let tending = self.volumes.iter().zip(&answered).map(|(guarded, answers)| {
-            let space = guarded.space.filter(|_| *answers)?;
+        let until = Instant::now() + answer_max;
+        for (guarded, answers) in self.volumes.iter_mut().zip(answered) {
+            let Some(space) = guarded.space.filter(|_| answers) else { continue };
             let (disk, reserve) = (self.disk.clone(), guarded.reserve.clone());
             let dir = guarded.volume.reserve_dir.clone();
             let (leave_room, of_whole_reserves) = (leave_room.clone(), of_whole_reserves.clone());
-            guarded.begin(move || {
+            guarded.begin(&self.disk, &self.dirs, move || {
                 // Before it is given up, or a flush that waits could take all of it.
                 if let Ok(reserve::Step::GiveUp) = reserve.step(&*disk, space, is_short, takes_adds) {
                     leave_room(&of_whole_reserves);
                 }
-                tend(&*disk, &reserve, &dir, space, is_short, takes_adds)
-            })
-        });
-        let tended = answers(tending.collect(), answer_max).await;
-        for (guarded, tended) in self.volumes.iter_mut().zip(tended) {
-            if let Some((space, held)) = tended {
-                guarded.space = space;
-                guarded.on_held(held);
-            }
+                tend(&*disk, &reserve, &dir, space, is_short, takes_adds);
+            });
+        }
+        for guarded in &mut self.volumes {
+            guarded.take_answer(until).await;
         }
         leave_room(&self.rewrite_room(Guarded::lacking));
         let status = |guarded: &Guarded| VolumeStatus {
@@ -598,7 +558,7 @@ mod tests {
     use bindery_io::{DiskFile, DiskLayer, OpenMode, RealDisk};
     use std::io;
     use std::path::Path;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     #[test]
     fn rounds_of_a_full_bookie_become_rare_while_they_remove_nothing() {
@@ -709,8 +669,9 @@ mod tests {
         real: RealDisk,
         hangs: PathBuf,
         is_hanging: AtomicBool,
+        hanging_free: AtomicU64,
         /// Of the other one.
-        free: std::sync::atomic::AtomicU64,
+        free: AtomicU64,
     }
 
     impl DiskLayer for Volatile {
@@ -722,7 +683,7 @@ mod tests {
             while may_hang && self.is_hanging.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let free = if may_hang { 1 << 29 } else { self.free.load(Ordering::SeqCst) };
+            let free = if may_hang { &self.hanging_free } else { &self.free }.load(Ordering::SeqCst);
             Ok(Space { total: 1 << 30, free })
         }
     }
@@ -735,6 +696,7 @@ mod tests {
             real: RealDisk::new(),
             hangs: paths[0].to_owned(),
             is_hanging: AtomicBool::new(false),
+            hanging_free: (1 << 29).into(),
             free: (1 << 29).into(),
         });
         let volumes = vec![on(paths[0], vec![0]), on(paths[1], vec![1])];
@@ -752,15 +714,55 @@ mod tests {
         while full != [false, true] {
             full = check(&mut gauges).await.verdict.full;
         }
-        assert!(
-            gauges.volumes[0].is_busy.load(Ordering::SeqCst),
-            "one call is under way, and no other was begun"
-        );
+        assert!(gauges.volumes[0].call.is_some(), "one call is under way, and no other was begun");
         disk.is_hanging.store(false, Ordering::SeqCst);
         disk.free.store(1 << 29, Ordering::SeqCst);
-        while full != [false, false] || gauges.volumes[0].is_busy.load(Ordering::SeqCst) {
+        while full != [false, false] || gauges.volumes[0].call.is_some() {
             full = check(&mut gauges).await.verdict.full;
         }
+    }
+
+    /// Lets a volume answer in the end, also when a test fails: the end of the runtime waits for the call.
+    struct Thaws<'a>(&'a AtomicBool);
+
+    impl Drop for Thaws<'_> {
+        fn drop(&mut self) {
+            self.0.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// A volume each of whose calls takes longer than a check waits.
+    #[tokio::test]
+    async fn what_a_slow_volume_answers_late_counts_at_the_check_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Volatile {
+            real: RealDisk::new(),
+            hangs: dir.path().to_owned(),
+            is_hanging: AtomicBool::new(false),
+            hanging_free: (1 << 29).into(),
+            free: 0.into(),
+        });
+        let mut gauges = gauges(disk.clone(), &[dir.path()], vec![on(dir.path(), vec![0])], 0);
+        let check = async |gauges: &mut Gauges| {
+            gauges.check(false, true, Arc::new(|_: &[u64]| {}), Duration::ZERO).await
+        };
+        let _thaws = Thaws(&disk.is_hanging);
+        disk.is_hanging.store(true, Ordering::SeqCst);
+        let before = check(&mut gauges).await;
+        assert_eq!(before.volumes[0].space, Some(Space { total: 1 << 30, free: 1 << 29 }));
+        // It answers, after the check, that it is full; and is as slow again from then on.
+        disk.hanging_free.store(0, Ordering::SeqCst);
+        disk.is_hanging.store(false, Ordering::SeqCst);
+        let call = gauges.volumes[0].call.as_ref().expect("the call is kept");
+        while !call.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        disk.is_hanging.store(true, Ordering::SeqCst);
+        let after = check(&mut gauges).await;
+        assert_eq!(
+            (after.volumes[0].space, &after.verdict.full[..]),
+            (Some(Space { total: 1 << 30, free: 0 }), &[true][..])
+        );
     }
 
     impl Gauges {

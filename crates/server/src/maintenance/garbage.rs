@@ -418,7 +418,7 @@ impl GarbageCollector {
     ) -> Result<(), Doubt> {
         let (limits, expected) = (self.config.limits, self.known.known_up_to);
         // As a build left it that did not remember what the store knew. A mark that was never confirmed, or that no proof can rest on for
-        // want of an INSTANCEID, is not asked for: without it no later one would ever be left.
+        // want of an INSTANCEID, is not required: a bookie without it would never leave a later one.
         let needs_mark =
             expected.is_none() && self.known.store_marks[0].is_some() && !self.instance_id.is_empty();
         let (of_here, is_empty) = (in_one_number(&here), here.is_empty());

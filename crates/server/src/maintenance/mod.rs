@@ -10,7 +10,7 @@ pub mod garbage;
 pub mod integrity;
 pub mod surplus;
 
-/// A journal did not answer in time. What was asked of it may be done later.
+/// A journal did not answer in time. It may still carry out the request later.
 #[derive(Debug)]
 struct JournalHangs;
 

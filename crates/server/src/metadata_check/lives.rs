@@ -69,6 +69,7 @@ mod tests {
             trimmed_below: Some(entry(9)),
             is_trim_committed: true,
             created_ms,
+            changes: bindery_engine::Changes::NONE,
         };
         let of = |created_ms, stored: &StoredLedger| {
             [false, true].map(|is_recovery| of_add(&seen(created_ms), stored, Some(100), is_recovery))

@@ -36,6 +36,11 @@ impl Exposition {
         self.line(format_args!("{name}{} {value}", Plain(labels)));
     }
 
+    /// A gauge of something that is counted, or of bytes.
+    pub fn gauge_of(&mut self, name: &str, labels: &[(&str, &str)], count: u64) {
+        self.gauge(name, labels, i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     /// A summary, both outcomes.
     pub fn summary(&mut self, name: &str, labels: &[(&str, &str)], summary: &SummarySnapshot) {
         self.begin(name, "summary");

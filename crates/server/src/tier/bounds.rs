@@ -9,7 +9,7 @@
 //!    and has the entries.
 //! 2. A ledger is taken over only when metadata says that it is closed at or above its last entry. It is at once answered from object
 //!    storage, and this bookie has nothing of it that could be compared.
-//! 3. What metadata does not tell in time is refused as a failure that may pass.
+//! 3. An update that metadata does not confirm in time is refused as a failure that may pass.
 //!
 //! Whether the objects of first and appended extents are there is otherwise left to the comparison before a trim: until then the copies
 //! here are what is read, and a look at the bucket for each update would cost a request for each ledger and bookie.
@@ -111,7 +111,7 @@ pub(super) fn is_of_another(known: &Tiered, update: &Reconciliation) -> bool {
     known.created_ms.zip(update.created_ms).is_some_and(|(known, said)| known != said)
 }
 
-/// The last entry here of the ledger that an update is of: what is here of another one that had its id counts for nothing.
+/// The last entry here of the ledger that an update is of; entries of another ledger that had its id do not count.
 fn last_known(engine: &Engine, update: &Reconciliation) -> Result<Option<EntryId>, Refusal> {
     if engine.tiered(update.ledger).is_some_and(|tiered| is_of_another(&tiered, update)) {
         return Ok(None);

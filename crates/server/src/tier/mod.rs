@@ -258,7 +258,7 @@ pub struct Tier {
     /// Until a look into the state table is given up.
     lookup_deadline: Duration,
     log: Mutex<LogLimit>,
-    /// What clients are told is a code without words.
+    /// Clients are told a code only.
     last_failure: Mutex<Option<ReadFailure>>,
     clock: Arc<dyn Clock>,
     canaries: Canaries,

@@ -276,7 +276,7 @@ fn space_that_is_not_seen_to_come_back_is_not_waited_for_without_end() {
         let lacking = trimmer.lacking(round * minute, full);
         trimmer.trimmed(round * minute, LedgerId::new(round as i64).unwrap(), lacking);
     }
-    // What was let go in the last hour is on its way, and no more than is lacking.
+    // Space that was let go in the last hour is on its way, and no more goes than is lacking.
     assert_eq!(trimmer.lacking(200 * minute, full), 0);
     assert_eq!(trimmer.lacking(400 * minute, full), 100, "an hour later it lacks again");
 }

@@ -1,4 +1,5 @@
-//! Who may say what is in object storage, where peers do not log in: whoever can read the cluster's metadata.
+//! Proof of the right to say which entries are in object storage, where peers do not log in: every process that can read the cluster's
+//! metadata has it.
 //!
 //! # Data flow
 //! ```text

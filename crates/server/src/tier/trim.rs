@@ -10,7 +10,9 @@
 //!    footer, lengths and checksums of all entries that are here, some blocks read back.
 //! 2. Any difference leaves the ledger as it is, and shows: in the log, a metric, the admin port.
 //! 3. An error of the metadata store, or a bucket that cannot be reached, ends the round.
-//! 4. It holds a page of checksums; requests for checks wait for those of readers, ledgers come at the pace that is set.
+//! 4. Metadata is read after what is known of the ledger here, and nothing goes if anything was placed for it since: an id that is used
+//!    again while its former ledger is compared keeps the copies.
+//! 5. It holds a page of checksums; requests for checks wait for those of readers, ledgers come at the pace that is set.
 
 use super::Tier;
 use super::trimmer::{Blocked, Candidate, Room, Trimmer, Verdict};
@@ -226,7 +228,14 @@ impl TrimTask {
     /// Trims one ledger; says about how many bytes that gives back.
     async fn trim(&mut self, candidate: &Candidate) -> Result<Result<u64, Left>, Stop> {
         let ledger = candidate.ledger;
-        let stored = match self.layout.ledgers().get(ledger).await {
+        let seen = self.engine.tiered(ledger).filter(|seen| seen.life == candidate.life);
+        // Extents that are placed and not durable yet do not show: others would be compared than those that count.
+        let Some(seen) = seen.filter(|seen| seen.is_update_durable) else {
+            return Ok(Err(Left::Later(Duration::ZERO)));
+        };
+        // The id may be used again at any time. If another ledger has entries here that came before `seen`, this read shows that ledger;
+        // if any come later, the engine does not trim.
+        let stored = match self.layout.ledgers().get_latest(ledger).await {
             Ok(stored) => stored,
             // Deleted, which is for garbage collection to say; or unreadable.
             Err(LedgerError::NotFound(_) | LedgerError::Malformed { .. }) => {
@@ -235,11 +244,6 @@ impl TrimTask {
             Err(other) => {
                 return Err(Stop::Round(format!("cannot read the metadata of ledger {ledger}: {other}")));
             }
-        };
-        let seen = self.engine.tiered(ledger).filter(|seen| seen.life == candidate.life);
-        // Extents that are placed and not durable yet do not show: others would be compared than those that count.
-        let Some(seen) = seen.filter(|seen| seen.is_update_durable) else {
-            return Ok(Err(Left::Later(Duration::ZERO)));
         };
         if seen.created_ms.is_some_and(|noted| noted != stored.creation(None).ms) {
             let cluster_ms =
@@ -292,12 +296,6 @@ impl TrimTask {
                 }
                 _ => break,
             }
-        }
-        // The comparison takes its time. Meanwhile the id may have been used again, and the new ledger's entries would count as let go.
-        let again = self.layout.ledgers().get_latest(ledger).await;
-        if again.is_ok_and(|again| again.created_ms != stored.created_ms) || self.engine.has_unflushed(ledger)
-        {
-            return Ok(Err(Left::Later(NOT_YET_PAUSE)));
         }
         let engine = &self.engine;
         Ok(match block_in_place(|| engine.trim(ledger, &seen, candidate.lre)) {

@@ -33,7 +33,7 @@ pub const REMEMBERED_MAX: usize = 1 << 20;
 pub const BLOCKED_MAX: usize = 1_000;
 /// A ledger that differed is checked again after this, doubled each time up to [`TrimConfig::recheck`].
 const RECHECK_FIRST: Duration = Duration::from_secs(60);
-/// What goes within this is counted as one, so that few numbers are kept.
+/// Copies that go within this time are counted together, so that few numbers are kept.
 const GOING_TOGETHER: Duration = Duration::from_secs(60);
 /// Space of copies that were let go comes back with garbage collection and compaction, within this.
 pub const BACK_WITHIN: Duration = Duration::from_secs(3600);

@@ -7,7 +7,6 @@ use bindery_types::{EntryId, LedgerId};
 
 /// Everything there is to measure. `is_usable`: no tierer of this process says that the bucket cannot be used.
 pub fn expose(tier: &Tier, is_usable: bool, now_ns: u64, out: &mut Exposition) {
-    let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     out.summary("bindery_tier_READ_WAIT", &[], &tier.waits.snapshot(now_ns));
     let stats = tier.fetcher().map(|fetcher| fetcher.stats()).unwrap_or_default();
     let counters = [
@@ -47,12 +46,12 @@ pub fn expose(tier: &Tier, is_usable: bool, now_ns: u64, out: &mut Exposition) {
         ("bindery_tier_trim_lacking_bytes", status.lacking_bytes),
     ];
     for (name, value) in gauges {
-        out.gauge(name, &[], gauge(value));
+        out.gauge_of(name, &[], value);
     }
     let memory =
         [("index", stats.index_bytes), ("block", stats.block_bytes), ("request", stats.under_way_bytes)];
     for (kind, bytes) in memory {
-        out.gauge("bindery_tier_memory_bytes", &[("kind", kind)], gauge(bytes));
+        out.gauge_of("bindery_tier_memory_bytes", &[("kind", kind)], bytes);
     }
 }
 

@@ -296,9 +296,18 @@ async fn a_bookie_is_writable_as_soon_as_what_waited_for_space_has_it() {
 }
 
 /// The real disk, whose writes to one directory wait for the test, as on a frozen file system.
-struct Frozen {
-    inner: RealDisk,
-    is_frozen: Arc<AtomicBool>,
+pub(crate) struct Frozen {
+    pub(crate) inner: RealDisk,
+    pub(crate) is_frozen: Arc<AtomicBool>,
+}
+
+/// Ends the frost, also when a test fails: the end of a bookie waits for its threads.
+pub(crate) struct Thaws(pub(crate) Arc<AtomicBool>);
+
+impl Drop for Thaws {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
 }
 
 struct FrozenFile(Arc<dyn DiskFile>, Arc<AtomicBool>);
@@ -311,8 +320,8 @@ impl FrozenFile {
     }
 }
 
-/// The name of the ledger directory whose disk hangs.
-const FREEZES: &str = "freezes";
+/// The name of the directory whose disk hangs.
+pub(crate) const FREEZES: &str = "freezes";
 
 impl DiskLayer for Frozen {
     fn beneath(&self) -> &dyn Disk {
@@ -334,6 +343,10 @@ impl FileLayer for FrozenFile {
     fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.wait();
         self.0.write_at(slices, offset)
+    }
+    fn write_durable_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.wait();
+        self.0.write_durable_at(slices, offset)
     }
     fn sync(&self) -> io::Result<()> {
         self.wait();

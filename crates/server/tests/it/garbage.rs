@@ -5,12 +5,18 @@
 #![allow(clippy::disallowed_methods, reason = "what damage does to files")]
 
 use crate::common::PATIENCE;
-use crate::common::whole::{Running, cluster, config_that_flushes as config, id, metadata, refused, start};
+use crate::common::whole::{
+    Running, cluster, config_that_flushes as config, id, metadata, refused, start, start_on,
+};
+use crate::disks::{FREEZES, Frozen, Thaws};
 use bindery_io::{Disk, RealDisk};
 use bindery_metadata::store::CreateMode;
 use bindery_server::cluster_record::ClusterRecord;
+use bindery_server::config::BookieConfig;
 use bindery_types::{BookieId, LedgerState};
 use bindery_wire::{ErrorCode, v2};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 impl Running {
@@ -71,6 +77,36 @@ async fn a_deleted_ledger_goes_and_its_space_comes_back() {
     bookie.stop().await;
     let bookie = start(config(dir.path()), &cluster).await;
     assert_eq!((bookie.read(1, 0).await, bookie.read(2, 0).await), (ErrorCode::Ok, ErrorCode::NoLedger));
+    bookie.stop().await;
+}
+
+/// A journal that hangs answers no removal. The round still ends and says why, and a later one goes through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_does_not_wait_for_a_journal_that_hangs() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let is_frozen = Arc::new(AtomicBool::new(false));
+    let mut config = BookieConfig { journal_dirs: vec![dir.path().join(FREEZES)], ..config(dir.path()) };
+    config.garbage.journal_patience = Duration::from_millis(300);
+    let disk = Frozen { inner: RealDisk::new(), is_frozen: is_frozen.clone() };
+    let bookie = start_on(Arc::new(disk), config, &cluster).await.unwrap();
+    assert_eq!(bookie.why("").await, serde_json::Value::Null, "its mark is there");
+    for ledger in [0, 1] {
+        bookie.create(ledger).await;
+    }
+    bookie.flushed(2).await;
+    bookie.delete(0).await;
+
+    let thaws = Thaws(is_frozen.clone());
+    is_frozen.store(true, Ordering::SeqCst);
+    let why = bookie.why("").await;
+    assert!(why.as_str().is_some_and(|why| why.contains("journal")), "{why}");
+    assert_eq!(bookie.metric("bindery_gc_stopped").await, 1);
+    assert_eq!(bookie.metric("bindery_gc_ledgers_removed").await, 0);
+    drop(thaws);
+
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    assert_eq!(bookie.metric("bindery_gc_stopped").await, 0);
+    assert_eq!((bookie.read(0, 0).await, bookie.read(1, 0).await), (ErrorCode::NoLedger, ErrorCode::Ok));
     bookie.stop().await;
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod claims;
+mod lives;
 
 use crate::common::PATIENCE;
 use crate::common::frames::{
@@ -505,6 +506,9 @@ async fn what_the_bucket_does_not_give_is_an_io_error_and_never_an_absence_or_ot
     assert_eq!(batch, OwnedV2::Batch(ErrorCode::Io, 1, Vec::new()), "IB7");
     let v3 = client.v3(4, v3_read(7, 3)).await;
     assert_eq!(v3.read_response.unwrap().status, ErrorCode::Io.v3());
+    let shown = bindery_server::tier::json(&world.tier)["reads"]["lastFailure"].take();
+    assert_eq!((&shown["ledgerId"], &shown["entry"]), (&7.into(), &3.into()), "{shown}");
+    assert!(shown["why"].as_str().unwrap().contains("SlowDown"), "{shown}");
     world.bucket.is_refusing.store(false, Ordering::SeqCst);
     // Flipped bits: one in each block, one after the other, and in the footer.
     let mut answered = 0;

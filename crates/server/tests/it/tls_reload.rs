@@ -8,7 +8,7 @@ use crate::common::certificates::{Authority, Files, Use, client_of};
 use crate::common::frames::{KEY, OwnedV2, add_frame, body, framed, read_request};
 use crate::common::whole::{Running, cluster, config, refused, start};
 use crate::common::wire::Client;
-use bindery_server::tls::TlsConfig;
+use bindery_server::tls::{TlsConfig, TlsSettings};
 use bindery_types::BookieId;
 use bindery_wire::{ErrorCode, v2};
 use rustls::{ClientConfig, version};
@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -66,6 +67,28 @@ async fn a_bookie_that_speaks_tls_says_so_where_it_is_registered() {
     std::fs::write(&files.key, "hello").unwrap();
     let said = refused(with_tls, &cluster).await;
     assert!(said.contains("tlsKeyStore=") && said.contains("bookie.key"), "{said}");
+}
+
+/// A bookie that speaks TLS on its admin port alone tells how long that certificate lasts: alarms of monitoring rest on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_certificate_of_the_admin_port_is_measured_when_clients_have_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new("authority");
+    let own = authority.issue_until(Use::Bookie, 2040);
+    let pem = dir.path().join("admin.pem");
+    std::fs::write(&pem, format!("{}{}", own.key, own.certificate)).unwrap();
+    let mut with_tls = config(&dir.path().join("data"));
+    with_tls.admin_tls = Some(TlsConfig { settings: TlsSettings::ADMIN, ..TlsConfig::new(&pem, &pem) });
+    let bookie = start(with_tls, &cluster().await).await;
+    let socket = TcpStream::connect(bookie.admin).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(authority.client(None, &[]));
+    let mut stream = connector.connect("localhost".try_into().unwrap(), socket).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).await.unwrap();
+    let line = "bindery_tls_certificate_expires_seconds{port=\"admin\"} 2208988800";
+    assert!(said.lines().any(|found| found == line), "{said}");
+    bookie.stop().await;
 }
 
 /// TLS invariants 1 and 2: certificates, key and authorities are replaced while requests are under way.

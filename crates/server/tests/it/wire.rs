@@ -349,7 +349,7 @@ async fn a_connection_parks_no_more_long_polls_than_it_may() {
     bookie.stop().await;
 }
 
-/// S11: who parks all that it can leaves places to others.
+/// S11: a client that parks all it can leaves places to others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_holder_leaves_places_for_long_polls_to_others() {
     let bookie = start(Limits { long_polls_max: 100, ..Limits::default() }).await;

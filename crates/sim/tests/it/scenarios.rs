@@ -375,7 +375,7 @@ impl Bookie {
 }
 
 /// BookKeeper #4462: a stale writer does not bring a ledger back that was fenced, deleted and collected; also after restarts, and when
-/// nothing is left but that its id needs the word of metadata.
+/// only the rule is left that adds of its id ask metadata first.
 #[test]
 fn r20_bk_4462_a_ledger_fenced_and_removed_stays_refused() {
     let mut bookie = fresh();

@@ -127,8 +127,10 @@ impl Bookie {
             is_recovery: false,
             is_high_priority: false,
         };
-        let shard = self.machine.engine.shard_of(ledger(id));
-        assert_eq!(self.machine.engine.add_batch(shard, &[add]), 1, "there is room");
+        let engine = &self.machine.engine;
+        let (shard, seen, mut asks) = (engine.shard_of(ledger(id)), engine.tiered(ledger(id)), Vec::new());
+        assert_eq!(engine.add_judged(shard, &[add], None, seen.as_ref(), &mut asks), 1, "there is room");
+        assert_eq!(asks, [], "metadata spoke of what is here");
     }
 
     fn try_group(&mut self) -> bool {
@@ -387,6 +389,28 @@ fn with_entries_of(bookie: &mut Bookie, id: i64, count: i64) -> impl Fn(&Bookie)
                 "{id} has no part in it"
             );
         }
+    }
+}
+
+/// Invariant 7: what was added since the comparison was not compared, and may be of another ledger that got the id. It is no matter
+/// whether it was flushed meanwhile.
+#[test]
+fn a_ledger_that_was_written_to_since_it_was_compared_is_not_trimmed() {
+    for is_flushed in [false, true] {
+        let mut bookie = with_entries(fresh(), 1, 10);
+        bookie.reconcile(&[update(1, &[(0, 9, 1)])]);
+        let seen = bookie.machine.engine.tiered(ledger(1)).unwrap();
+        bookie.add(1, 50, 200);
+        if is_flushed {
+            bookie.flush();
+        }
+        assert_eq!(bookie.machine.engine.trim(ledger(1), &seen, entry(9)), Err(TrimError::Changed));
+        bookie.flush();
+        assert_eq!(bookie.read(1, EntryRef::At(entry(50))), Ok(body(1, 50, 200)));
+        // Flushes and updates of its own do not count.
+        let seen = bookie.machine.engine.tiered(ledger(1)).unwrap();
+        bookie.flush();
+        assert_eq!(bookie.machine.engine.trim(ledger(1), &seen, entry(9)), Ok(()));
     }
 }
 

@@ -64,7 +64,7 @@ pub enum CatalogueError {
         /// The cluster.
         cluster: ClusterId,
     },
-    /// What was read is not there any more.
+    /// A record that was read is not there any more.
     #[error(
         "{key}: not as this process has read or written it: somebody deleted part of the catalogue, or put another copy of it \
          there; {REMEDY}"
@@ -137,7 +137,7 @@ pub enum CatalogueError {
 }
 
 impl CatalogueError {
-    /// What is in the bucket is not, or not whole, what was there: deleted, cut, damaged, or replaced by another copy.
+    /// The bucket does not hold all that was there: part of it was deleted, cut, damaged, or replaced by another copy.
     pub fn is_tampered(&self) -> bool {
         match self {
             CatalogueError::Incomplete { .. }

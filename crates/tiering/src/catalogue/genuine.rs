@@ -7,12 +7,12 @@
 //! 1. No catalogue begins, and none is believed to be empty, while there are objects: an id is reserved in the log before its object
 //!    is there.
 //! 2. A record is read or written only behind the record that was read last, which is still there with the same content, and it is
-//!    written only where the store lists none behind it. What was read is known again by that record, or else by the newest manifest, which is never
+//!    written only where the store lists none behind it. The catalogue that was read is recognised by that record, or else by the newest manifest, which is never
 //!    deleted, or else by the marker.
 //! 3. An object whose id was reserved later than the newest record was written proves that records are missing: ids are drawn
 //!    before the record that reserves them, by the clock of the same process.
-//! 4. A process that finds another catalogue than it has followed reads that one from its beginning, or fails: it goes on from no
-//!    state that nobody else can read.
+//! 4. A process that finds another catalogue than it has followed reads that one from its beginning, or fails: it never goes on from
+//!    a state that other processes cannot read.
 
 use bindery_io::Clock;
 use bindery_types::codec::crc32c;
@@ -28,7 +28,7 @@ use crate::store::StoreError;
 
 /// Ids whose time is later than the store's by more than this were drawn by nobody's clock, and prove nothing (invariant 3).
 pub(super) const ID_AHEAD_MS_MAX: u64 = 24 * 3600 * 1000;
-/// Objects behind the newest record that are looked at.
+/// Objects behind the newest record that are examined.
 const LATER_MAX: usize = 100;
 
 /// By which a process knows again what it has read (invariant 2).
@@ -199,7 +199,7 @@ pub(super) async fn check_or_make_marker(
     make_marker(bucket, clock).await
 }
 
-/// What it means that there is no marker.
+/// The meaning of a missing marker.
 async fn missing_marker(bucket: &Bucket, mode: OpenMode) -> Result<CatalogueError, StoreError> {
     let (key, cluster) = (bucket.marker().to_string(), bucket.cluster());
     if let Some(found) = bucket.list(&bucket.everything(), None).await?.first() {

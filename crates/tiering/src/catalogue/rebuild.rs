@@ -104,8 +104,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The creation time inside a ledger's metadata as a footer has it.
 pub type CreationOf = fn(&[u8]) -> Option<i64>;
 
-/// Rebuilds the catalogue of `cluster`, as a snapshot that covers the whole log. **Pause all tierers first**: what they are at they
-/// finish. When the log went on, or objects came or went, while footers were read, all of it is done again, and it fails when that does
+/// Rebuilds the catalogue of `cluster`, as a snapshot that covers the whole log. **Pause all tierers first**: they finish their
+/// rounds. When the log went on, or objects came or went, while footers were read, all of it is done again, and it fails when that does
 /// not end. Two requests for each object at most, however many objects there are. `seen` is called with the number of objects
 /// read so far, `created_ms` reads metadata, whose encoding is not known here.
 ///
@@ -131,7 +131,7 @@ pub async fn rebuild(
         else {
             continue;
         };
-        // Who committed just before the manifest was there has not read it, and goes on from its own state, which no one else can read.
+        // A tierer that committed just before the manifest was there has not read it, and goes on from a state that others cannot read.
         if last_record(&bucket).await?.is_none_or(|last| last <= log_end) {
             return Ok(rebuilt);
         }

@@ -87,8 +87,8 @@ pub struct FetchOptions {
     pub pin_lease: Duration,
     /// Time before a damaged block, or an object that is another one, is tried again. Start: 10 s.
     pub bad_for: Duration,
-    /// Time before an object is asked for again that the store says is not there, or may not be read: that may be over at any moment,
-    /// when it was the bucket or a proxy that was out of order. Start: 250 ms.
+    /// Time before the next request for an object that the store says is not there, or may not be read: that may be over at any moment,
+    /// when the bucket or a proxy was out of order. Start: 250 ms.
     pub missing_for: Duration,
 }
 

@@ -8,7 +8,7 @@
 //! 1. Want of an answer proves nothing: the request is sent again, and a create without an answer is judged by what is there.
 //! 2. A second winner of a create proves that the store breaks its promise, whatever else was lost. Whatever a delayed request could
 //!    feign (old bytes, a list that lacks a key, a key that is there again) counts when it happens twice, with other keys.
-//! 3. What was written is removed, as far as the store lets it be; what earlier checks left is removed by later ones.
+//! 3. A check removes the keys that it wrote, as far as the store lets it, and those that earlier checks left.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What came of a request that was not done: every kind asks for something else.
+//! Outcomes of requests that were not done: each kind calls for another reaction.
 
 use std::error::Error as StdError;
 use std::io::ErrorKind;
@@ -296,7 +296,7 @@ mod tests {
         StoreError::of(&Path::from("key"), &generic(&text))
     }
 
-    /// What no waiting mends is not transient, and names its setting.
+    /// A fault that no waiting mends is not transient, and names its setting.
     #[test]
     fn faults_of_settings_are_no_outage() {
         for (text, code, words) in [

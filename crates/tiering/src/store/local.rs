@@ -16,7 +16,7 @@ use object_store::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Requests that may be under way at once, those included that nobody waits for any more.
+/// Requests that may be under way at once, abandoned ones included.
 const AT_ONCE_MAX: usize = 6;
 /// Keys of a list that are read ahead.
 const LISTED_AHEAD: usize = 256;

@@ -230,7 +230,7 @@ mod tests {
         client_options("AWS_", &StoreOptions::default(), variables)
     }
 
-    /// What the environment says of the client is kept, and what cannot be kept is refused.
+    /// Client options of the environment are honoured, or refused where that is impossible.
     #[test]
     fn client_options_of_the_environment_are_honoured_or_refused() {
         let client = of(&[

@@ -69,7 +69,7 @@ fn note(store: &Store, cluster: Option<ClusterId>) -> Path {
     }
 }
 
-/// Tries the store out, unless it is known to have broken a promise: then it is refused without another trial. What is found is kept in
+/// Tries the store out, unless it is known to have broken a promise: then it is refused without another trial. The finding is kept in
 /// `gate`, and in the store.
 ///
 /// # Errors
@@ -106,7 +106,7 @@ pub async fn known(
     let failed = |error| CheckError::Failed { check: check::Check::Read, error };
     let found = match read(store, cluster).await.map_err(failed)? {
         Some(broken) => Some(broken),
-        // Of all clusters below the prefix. What may not be read there is no obstacle: rights may end at the cluster.
+        // Of all clusters below the prefix. A key that may not be read there is no obstacle: rights may end at the cluster.
         None if cluster.is_some() => match read(store, None).await {
             Ok(found) => found,
             Err(StoreError::Denied { .. }) => None,

@@ -57,7 +57,7 @@ impl Liar {
         Arc::new(Liar { lie, inner: InMemory::new(), asked: AtomicUsize::new(seed * 7919) })
     }
 
-    /// What becomes of the next request that may be repeated: the client does that by itself, once here.
+    /// The fate of the next request that may be repeated: the client repeats it by itself, once here.
     fn fate_of_repeated(&self) -> (bool, bool) {
         if self.fate() == (false, false) { (false, false) } else { self.fate() }
     }
@@ -329,7 +329,7 @@ async fn admitted(
     admit(&Store::new(url(), inner), &options, gate, &SystemClock::new(), &SystemRandom, |_| ()).await
 }
 
-/// What one check found holds for later ones, in this process and in others, until an operator clears it.
+/// The finding of one check holds for later ones, in this process and in others, until an operator clears it.
 #[tokio::test(start_paused = true)]
 async fn a_broken_promise_stays_until_it_is_cleared() {
     let of = |id: &str| Some(id.parse::<ClusterId>().unwrap());

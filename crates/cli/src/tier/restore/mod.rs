@@ -27,13 +27,14 @@ use super::args::TierRestoreArgs;
 use super::rebuild;
 use crate::args::LogFormat;
 use crate::bucket::{
-    catalogue_failure, cluster_of, failure, is_lost, open_layout, open_store, read_catalogue,
+    catalogue_failure, cluster_of, failure, is_lost, open_store, read_catalogue, with_session,
 };
 use crate::cluster_transfer::store_failure;
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};
 use crate::logging;
 use crate::output;
+use crate::printable::within_line;
 use crate::progress::{Progress, Unit};
 use crate::runtime;
 use batch::{Batch, Done, Restorer, Step};
@@ -47,7 +48,6 @@ use bindery_tiering::store::{self, Store};
 use bindery_types::{BookieId, LedgerId};
 use metadata::End;
 use serde_json::json;
-use std::time::Duration;
 
 /// The reason of a pause begins with this if a restore may end the pause by itself.
 pub const PAUSE_REASON: &str = "bindery tier restore";
@@ -58,18 +58,11 @@ const PAGE: usize = 500;
 pub fn run(args: &TierRestoreArgs) -> Result<(), Failure> {
     logging::start_at(LogFormat::Text, "warn");
     let store = open_store(&args.store)?;
-    let runtime = runtime::for_data()?;
-    runtime.block_on(async {
-        let layout = open_layout(&args.metadata).await?;
-        let restored = with_layout(&store, &layout, args).await;
-        // The session would end by itself.
-        let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
-        restored
-    })
+    let work = async |layout: &Layout| with_layout(&store, layout, args).await;
+    runtime::for_data()?.block_on(with_session(&args.metadata, work))
 }
 
-/// Everything that needs the metadata session, which the caller closes whatever the outcome: finds the cluster, and restores its ledgers
-/// through a client of its own.
+/// Finds the cluster, and restores its ledgers through a client of its own.
 async fn with_layout(store: &Store, layout: &Layout, args: &TierRestoreArgs) -> Result<(), Failure> {
     let cluster = cluster(store, layout, args).await?;
     let security = args.security.security()?;
@@ -294,6 +287,11 @@ async fn missing(catalogue: &mut Catalogue, layout: &Layout) -> Result<u64, Fail
     }
 }
 
+/// What became of a ledger, for people. Metadata, footers and answers of bookies have a part in it.
+fn line(ledger: LedgerId, state: &str, what: &str) -> String {
+    format!("ledger {ledger}: {state}: {}\n", within_line(what))
+}
+
 /// Prints and counts what becomes of ledgers.
 struct Report {
     is_json: bool,
@@ -384,7 +382,7 @@ impl Report {
             });
             self.print(&form::line(&line));
         } else if let Some(what) = what {
-            self.print(format!("ledger {ledger}: {state}: {what}\n").as_bytes());
+            self.print(line(ledger, state, &what).as_bytes());
         }
     }
 
@@ -428,5 +426,20 @@ impl Report {
             return Err(Failure::new(format!("{sum} not restored, see above")));
         }
         self.broken.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_bookies_and_footers_say_does_nothing_to_the_terminal() {
+        let ledger = LedgerId::new(7).unwrap();
+        let hostile = "refused: \x1b]0;t\x07\nledger 8: restored";
+        assert_eq!(
+            line(ledger, "failed", hostile),
+            "ledger 7: failed: refused: \\u{1b}]0;t\\u{7}\\nledger 8: restored\n"
+        );
     }
 }

@@ -392,7 +392,7 @@ fn what_a_stopped_bookie_remembers_is_its_own_and_damage_to_it_is_found() {
     let output = verify();
     assert_eq!(output.status.code(), Some(9), "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains("KNOWN at byte 0"), "{}", text(&output.stdout));
-    // A start makes it anew; nothing is lost.
+    // A start writes it again; nothing is lost.
     let server = place.start();
     assert!(server.stop("-TERM").0.success());
     assert!(done(&verify()).contains("sound: 0 damage"));

@@ -240,6 +240,32 @@ fn many_objects_without_a_row_stop_all_deletions() {
     assert!(world.tierers[0].keeper.as_ref().unwrap().core.status().deletions_stopped.is_none());
 }
 
+/// A large set of objects without a row may be as it should be. It ends by itself: each goes that is proved to be needed by nobody.
+#[test]
+fn many_objects_without_a_row_go_on_their_own_proof_in_the_end() {
+    let mut world = world();
+    world.settings.upkeep.orphan_limits.always = 2;
+    world.settings.upkeep.orphan_hold = Duration::from_secs(200);
+    world.crash(0);
+    world.start(0, Canaries::none());
+    let mut ids: Vec<ObjectId> = (0..3).map(|_| orphan(&mut world, LEFT, 0, 9)).collect();
+    ids.push(orphan(&mut world, 1, 0, 9));
+    let needed: Vec<ObjectId> = (0..3).map(|_| orphan(&mut world, LEFT, 15, 25)).collect();
+    world.add_ledger(3, 20, true);
+    world.run(Duration::from_secs(60));
+    world.delete_ledger(3);
+    world.run(Duration::from_secs(90));
+    assert!(ids.iter().chain(&needed).all(|id| world.bucket.contains_key(id)));
+    assert!(world.tiered(ledger(3)).is_some(), "it was deleted, and that waits");
+    world.run(Duration::from_secs(200));
+    assert!(world.tiered(ledger(3)).is_none());
+    assert!(ids.iter().all(|id| !world.bucket.contains_key(id)));
+    assert!(
+        needed.iter().all(|id| world.bucket.contains_key(id)),
+        "the catalogue has no other place of their entries"
+    );
+}
+
 /// A catalogue that cannot be followed, and a ledger that a bookie knows better, stop everything that deletes, until that is over.
 #[test]
 fn a_catalogue_in_doubt_stops_all_deletions() {
@@ -265,6 +291,51 @@ fn a_catalogue_in_doubt_stops_all_deletions() {
     assert!(world.tierers[0].keeper.as_ref().unwrap().core.status().deletions_stopped.is_some());
 }
 
+impl World {
+    /// The check of the world would see that an object is missing: only the upkeep acts, for a while. Returns its alarms.
+    fn only_keep_up(&mut self) -> Vec<Alarm> {
+        let mut alarms = Vec::new();
+        for _ in 0..200 {
+            let keeper = self.tierers[0].keeper.as_mut().unwrap();
+            let Some((action, _)) = keeper.work.take() else {
+                self.now += Duration::from_secs(1);
+                self.keep_up(0);
+                continue;
+            };
+            let event = self.arrive_upkeep(Some(0), &action, self.now, Fate::Works);
+            let keeper = self.tierers[0].keeper.as_mut().unwrap();
+            keeper.core.on_event(self.now, event, &mut alarms);
+            self.keep_up(0);
+        }
+        alarms
+    }
+}
+
+fn stopped(world: &World) -> Option<String> {
+    world.tierers[0].keeper.as_ref().unwrap().core.status().deletions_stopped.clone()
+}
+
+/// What the doubt about a missing object names ends it: the ledgers in it are deleted. Nothing else goes before.
+#[test]
+fn ledgers_of_a_missing_object_can_be_deleted() {
+    let mut world = world();
+    world.until_upkeep(|action| matches!(action, UpkeepAction::Ledgers));
+    world.add_ledger(3, 20, true);
+    world.run(Duration::from_secs(15));
+    let of = |world: &World, id: i64| {
+        let is_of = |new: &NewObject| new.extents.iter().all(|extent| extent.ledger == ledger(id));
+        world.bucket.iter().find(|(_, new)| is_of(new)).map(|(id, _)| *id)
+    };
+    let lost = of(&world, 3).unwrap();
+    world.bucket.remove(&lost);
+    assert!(world.only_keep_up().contains(&Alarm::ObjectMissing { object: lost }));
+    assert!(stopped(&world).unwrap().contains(&lost.to_string()));
+    world.delete_ledger(3);
+    world.only_keep_up();
+    assert_eq!((world.tiered(ledger(3)), stopped(&world)), (None, None));
+    assert!(world.tiered(ledger(LEFT)).is_some() && of(&world, LEFT).is_some());
+}
+
 /// An object that somebody else deleted is one alarm.
 #[test]
 fn an_object_that_is_missing_is_an_alarm() {
@@ -274,23 +345,7 @@ fn an_object_that_is_missing_is_an_alarm() {
     world.run(Duration::from_secs(30));
     let id = *world.bucket.keys().next().unwrap();
     let kept = world.bucket.remove(&id).unwrap();
-    // The check of the world would see it, too: only the upkeep acts.
-    let mut alarms = Vec::new();
-    for _ in 0..200 {
-        let keeper = world.tierers[0].keeper.as_mut().unwrap();
-        let Some((action, _)) = keeper.work.take() else {
-            world.now += Duration::from_secs(1);
-            world.keep_up(0);
-            continue;
-        };
-        let event = world.arrive_upkeep(Some(0), &action, world.now, Fate::Works);
-        let keeper = world.tierers[0].keeper.as_mut().unwrap();
-        keeper.core.on_event(world.now, event, &mut alarms);
-        world.keep_up(0);
-    }
-    assert_eq!(alarms, [Alarm::ObjectMissing { object: id }]);
-    let stopped =
-        |world: &World| world.tierers[0].keeper.as_ref().unwrap().core.status().deletions_stopped.clone();
+    assert_eq!(world.only_keep_up(), [Alarm::ObjectMissing { object: id }]);
     assert!(stopped(&world).unwrap().contains(&id.to_string()), "nothing is deleted meanwhile");
     world.bucket.insert(id, kept);
     world.run(Duration::from_secs(30));

@@ -184,6 +184,7 @@ impl World {
                 delete_delay: Duration::from_secs(20),
                 limits: bindery_engine::GarbageLimits::default(),
                 orphan_limits: bindery_engine::GarbageLimits { share_max: 0.2, always: 32 },
+                orphan_hold: Duration::from_secs(1000),
                 confirm_pause: Duration::from_secs(1),
                 rewrite_below: 0.5,
                 rewrite_pause: Duration::from_secs(10),

@@ -291,7 +291,14 @@ impl World {
                 UpkeepEvent::Scanned(if is_lost { Err(failed()) } else { Ok(page) })
             }
             UpkeepAction::AskFor(objects) => {
-                let is_missing = |(id, _): &&(ObjectId, u64)| !self.bucket.contains_key(id);
+                let rows: BTreeMap<ObjectId, Option<ObjectRow>> = self.catalogue.objects_in_tail().collect();
+                let is_live = |id: &ObjectId| {
+                    rows.get(id)
+                        .copied()
+                        .flatten()
+                        .is_some_and(|row| ScannedRow::new(*id, &row).live.is_some())
+                };
+                let is_missing = |(id, _): &&(ObjectId, u64)| !self.bucket.contains_key(id) && is_live(id);
                 let missing = objects.iter().filter(is_missing).map(|(id, _)| *id).collect();
                 UpkeepEvent::Missing(if is_lost { Err(failed()) } else { Ok(missing) })
             }

@@ -185,7 +185,7 @@ pub enum Report {
         /// The first entry behind the gap.
         next: EntryId,
     },
-    /// It has one by now.
+    /// It has one by now, or no bookie needs it any more.
     GapClosed(LedgerId),
     /// A bookie said that it has too much to do.
     Pressure,
@@ -226,7 +226,7 @@ struct Target {
     /// When the catalogue was asked last, and for extents from which entry on.
     asked_at: Duration,
     asked_from: EntryId,
-    /// It had none with that entry, and others behind it.
+    /// It had none with that entry, and others behind it, and a member needs that entry.
     has_gap: bool,
     /// Nothing is sent before this (after the catalogue failed).
     no_extents_before: Duration,
@@ -243,6 +243,15 @@ struct Kept {
 }
 
 impl Target {
+    /// Whether a member may need extents that are not here, and could be told of them.
+    fn lacks_extents(&self, peers: &BTreeMap<BookieId, Peer>) -> bool {
+        self.members.iter().any(|(bookie, member)| {
+            let ability = peers.get(bookie).map_or(Ability::Absent, |peer| peer.ability);
+            // What is kept is behind the gap.
+            member.need(self, ability) != Need::Nothing
+        })
+    }
+
     /// Invariant 7.
     fn forget_old_extents(&mut self, now: Duration) {
         while self.extents.front().is_some_and(|kept| kept.at + EXTENTS_KEPT_FOR < now) {
@@ -413,6 +422,12 @@ impl Updates {
             self.peers.entry(bookie.clone()).or_default();
             target.members.entry(bookie).or_insert_with(Member::new);
         }
+        if target.has_gap
+            && let Some(bookie) = target.members.keys().next()
+        {
+            // Perhaps the bookie left that needed what is missing.
+            self.waiting.insert((now, ledger, bookie.clone()));
+        }
     }
 
     /// Asks all members for their registers.
@@ -552,6 +567,11 @@ impl Updates {
                 Need::Request => peer.put(ledger, member.is_suspect),
                 Need::Extents(from) => wanted = Some(wanted.map_or(from, |other| other.min(from))),
             }
+        }
+        if target.has_gap && !target.lacks_extents(&self.peers) {
+            // The bookie left, or knows the entries from elsewhere.
+            target.has_gap = false;
+            reports.push(Report::GapClosed(ledger));
         }
         if let Some(from) = wanted
             && !target.wants_extents

@@ -32,6 +32,7 @@ fn metadata(names: &str) -> Arc<LedgerMetadata> {
     Arc::new(metadata)
 }
 
+#[derive(Clone)]
 struct Desk {
     updates: Updates,
     now: Duration,
@@ -507,6 +508,14 @@ fn a_gap_in_the_catalogue_is_not_asked_for_ten_times_a_second() {
     }
     assert!((4..=8).contains(&asked.len()) && gaps == 1, "{asked:?}");
     assert!(asked.iter().all(|from| *from == entry(10)));
+    // A bookie that left needs nothing, and one that is back does.
+    let mut others = desk.clone();
+    others.bookies(&[("b", Ability::Reconciles), ("c", Ability::Reconciles)]);
+    assert!(others.reports.contains(&Report::GapClosed(ledger(1))), "it is not registered");
+    let mut replaced = desk.clone();
+    replaced.updates.know(replaced.now, ledger(1), &metadata("d b c"), entry(39));
+    replaced.pass(Duration::from_millis(1));
+    assert!(replaced.reports.contains(&Report::GapClosed(ledger(1))), "another one took its place");
     assert_eq!(desk.updates.register_max(ledger(1)), Some(entry(39)), "b and c were told of what is behind");
     // The object is back.
     while !desk.reports.iter().any(|report| matches!(report, Report::WantsExtents { .. })) {

@@ -2,10 +2,11 @@
 //!
 //! # Invariants
 //! 1. A doubt stops everything that deletes, or that leads to a deletion: removals of ledgers, releases, rewrites, and deletions of
-//!    objects. The scan goes on, because it sees when a reason is gone.
+//!    objects. The scan goes on, because it sees when a reason is gone. If objects are missing, and that is all, ledgers go on the
+//!    proof of absence: to delete those that lack entries is what ends that doubt.
 //! 2. It lasts as long as its reason: a ledger of which a bookie is ahead of the catalogue, or that has a gap there; an object of the
-//!    catalogue that is not in the bucket; a catalogue that is lost, cut or replaced; too many objects without a row. An operator ends
-//!    it with what the sentence names.
+//!    catalogue that is not in the bucket; a catalogue that is lost, cut or replaced; too many objects without a row, which counts for
+//!    a time ([`super::orphans`], invariant 3). An operator ends it with what the sentence names.
 //! 3. It is said once as an alarm when it begins, and shown for as long as it lasts.
 
 use std::time::Duration;
@@ -48,6 +49,7 @@ impl Upkeep {
             self.doubts.of_catalogue = of_catalogue.map(ToOwned::to_owned);
         }
         self.doubts.of_ledgers = of_ledgers;
+        self.orphans.on_time(now, self.settings.orphan_hold);
         self.doubts.ahead.take_if(|(until, _)| *until <= now);
         let doubt = self.doubt_of_catalogue();
         // A sentence may name other numbers with each look: its beginning is what it is about.
@@ -78,9 +80,20 @@ impl Upkeep {
             ));
         }
         if let Some(why) = self.orphans.doubt() {
-            return Some(format!("{why}: {REMEDY}"));
+            let hours = self.settings.orphan_hold.as_secs() / 3600;
+            return Some(format!(
+                "{why}: {REMEDY}; if it is as it should be, wait: {hours} h after this was noticed each of these objects goes of which it \
+                 is proved that nobody needs it"
+            ));
         }
         self.doubts.ahead.as_ref().map(|(_, why)| why.clone())
+    }
+
+    /// Whether objects of the catalogue are missing, and nothing else is doubtful.
+    pub(super) fn lacks_objects_alone(&self) -> bool {
+        let Doubts { of_catalogue, of_ledgers, ahead, .. } = &self.doubts;
+        let others = of_catalogue.is_some() || of_ledgers.is_some() || ahead.is_some();
+        self.scan.a_missing().is_some() && !others && self.orphans.doubt().is_none()
     }
 
     /// Alarms since the last call.

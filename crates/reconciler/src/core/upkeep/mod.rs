@@ -83,6 +83,8 @@ pub struct UpkeepSettings {
     pub limits: GarbageLimits,
     /// When too many objects have no row: the share of those that were listed, and a number that is never too many.
     pub orphan_limits: GarbageLimits,
+    /// Too many objects without a row stop all deletions for so long.
+    pub orphan_hold: Duration,
     /// Between a pass that found a large share gone and the one that confirms it, at least.
     pub confirm_pause: Duration,
     /// An object of whose entries a smaller part than this is referred to is rewritten; 0: none is.
@@ -102,6 +104,7 @@ impl Default for UpkeepSettings {
             delete_delay: Duration::from_secs(3600),
             limits: GarbageLimits::default(),
             orphan_limits: GarbageLimits { share_max: 0.2, always: 32 },
+            orphan_hold: Duration::from_secs(24 * 3600),
             confirm_pause: Duration::from_secs(5),
             rewrite_below: 0.5,
             rewrite_pause: Duration::from_secs(10 * 60),
@@ -115,6 +118,7 @@ impl UpkeepSettings {
     pub fn set_delete_delay(&mut self, delay: Duration) {
         self.delete_delay = delay;
         self.interval = self.interval.min(delay.max(Duration::from_secs(1)));
+        self.orphan_hold = self.orphan_hold.min(24 * delay.max(Duration::from_secs(1)));
     }
 }
 
@@ -328,7 +332,8 @@ impl Upkeep {
             self.phase = Phase::Ledgers;
         }
         let is_doubtful = self.doubt_of_catalogue().is_some() && !self.deletes_blindly;
-        if is_doubtful && !self.go_to_scan(now) {
+        let may_remove = self.is_removing_ledgers() && self.lacks_objects_alone();
+        if is_doubtful && !may_remove && !self.go_to_scan(now) {
             return None;
         }
         self.is_under_way = true;
@@ -362,6 +367,19 @@ impl Upkeep {
                 UpkeepAction::Replace { object: object.clone(), sources: sources.clone() }
             }
         })
+    }
+
+    /// Whether the pass is at the ledgers that were deleted.
+    fn is_removing_ledgers(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Ledgers
+                | Phase::Prove(_)
+                | Phase::List { .. }
+                | Phase::LookAgain
+                | Phase::Remove
+                | Phase::Mark
+        )
     }
 
     /// In doubt about the catalogue the scan alone goes on ([`doubts`], invariant 1). False: the pass is over.

@@ -15,13 +15,16 @@
 //!    those. Its bookies are asked twice, the second time right before the deletion ([`super::waiting`], invariant 1).
 //! 2. One whose footer cannot be read is kept, and is an alarm.
 //! 3. More of them than the limit, in a page of the bucket or in a sweep, is a doubt about the catalogue ([`super::doubts`]): nothing
-//!    is deleted until a whole sweep found fewer.
+//!    is deleted until a whole sweep found fewer, or the doubt has held for so long that an operator could have put things right. From
+//!    then on each of them is deleted that is proved to be needed by nobody: invariant 1 holds with any catalogue, and a large set
+//!    of objects without a row may be as it should be.
 //! 4. An orphan that got a row, or whose object is gone, is forgotten with the next look at its page.
 //! 5. Those that are kept hold up no others: when there is no room, the next sweep goes on behind them.
 //!
 //! # Limits     objects whose footers are held: [`KNOWN_MAX`], with [`LEDGERS_MAX`] ledgers in all; unreadable ones: [`UNREADABLE_MAX`]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bindery_engine::GarbageLimits;
 use bindery_tiering::ObjectId;
@@ -82,8 +85,18 @@ pub(super) struct Orphans {
     of_sweep: (u64, u64),
     /// A page of this sweep had too many, or the sweep itself has.
     has_too_many: bool,
-    /// Why the catalogue is not believed.
-    doubt: Option<String>,
+    /// The catalogue is not believed.
+    doubt: Option<TooMany>,
+}
+
+/// There are too many.
+#[derive(Debug, Clone)]
+struct TooMany {
+    why: String,
+    /// When that was noted.
+    since: Option<Duration>,
+    /// It was shown long enough, and stops nothing any more.
+    is_over: bool,
 }
 
 impl Orphans {
@@ -94,7 +107,8 @@ impl Orphans {
 
     /// Another catalogue is there.
     pub fn forget_all(&mut self) {
-        *self = Orphans { doubt: self.doubt.take(), ..Orphans::default() };
+        let doubt = self.doubt.take().map(|doubt| TooMany { since: None, is_over: false, ..doubt });
+        *self = Orphans { doubt, ..Orphans::default() };
     }
 
     /// Those of a page, old enough to go, and the number of all objects in it. Returns the ones whose footers are to be read.
@@ -118,9 +132,13 @@ impl Orphans {
         for (orphans, of) in [(found.len() as u64, listed as u64), self.of_sweep] {
             if orphans > limits.always as u64 && orphans as f64 > limits.share_max * of as f64 {
                 self.has_too_many = true;
-                self.doubt = Some(format!(
+                let why = format!(
                     "{orphans} of {of} objects in the bucket are not in the catalogue, which may be an older one, or have lost records"
-                ));
+                );
+                match &mut self.doubt {
+                    Some(doubt) => doubt.why = why,
+                    None => self.doubt = Some(TooMany { why, since: None, is_over: false }),
+                }
             }
         }
         if through.is_none() && !self.has_too_many {
@@ -206,9 +224,16 @@ impl Orphans {
         self.known.remove(&object).is_some()
     }
 
+    /// Ends the doubt when it has held for so long.
+    pub fn on_time(&mut self, now: Duration, hold: Duration) {
+        if let Some(doubt) = &mut self.doubt {
+            doubt.is_over |= now >= *doubt.since.get_or_insert(now) + hold;
+        }
+    }
+
     /// Why the catalogue is not believed (invariant 3).
     pub fn doubt(&self) -> Option<&str> {
-        self.doubt.as_deref()
+        self.doubt.as_ref().filter(|doubt| !doubt.is_over).map(|doubt| doubt.why.as_str())
     }
 
     /// How many are kept for want of a proof, and how many because they cannot be read.
@@ -266,6 +291,29 @@ mod tests {
         orphans.on_page((None, page(0).1), &many[..2], 5, LIMITS);
         orphans.on_page(page(1), &[listed(11)], 5, LIMITS);
         assert!(orphans.doubt().unwrap().starts_with("3 of 10 objects"));
+    }
+
+    /// Invariant 3.
+    #[test]
+    fn too_many_stop_deletions_for_a_time() {
+        let (mut orphans, hold) = (Orphans::default(), Duration::from_secs(100));
+        let many: Vec<_> = (1..=3).map(listed).collect();
+        let sweep = |orphans: &mut Orphans| drop(orphans.on_page((None, None), &many, 10, LIMITS));
+        sweep(&mut orphans);
+        for (at, is_doubtful) in [(7, true), (106, true), (107, false), (500, false)] {
+            orphans.on_time(Duration::from_secs(at), hold);
+            sweep(&mut orphans);
+            assert_eq!(orphans.doubt().is_some(), is_doubtful, "at {at} s");
+        }
+        // Of another catalogue it is said anew.
+        orphans.forget_all();
+        orphans.on_time(Duration::from_secs(600), hold);
+        assert!(orphans.doubt().is_some());
+        orphans.on_page((None, None), &many[..2], 10, LIMITS);
+        assert!(orphans.doubt().is_none());
+        sweep(&mut orphans);
+        orphans.on_time(Duration::from_secs(800), hold);
+        assert!(orphans.doubt().is_some(), "nor does what was before count");
     }
 
     /// Invariants 2 and 4.

@@ -484,7 +484,7 @@ impl<'f> Frames<'_, 'f> {
     /// What a tierer says of ledgers (section 2.8). Without object storage this bookie could not read what it would let go.
     fn reconcile(&mut self, txn: u64, message: &proto::ReconcileLedgersRequest) -> Result<(), ErrorCode> {
         let tier = self.shared.tier.clone().ok_or(ErrorCode::BadRequest)?;
-        // Where peers log in, the role tier was asked for before.
+        // Where peers log in, the role tier was checked before.
         if self.shared.auth.is_none() && !tier.is_of_tierer(message) {
             let (peer, path) = (self.connection.peer, tier.secret_path());
             tier.warn(|left_out| {

@@ -1,4 +1,4 @@
-//! Who may say what is in object storage, and how far that is believed.
+//! Claims about object storage: who may make them, and how far the bookie believes them.
 
 use super::*;
 use bindery_server::tier::REREAD_INTERVAL;

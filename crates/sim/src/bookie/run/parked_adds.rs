@@ -121,7 +121,8 @@ impl Sim {
         };
         let shard = engine.shard_of(ledger);
         let is_refused = writable != Writable::Yes || (engine.is_fenced(ledger) && !is_recovery);
-        if engine.add_batch(shard, &[add]) == 0 {
+        let (seen, mut asks) = (engine.tiered(ledger), Vec::new());
+        if engine.add_judged(shard, &[add], None, seen.as_ref(), &mut asks) == 0 {
             self.ops.remove(&op);
         } else if is_key_right {
             let order = (!is_refused).then_some(shard);
@@ -230,7 +231,8 @@ impl Sim {
                 is_recovery: true,
                 is_high_priority: true,
             };
-            if engine.add_batch(engine.shard_of(ledger), &[add]) == 0 {
+            let (seen, mut asks) = (engine.tiered(ledger), Vec::new());
+            if engine.add_judged(engine.shard_of(ledger), &[add], None, seen.as_ref(), &mut asks) == 0 {
                 self.ops.remove(&op);
                 return;
             }

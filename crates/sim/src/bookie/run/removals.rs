@@ -8,7 +8,7 @@ use bindery_types::LedgerId;
 
 impl Sim {
     /// A request that could create the ledger is about to be made. A ledger that was removed may be forgotten, and then
-    /// starts over; any other stays removed (IB17). One that was fenced takes no normal add then without a word of metadata
+    /// starts over; any other stays removed (IB17). One that was fenced takes no normal add then before metadata has answered
     /// ([`Sim::check_late`]).
     pub(super) fn meet(&mut self, ledger: LedgerId) -> Check {
         if !self.ghost.is_removed(ledger) {

@@ -75,7 +75,7 @@ async fn no_catalogue_begins_beside_objects() {
         assert!(matches!(refused, CatalogueError::Lost { .. }), "{refused}");
         assert!(refused.to_string().contains("bindery tier rebuild --metadata URI --store URL"), "{refused}");
     }
-    // The one that runs does not go on where nobody else can follow.
+    // The one that runs does not go on where others cannot follow.
     let error = running.commit(vec![reserve(&[7])]).await.unwrap_err();
     assert!(matches!(error, CatalogueError::Changed { .. }), "{error}");
     assert!(matches!(running.reload().await, Err(CatalogueError::Lost { .. })));

@@ -245,7 +245,7 @@ fn a_rewritten_object_waits_for_bookies() {
     assert_eq!(log.one(8, release(1, second.number)), ChangeOutcome::Released(Ok(())));
 }
 
-/// An id that is used again: what is left of the ledger before goes first, and no late removal takes what came after.
+/// An id that is used again: the rest of the former ledger goes first, and no late removal takes entries of the new one.
 #[test]
 fn extents_of_another_ledger_of_the_id_are_not_joined_and_a_removal_is_of_one_ledger() {
     let mut log = Log::new();

@@ -1,5 +1,7 @@
 package peer;
 
+import java.io.IOException;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -15,16 +17,20 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.BiFunction;
 import org.apache.bookkeeper.client.api.BookKeeper;
+import org.apache.bookkeeper.client.api.CreateBuilder;
 import org.apache.bookkeeper.client.api.DigestType;
 import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.ReadHandle;
+import org.apache.bookkeeper.client.api.WriteAdvHandle;
 import org.apache.bookkeeper.client.api.WriteHandle;
 
 /**
  * The Java client on ledgers that move to object storage: writes ledgers and a list of them (--write FILE), later reads all of
- * them and compares every byte (--read FILE). With --seconds the entries are spread over that time. One JSON line says how much and how fast; the first difference ends it with code 1.
+ * them and compares every byte (--read FILE). With --seconds the entries are spread over that time. With --as FILE it creates ledgers
+ * of the ids that are in that list, which must have been deleted. One JSON line says how much and how fast; the first difference ends it with code 1.
  */
 public final class Tiered {
     private static final byte[] PASSWORD = "tiered".getBytes(StandardCharsets.UTF_8);
@@ -36,11 +42,31 @@ public final class Tiered {
         return (int) (most - entry % 7);
     }
 
-    private static long write(BookKeeper bk, int ensemble, int copies, int ack, long entries, int entryBytes, int seconds) throws Exception {
+    /** A ledger to write to, and how an entry is added to it. */
+    private record Target(ReadHandle handle, BiFunction<Long, byte[], CompletableFuture<Long>> adds) implements AutoCloseable {
+        @Override
+        public void close() throws Exception {
+            handle.close();
+        }
+    }
+
+    /** Creates a ledger, of this id unless it is null. */
+    private static Target create(CreateBuilder builder, Long id) throws Exception {
+        if (id == null) {
+            WriteHandle w = builder.execute().get();
+            return new Target(w, (entry, payload) -> w.appendAsync(payload));
+        }
+        WriteAdvHandle w = builder.makeAdv().withLedgerId(id).execute().get();
+        return new Target(w, (entry, payload) -> w.writeAsync(entry, ByteBuffer.wrap(payload)));
+    }
+
+    private static long write(BookKeeper bk, Long id, int ensemble, int copies, int ack, long entries, int entryBytes, int seconds) throws Exception {
         long t0 = System.nanoTime();
-        try (WriteHandle w = bk.newCreateLedgerOp().withEnsembleSize(ensemble).withWriteQuorumSize(copies).withAckQuorumSize(ack)
+        CreateBuilder builder = bk.newCreateLedgerOp().withEnsembleSize(ensemble).withWriteQuorumSize(copies).withAckQuorumSize(ack)
                 .withDigestType(DigestType.CRC32C).withPassword(PASSWORD)
-                .withCustomMetadata(Map.of("application", "tiered".getBytes(StandardCharsets.UTF_8))).execute().get()) {
+                .withCustomMetadata(Map.of("application", "tiered".getBytes(StandardCharsets.UTF_8)));
+        try (Target w = create(builder, id)) {
+            long ledger = w.handle().getId();
             Semaphore window = new Semaphore(IN_FLIGHT);
             CompletableFuture<Void> failed = new CompletableFuture<>();
             for (long e = 0; e < entries; e++) {
@@ -52,7 +78,7 @@ public final class Tiered {
                 if (failed.isDone()) {
                     break;
                 }
-                w.appendAsync(Payload.make(w.getId(), e, size(e, entryBytes))).whenComplete((id, error) -> {
+                w.adds().apply(e, Payload.make(ledger, e, size(e, entryBytes))).whenComplete((added, error) -> {
                     if (error != null) {
                         failed.completeExceptionally(error);
                     }
@@ -63,7 +89,7 @@ public final class Tiered {
             if (failed.isDone()) {
                 failed.get();
             }
-            return w.getId();
+            return ledger;
         }
     }
 
@@ -106,11 +132,17 @@ public final class Tiered {
         }
     }
 
-    public static void main(String[] args) {
-        Opts o = new Opts(args, Set.of("zk", "ledgers-root", "write", "read", "ledgers", "mib", "entry-bytes", "ensemble", "copies", "ack",
+    public static void main(String[] args) throws IOException {
+        Opts o = new Opts(args, Set.of("zk", "ledgers-root", "write", "read", "as", "ledgers", "mib", "entry-bytes", "ensemble", "copies", "ack",
                 "protocol", "seconds"), Set.of());
         int entryBytes = o.num("entry-bytes", 16384);
-        int ledgers = o.num("ledgers", 16);
+        List<Long> ids = new ArrayList<>();
+        if (o.str("as", null) != null) {
+            for (String line : Files.readAllLines(Path.of(o.str("as", null)))) {
+                ids.add(Long.parseLong(line.split(" ")[0]));
+            }
+        }
+        int ledgers = ids.isEmpty() ? o.num("ledgers", 16) : ids.size();
         long entries = Math.max(1, ((long) o.num("mib", 64) << 20) / ledgers / entryBytes);
         AtomicLong bytes = new AtomicLong();
         long t0 = System.nanoTime();
@@ -122,7 +154,8 @@ public final class Tiered {
                 if (o.str("write", null) != null) {
                     List<Callable<String>> tasks = new ArrayList<>();
                     for (int i = 0; i < ledgers; i++) {
-                        tasks.add(() -> write(bk, o.num("ensemble", 3), o.num("copies", o.num("ensemble", 3)), o.num("ack", 2), entries, entryBytes, o.num("seconds", 0)) + " " + entries);
+                        Long id = ids.isEmpty() ? null : ids.get(i);
+                        tasks.add(() -> write(bk, id, o.num("ensemble", 3), o.num("copies", o.num("ensemble", 3)), o.num("ack", 2), entries, entryBytes, o.num("seconds", 0)) + " " + entries);
                     }
                     Files.write(Path.of(o.str("write", null)), all(tasks));
                     for (long e = 0; e < entries; e++) {
