@@ -85,6 +85,8 @@ impl Job<'_> {
             Err(error) => return failed(error.to_string()),
         };
         let mut has_changed = false;
+        // Members that got all that they lacked. One in limbo goes on saying that it does not know, until it has compared.
+        let mut completed: BTreeSet<(EntryId, usize)> = BTreeSet::new();
         for _ in 0..STEPS_MAX {
             self.check_allowed().await?;
             let live = self.common.live_now().await?;
@@ -92,8 +94,12 @@ impl Job<'_> {
             let found = audit(&metadata, |bookie| live.contains(bookie));
             let step = match found.lacks.first() {
                 Some(lack) => self.replace(&view, &metadata, lack, &live).await,
-                None => match self.incomplete(&metadata, &mark, &live).await? {
-                    Some((lack, runs)) => self.complete(&view, &metadata, &lack, &runs).await,
+                None => match self.incomplete(&metadata, &mark, &live, &completed).await? {
+                    Some((lack, runs)) => {
+                        let copied = self.copy(&view, &metadata, &lack, &runs, &lack.bookie).await;
+                        completed.insert((lack.first, lack.position));
+                        copied
+                    }
                     None if found.open.is_empty() => {
                         return self.finish(&mark, has_changed).await;
                     }
@@ -190,23 +196,13 @@ impl Job<'_> {
         }
     }
 
-    /// Brings a live member what it lacks.
-    async fn complete(
-        &self,
-        view: &LedgerView,
-        metadata: &LedgerMetadata,
-        lack: &Lack,
-        runs: &[(EntryId, EntryId)],
-    ) -> Result<(), End> {
-        self.copy(view, metadata, lack, runs, &lack.bookie).await
-    }
-
     /// A live member that the mark names and that lacks entries, with the runs that it lacks.
     async fn incomplete(
         &self,
         metadata: &LedgerMetadata,
         mark: &Marked,
         live: &BTreeSet<BookieId>,
+        completed: &BTreeSet<(EntryId, usize)>,
     ) -> Result<Option<(Lack, Vec<(EntryId, EntryId)>)>, End> {
         if metadata.quorum.write_quorum_size() == 1 {
             // Nobody else has its entries.
@@ -216,7 +212,8 @@ impl Job<'_> {
         for (segment, end) in segments(metadata) {
             let SegmentEnd::At(last) = end else { continue };
             for (position, bookie) in segment.ensemble.iter().enumerate() {
-                if !live.contains(bookie) || !is_named(bookie) {
+                let is_completed = completed.contains(&(segment.first_entry, position));
+                if !live.contains(bookie) || !is_named(bookie) || is_completed {
                     continue;
                 }
                 let lack = Lack { first: segment.first_entry, last, position, bookie: bookie.clone() };

@@ -1,6 +1,7 @@
 //! Bookies in this process, on a metadata store in memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum};
 use bindery_io::{Clock as _, RealDisk, SystemClock, SystemRandom};
@@ -10,6 +11,7 @@ use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
+use bindery_server::maintenance::garbage::GarbageConfig;
 use bytes::Bytes;
 
 const INSTANCE: [u8; 16] = [1; 16];
@@ -56,6 +58,11 @@ impl Cluster {
     }
 
     pub async fn start_bookie(&mut self, index: usize) {
+        self.start_bookie_with(index, false).await;
+    }
+
+    /// `accepts_loss`: it may have lost directories, and its ledgers are then in limbo.
+    pub async fn start_bookie_with(&mut self, index: usize, accepts_loss: bool) {
         let home = self.dir.path().join(format!("b{index}"));
         let config = BookieConfig {
             journal_dirs: vec![home.join("journal")],
@@ -67,6 +74,9 @@ impl Cluster {
             preallocate: 0,
             journal_file_bytes: 16 << 20,
             allow_loopback: true,
+            accept_lost_directories: accepts_loss,
+            accept_journal_damage: accepts_loss,
+            garbage: GarbageConfig { interval: Duration::from_secs(1), ..GarbageConfig::default() },
             disks: DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() },
             ..BookieConfig::default()
         };
@@ -99,6 +109,11 @@ impl Cluster {
         self.stop_bookie(index).await;
         std::fs::remove_dir_all(self.dir.path().join(format!("b{index}"))).unwrap();
         self.layout().await.cookies().delete(&id(&format!("b{index}")), None).await.unwrap();
+    }
+
+    /// Deletes all that a stopped bookie has; its cookie stays.
+    pub fn wipe_bookie(&self, index: usize) {
+        std::fs::remove_dir_all(self.dir.path().join(format!("b{index}"))).unwrap();
     }
 
     pub async fn stop(mut self) {

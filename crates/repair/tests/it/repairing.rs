@@ -329,3 +329,30 @@ async fn segments_of_an_open_ledger_are_repaired_and_its_writer_goes_on() {
     stop_all(all).await;
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_that_lost_its_disks_gets_back_what_it_had_while_it_serves() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client().await;
+    let whole = sealed(&client, 5, 40, (3, 3, 2)).await;
+    let striped = sealed(&client, 5, 41, (3, 2, 2)).await;
+    cluster.stop_bookie(1).await;
+    cluster.wipe_bookie(1);
+    cluster.start_bookie_with(1, true).await;
+    // None but the bookies of the ensemble is there, so nobody takes its place.
+    let all = start_all(&cluster, 0..3, Duration::from_secs(600)).await;
+    until_repaired(&cluster, &all, 10).await;
+    // It finds by itself that it lacks nothing any more.
+    let began = Instant::now();
+    for (ids, entries) in [(&whole, 40), (&striped, 41)] {
+        for ledger in ids {
+            while client.entries_of(&id("b1"), *ledger).await.is_err() {
+                assert!(began.elapsed() < HANG, "ledger {ledger} is in limbo still");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            assert_whole(&client, *ledger, entries, "nobody").await;
+        }
+    }
+    stop_all(all).await;
+    cluster.stop().await;
+}

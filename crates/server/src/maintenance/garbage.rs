@@ -65,6 +65,8 @@ const ROOM_ATTEMPTS: u32 = 20;
 const CONFIRM_PAUSE: Duration = Duration::from_secs(5);
 /// Ledgers in limbo that are shown one by one.
 pub const LIMBO_LISTED_MAX: usize = 1000;
+/// How often ledgers in limbo are looked at while there are any.
+const LIMBO_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Settings. Keys of `bk_server.conf` in brackets.
 #[derive(Debug, Clone, PartialEq)]
@@ -258,14 +260,24 @@ impl GarbageCollector {
             () = self.mark_at_start() => {}
         }
         let mut surplus_at = Instant::now() + self.surplus.config.interval;
+        let mut ended_at = Instant::now();
         loop {
             let pause = match self.found_before.is_empty() {
-                true => self.config.interval,
+                true => (ended_at + self.config.interval).saturating_duration_since(Instant::now()),
                 false => self.confirms_from.saturating_duration_since(Instant::now()),
             };
+            // Repair may bring what they lack at any time.
+            let is_limbo_first = self.desk.limbo_count.load(Ordering::Relaxed) > 0 && pause > LIMBO_INTERVAL;
             tokio::select! {
                 () = stop.wait() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(LIMBO_INTERVAL), if is_limbo_first => {
+                    tokio::select! {
+                        () = stop.wait() => return,
+                        () = self.look_at_limbo() => {}
+                    }
+                    continue;
+                }
+                () = tokio::time::sleep(pause), if !is_limbo_first => {}
                 () = self.desk.asked.notified() => {}
             }
             let request = self.desk.request.lock().take().unwrap_or_default();
@@ -283,6 +295,7 @@ impl GarbageCollector {
                 () = stop.wait() => return,
                 () = rounds => {}
             }
+            ended_at = Instant::now();
         }
     }
 
@@ -302,7 +315,7 @@ impl GarbageCollector {
         let engine = self.engine.clone();
         let Ok(ledgers) = tokio::task::spawn_blocking(move || engine.limbo_ledgers()).await else { return };
         let (mut stay, mut count, mut doubt) = (Vec::new(), ledgers.len() as u64, None);
-        self.desk.limbo_count.store(count, Ordering::Relaxed);
+        let count_before = self.desk.limbo_count.swap(count, Ordering::Relaxed);
         for ledger in ledgers {
             self.pace().await;
             match integrity::check(
@@ -315,8 +328,14 @@ impl GarbageCollector {
             .await
             {
                 Ok(None) => count -= 1,
-                Ok(Some(in_limbo)) if stay.len() < LIMBO_LISTED_MAX => stay.push(in_limbo),
-                Ok(Some(_)) => {}
+                Ok(Some(in_limbo)) => {
+                    if in_limbo.first.is_some() {
+                        self.mark_for_repair(ledger).await;
+                    }
+                    if stay.len() < LIMBO_LISTED_MAX {
+                        stay.push(in_limbo);
+                    }
+                }
                 Err(why) => {
                     tracing::warn!(why, "the check of ledgers in limbo stopped and will be retried");
                     doubt = Some(why);
@@ -324,7 +343,7 @@ impl GarbageCollector {
                 }
             }
         }
-        if count > 0 {
+        if count > 0 && count != count_before {
             tracing::warn!(
                 ledgers = count,
                 "ledgers in limbo: entries that may be missing are answered as unknown"
@@ -333,6 +352,24 @@ impl GarbageCollector {
         *self.desk.limbo.lock() = stay;
         self.desk.limbo_count.store(count, Ordering::Relaxed);
         self.desk.status.lock().limbo_doubt = doubt;
+    }
+
+    /// Marks a ledger as lacking what this bookie should have, unless that is known: replication workers bring it.
+    async fn mark_for_repair(&self, ledger: LedgerId) {
+        let (marks, own) = (self.layout.under_replication(), &self.surplus.bookie_id);
+        let marking = async {
+            let known = marks.replicas(ledger).await?.unwrap_or_default();
+            match known.iter().any(|replica| replica == own.as_str()) {
+                true => Ok(()),
+                false => {
+                    marks.mark_since(ledger, std::slice::from_ref(own), Some(self.clock.wall_ms())).await
+                }
+            }
+        };
+        if let Err(error) = marking.await {
+            // The next look marks it.
+            tracing::warn!(%ledger, %error, "a ledger that lacks entries here cannot be marked as under-replicated");
+        }
     }
 
     async fn round(&mut self, request: GarbageRequest) {
