@@ -1,6 +1,9 @@
 //! `bindery cluster`: metadata by hand.
 
-use crate::args::{ClusterCommand, CookieCommand, InitArgs, LogFormat, MetadataArgs};
+pub mod args;
+
+use self::args::ClusterCommand;
+use crate::args::{CookieCommand, InitArgs, LogFormat, MetadataArgs};
 use crate::cluster_transfer::{self, open_failure, store_failure};
 use crate::exit::Failure;
 use crate::logging;

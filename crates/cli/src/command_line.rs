@@ -1,7 +1,8 @@
 //! The command line.
 
-use crate::args::{BookieArgs, ClusterArgs, FlowArgs, InspectArgs, OfflineArgs};
+use crate::args::{BookieArgs, FlowArgs, InspectArgs, OfflineArgs};
 use crate::bench::args::BenchArgs;
+use crate::cluster::args::ClusterArgs;
 use crate::config::args::ConfigArgs;
 use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
 use crate::repair::args::{BookieRecoverArgs, DecommissionArgs, RepairArgs};
