@@ -14,7 +14,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Since a ledger was removed last its LRE never goes back (T1). It is shown, and answered, once it is durable.
+//! 1. Since a ledger was removed last, or its register dropped (7), its LRE never goes back (T1). It is shown, and answered, once it is durable.
 //! 2. The state table never has an LRE without the extents below it: they come with the same commit. Until then the journal
 //!    has both. Extents stay in the directory of that commit, and the LRE moves on with the ledger's state: a start that finds
 //!    other directories than before looks for all of them, and forgets LRE and trim of a ledger that lacks some. A replay
@@ -31,7 +31,8 @@
 //!    of another one change nothing until metadata has decided which of them lives ([`Compared::is_new_life`]). While a ledger is trimmed
 //!    every add waits for metadata, so that no copy of another ledger counts as trimmed ([`crate::Engine::end_other_life`]): the trim is
 //!    made only if nothing was placed since the comparison began, and an add that metadata spoke for is placed only on the trim that it
-//!    spoke of ([`crate::Engine::add_judged`]). A trimmed register without a creation time gets none.
+//!    spoke of ([`crate::Engine::add_judged`]). A register without a creation time, as older builds left them, is dropped when one is told,
+//!    to be told again; if it is trimmed it stays, and gets none.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).

@@ -582,7 +582,7 @@ pub fn expose_garbage(desk: &GarbageDesk, out: &mut Exposition) {
     out.counter("bindery_gc_surplus_rounds", &[], desk.surplus_rounds.get());
     out.counter("bindery_gc_surplus_removed", &[], desk.surplus_removed.get());
     out.gauge("bindery_gc_surplus_stopped", &[], i64::from(status.surplus_doubt.is_some()));
-    out.gauge_of("bindery_limbo_ledgers", &[], desk.limbo_count() as u64);
+    out.gauge_of("bindery_limbo_ledgers", &[], desk.limbo_count());
     out.gauge("bindery_gc_stopped", &[], i64::from(status.last_doubt.is_some()));
     out.gauge("bindery_gc_last_end_ms", &[], status.last_end_ms.unwrap_or(0));
 }

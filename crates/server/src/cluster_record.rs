@@ -4,7 +4,7 @@
 //! bindery-known 3
 //! checkedUpTo 4711         normal adds of ledgers up to it are checked with metadata first (IB28)
 //! limboUpTo 4711           ledgers up to it are in limbo until metadata was gone through (IB27)
-//! knownUpTo 4711           the highest ledger here that the store listed when it got its mark (IB16)
+//! knownUpTo 4711           the highest ledger here that the store ever listed when it got a mark (IB16)
 //! storeMark 000011112222333a    the store that this bookie knows has this mark of it (IB16)
 //! storeMark 000011112222333b    or this one, when a new one was on its way there
 //! crc32c 1a2b3c4d          of all lines before

@@ -391,6 +391,25 @@ fn settings_mean_what_they_mean_in_bookkeeper_or_say_so() {
     assert_eq!(port("prometheusStatsHttpPort=8000\nhttpServerEnabled=true\n"), (all, AdminScope::All));
 }
 
+/// A port that is switched off in so many words is not opened by another key.
+#[test]
+fn switches_of_the_admin_port_switch() {
+    let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+    let config = |file: &str| resolve(&args(&line), Some(file)).unwrap().config;
+    let off = config("prometheusStatsHttpEnable=false\nprometheusStatsHttpPort=8000\n");
+    assert_eq!((off.admin, off.metrics_enabled), (None, false));
+    let port = Some("[::]:8000".parse().unwrap());
+    let on = config("prometheusStatsHttpEnable=true\nprometheusStatsHttpPort=8000\n");
+    assert_eq!((on.admin, on.metrics_enabled, on.admin_scope), (port, true, AdminScope::Metrics));
+    let rest = "httpServerHost=0.0.0.0\nprometheusStatsHttpPort=8000\n";
+    let off = config(&format!("httpServerEnabled=false\n{rest}"));
+    assert_eq!((off.admin, off.admin_scope), (port, AdminScope::Metrics), "not the whole of it");
+    let named = config(rest);
+    let whole = Some("0.0.0.0:8000".parse().unwrap());
+    assert_eq!((named.admin, named.admin_scope), (whole, AdminScope::All));
+    assert_eq!(config("httpServerEnabled=false\nhttpServerHost=0.0.0.0\n").admin, None);
+}
+
 #[test]
 fn the_cluster_of_the_shell_counts_last() {
     let of = |line: &[&str], file: Option<&str>| {

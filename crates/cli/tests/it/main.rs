@@ -12,6 +12,7 @@ mod restore;
 mod secrets;
 mod server;
 mod standalone;
+mod terminal;
 mod tiering;
 mod tls;
 mod verify;

@@ -115,6 +115,64 @@ fn a_standalone_cluster_moves_its_ledgers_and_says_so() {
     assert!(status.success());
 }
 
+/// The catalogue of a cluster that has objects is gone, and comes back. The bookie serves meanwhile, everything that is asked says why
+/// there is no tierer, and it starts by itself.
+#[test]
+fn a_tierer_that_cannot_start_says_why_and_starts_once_it_can() {
+    let (data, bucket) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = Place::new(data.path(), 1);
+    let url = format!("file://{}", bucket.path().display());
+    let admin = format!("http://127.0.0.1:{}", place.admin_port);
+    let get = |path: &str| {
+        let said = Command::new("curl").args(["-s", &format!("{admin}{path}")]).output().unwrap();
+        text(&said.stdout)
+    };
+    let server = place.start_with(&["--tier", &url]);
+    let id = ledger(&place, 10);
+    let now = bindery(&["tier", "now", &id, "--admin", &admin]).output().unwrap();
+    assert_eq!(now.status.code(), Some(0), "{}", said(&now));
+    assert!(server.stop("-TERM").0.success());
+
+    let cluster = std::fs::read_dir(bucket.path()).unwrap().next().unwrap().unwrap().path();
+    let (there, away) = (cluster.join("catalogue"), bucket.path().join("away"));
+    std::fs::rename(&there, &away).unwrap();
+    let server = place.start_with(&["--tier", &url]);
+    let alarm = || {
+        let state: Value = serde_json::from_str(&get("/api/v1/bookie/state")).unwrap();
+        state["alarms"].as_array().unwrap().first().map(|alarm| alarm.as_str().unwrap().to_owned())
+    };
+    let began = Instant::now();
+    let why = loop {
+        if let Some(alarm) = alarm() {
+            break alarm;
+        }
+        assert!(began.elapsed() < PATIENCE, "no alarm");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(why.starts_with("the tierer cannot start: ") && why.contains("catalogue"), "{why}");
+    let metrics = get("/metrics");
+    for line in ["bindery_tier_up 0", "bindery_tier_alarms 1"] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
+    let refused = bindery(&["tier", "status", "--admin", &admin]).output().unwrap();
+    assert!(!refused.status.success() && said(&refused).contains("catalogue"), "{}", said(&refused));
+    assert_eq!(
+        ledger(&place, 3).parse::<u64>().unwrap(),
+        id.parse::<u64>().unwrap() + 1,
+        "the bookie serves"
+    );
+
+    std::fs::rename(&away, &there).unwrap();
+    let report = until(&admin, "it starts by itself", |report| report["lag"]["entries"] == 0);
+    assert_eq!(report["alarms"].as_array().unwrap().len(), 0, "{report:#}");
+    assert_eq!(alarm(), None);
+    let metrics = get("/metrics");
+    for line in ["bindery_tier_up 1", "bindery_tier_alarms 0"] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
+    assert!(server.stop("-TERM").0.success());
+}
+
 /// `bindery tier run`; killed when dropped.
 pub struct Tierer(Child);
 

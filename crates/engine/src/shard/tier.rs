@@ -43,6 +43,8 @@ impl Shard {
         match self.live(ledger) {
             Err(refusal) => return of(Err(refusal)),
             // The register and the copies here belong to an earlier ledger with this id.
+            // What an older build knew may be of another ledger with this id. Every copy is here, so it is told again.
+            Ok(state) if is_nobodys(state, update) => self.drop_register(ledger),
             Ok(state) if is_of_another(state, update) => {
                 if update.extents.is_empty() {
                     return of(Ok(()));
@@ -505,6 +507,12 @@ impl Shard {
 fn is_of_another(state: &LedgerState, update: &Reconciliation) -> bool {
     let known = state.tier.as_ref().and_then(|tier| tier.created_ms).zip(update.created_ms);
     known.is_some_and(|(known, said)| known != said)
+}
+
+/// Whether the register, of which nothing is trimmed, is without the creation time that an update has.
+fn is_nobodys(state: &LedgerState, update: &Reconciliation) -> bool {
+    let is_unnamed = |tier: &TierState| tier.created_ms.is_none() && tier.trimmed_below.is_none();
+    update.created_ms.is_some() && state.tier.as_deref().is_some_and(is_unnamed)
 }
 
 /// Of updates, oldest first, what [`resolve`](crate::tier::resolve) needs: the latest row that has the entry, and of the rows that

@@ -800,6 +800,30 @@ mod crowd_tests {
         assert!(status.watched <= 14, "a page above the limit at most: {}", status.watched);
     }
 
+    /// A gap is the catalogue's: it goes with it, and with the ledger, and says nothing of bookies that are ahead.
+    #[test]
+    fn gaps_are_no_stops_and_go_with_the_catalogue_that_had_them() {
+        let (now, mut actions) = (Duration::ZERO, Vec::new());
+        let mut core = Core::new(now, Settings::default());
+        let ids = [1, 2].map(|id| LedgerId::new(id).unwrap());
+        let gap = |ledger| Report::Gap { ledger, first: EntryId::FIRST, next: EntryId::MAX };
+        core.on_reports(now, ids.map(gap).to_vec(), &mut actions);
+        assert!(core.doubt_of_ledgers().unwrap().contains("ledger 1"), "{:?}", core.doubt_of_ledgers());
+        core.on_reports(now, vec![Report::GapClosed(ids[0])], &mut actions);
+        assert!(core.doubt_of_ledgers().unwrap().contains("ledger 2"));
+        core.on_event(now, Event::CatalogueReplaced, &mut actions);
+        assert_eq!(core.doubt_of_ledgers(), None, "whether this one has it shows later");
+        // Watched, and left to make room.
+        core.watch(now, ids[0]);
+        core.on_reports(now, vec![gap(ids[0])], &mut actions);
+        core.leave(now, ids[0]);
+        assert_eq!(core.doubt_of_ledgers(), None);
+        // A bookie that is ahead stays so when a gap of the same ledger closes.
+        core.ahead.insert(ids[1], "ahead".to_owned());
+        core.on_reports(now, vec![gap(ids[1]), Report::GapClosed(ids[1])], &mut actions);
+        assert_eq!(core.doubt_of_ledgers().as_deref(), Some("ahead"));
+    }
+
     /// Where each has something to do that is not done, that shows.
     #[test]
     fn a_crowd_that_cannot_be_left_shows() {

@@ -542,6 +542,42 @@ fn in_words<T>(outcome: Result<T, CatalogueError>) -> Result<T, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bindery_io::{SystemClock, SystemRandom};
+    use bindery_tiering::catalogue::{CatalogueOptions, NewExtent, OpenMode, REMOVED_EXTENTS_MAX};
+    use bindery_tiering::store::Store;
+    use bindery_types::tier::{ClusterId, ObjectRef};
+    use object_store::memory::InMemory;
+
+    /// A ledger of so many extents leaves the catalogue some at a time. Nobody is told of those that are left.
+    #[tokio::test]
+    async fn extents_of_a_ledger_that_is_being_removed_are_told_to_nobody() {
+        let store = Store::new("s3://bucket".parse().unwrap(), Arc::new(InMemory::new()));
+        let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
+        let (cluster, options) = (ClusterId::from_bytes([1; 16]), CatalogueOptions::default());
+        let catalogue = Catalogue::open(&store, cluster, OpenMode::Create, options, clock, random.clone());
+        let mut desk = Desk {
+            catalogue: catalogue.await.unwrap(),
+            random,
+            reservation_ttl_ms: 60_000,
+            meter: Arc::new(Meter::default()),
+            view: Arc::default(),
+            refreshed_at: None,
+            lost: Lost::default(),
+        };
+        let ledger = LedgerId::new(1).unwrap();
+        let entry = |id| EntryId::new(id).unwrap();
+        let id = desk.commit(Vec::new(), 1).await.unwrap().reserved[0];
+        let count = REMOVED_EXTENTS_MAX as i64 + 10;
+        let extent =
+            |first| NewExtent { ledger, first: entry(first), last: entry(first), bytes: 1, created_ms: None };
+        let object = ObjectRef { id, length_bytes: 9, footer_offset: 1, footer_crc: 0, etag_crc: 0 };
+        let object = NewObject { object, extents: (0..count).map(extent).collect() };
+        desk.commit(vec![object], 0).await.unwrap();
+        assert_eq!(desk.extents(ledger, entry(count - 1)).await.unwrap().len(), 1);
+        let absent = Absent { ledger, created_ms: None };
+        assert_eq!(desk.remove(&[absent]).await.unwrap(), [(ledger, 10)]);
+        assert_eq!(desk.extents(ledger, entry(count - 1)).await, Some(Vec::new()));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn upkeep_that_fails_is_tried_again_ever_more_rarely() {

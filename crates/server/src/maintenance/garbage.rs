@@ -588,7 +588,8 @@ impl GarbageCollector {
         let new = self.random.next_u64();
         self.remember(ClusterRecord { store_marks: [former, Some(new)], ..self.known }).await?;
         marks.put(&self.surplus.bookie_id, new).await.map_err(|error| error.to_string())?;
-        let known_up_to = listed_here.or(self.known.known_up_to);
+        // It never falls: ids that clients choose have no order, so what is left here says little about how far metadata reached.
+        let known_up_to = listed_here.max(self.known.known_up_to);
         self.remember(ClusterRecord { store_marks: [Some(new), None], known_up_to, ..self.known }).await
     }
 

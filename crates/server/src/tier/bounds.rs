@@ -15,12 +15,12 @@
 //! here are what is read, and a look at the bucket for each update would cost a request for each ledger and bookie.
 
 use super::Tier;
-use super::proof::METADATA_DEADLINE;
 use super::reconcile::Nothing;
 use bindery_engine::{Engine, Refusal, Tiered};
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_types::tier::{Reconciliation, TierExtent};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
+use tokio::time::Instant;
 
 /// How metadata bounds the register of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +41,14 @@ impl Tier {
     }
 
     /// Invariant 1.
-    pub(super) async fn may_raise(&self, engine: &Engine, update: &Reconciliation) -> Result<(), Refusal> {
+    pub(super) async fn may_raise(
+        &self,
+        engine: &Engine,
+        update: &Reconciliation,
+        by: Instant,
+    ) -> Result<(), Refusal> {
         let Some(last) = update.last else { return Ok(()) };
-        let metadata = match self.metadata_of(update.ledger).await {
+        let metadata = match self.metadata_of(update.ledger, by).await {
             Ok(stored) => stored.metadata,
             Err(Silent::Absent) => return Err(Refusal::BadRequest),
             Err(Silent::Unknown) => return Err(Refusal::Io),
@@ -58,25 +63,34 @@ impl Tier {
     }
 
     /// Invariant 2.
-    pub(super) async fn may_take_over(&self, ledger: LedgerId, last: Option<EntryId>) -> Result<(), Refusal> {
-        match self.metadata_of(ledger).await.map(|stored| stored.metadata.state) {
+    pub(super) async fn may_take_over(
+        &self,
+        ledger: LedgerId,
+        last: Option<EntryId>,
+        by: Instant,
+    ) -> Result<(), Refusal> {
+        match self.metadata_of(ledger, by).await.map(|stored| stored.metadata.state) {
             Ok(LedgerState::Closed { last_entry, .. }) if last_entry >= last => Ok(()),
             Ok(_) | Err(Silent::Absent) => Err(Refusal::BadRequest),
             Err(Silent::Unknown) => Err(Refusal::TooManyRequests),
         }
     }
 
-    /// What metadata says of a ledger, from a server that is up to date, within a deadline and with some other reads at most.
-    pub(super) async fn metadata_of(&self, ledger: LedgerId) -> Result<StoredLedger, Silent> {
+    /// What metadata says of a ledger, from a server that is up to date, by the deadline of the request and with some other reads at most.
+    pub(super) async fn metadata_of(&self, ledger: LedgerId, by: Instant) -> Result<StoredLedger, Silent> {
         let home = self.home.get().ok_or(Silent::Unknown)?;
-        let _place = home.reads.acquire().await.map_err(|_| Silent::Unknown)?;
+        let place = tokio::time::timeout_at(by, home.reads.acquire()).await;
+        let Ok(Ok(_place)) = place else { return Err(Silent::Unknown) };
+        if Instant::now() >= by {
+            return Err(Silent::Unknown);
+        }
         let ledgers = home.layout.ledgers();
         let answer = async {
             // A server that lags would not know that the ledger was closed, or created.
             home.layout.store().sync(&ledgers.path(ledger)).await.map_err(LedgerError::from)?;
             ledgers.get(ledger).await
         };
-        match tokio::time::timeout(METADATA_DEADLINE, answer).await {
+        match tokio::time::timeout_at(by, answer).await {
             Ok(Ok(stored)) => Ok(stored),
             Ok(Err(LedgerError::NotFound(_))) => Err(Silent::Absent),
             Ok(Err(error)) => {

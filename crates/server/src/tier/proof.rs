@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 
 /// Between two reads of the secret because of a proof that does not fit.
 pub const REREAD_INTERVAL: Duration = Duration::from_secs(1);
-/// For one read of metadata.
+/// For one read of metadata, or all that a request needs.
 pub(super) const METADATA_DEADLINE: Duration = Duration::from_secs(5);
 /// Reads of metadata under way for requests of tierers.
 const READS_MAX: usize = 16;

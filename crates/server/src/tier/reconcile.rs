@@ -11,6 +11,8 @@
 //! 5. An update of another ledger than the register, by their creation times, is taken only when metadata, read after it came, says that
 //!    its ledger is the one of that id that lives, and that the register's is not. Else it is refused, to be repeated.
 //! 6. A register rises no further than [`super::bounds`] allows.
+//! 7. All reads of metadata for one request end by one deadline: what is not known by then is refused, to be repeated, and the request
+//!    gives its place back.
 //!
 //! # Limits     requests under way: [`super::Tier::begin_reconcile`]; requests to the bucket: those of checks
 
@@ -26,6 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Blocks of each extent that are read.
 const SAMPLES: usize = 2;
@@ -65,14 +68,15 @@ impl Tier {
         }
         let (tier, engine) = (self.clone(), engine.clone());
         self.handle().spawn(async move {
+            let by = Instant::now() + METADATA_DEADLINE;
             let judge = |at: usize| {
                 let (tier, engine, update) =
                     (tier.clone(), engine.clone(), updates[at].reconciliation.clone());
-                async move { tier.may_raise(&engine, &update).await }
+                async move { tier.may_raise(&engine, &update, by).await }
             };
             let mut refused = refusals(beyond, judge).await;
             for at in others {
-                updates[at].is_new_life = tier.is_new_life(&engine, &updates[at].reconciliation).await;
+                updates[at].is_new_life = tier.is_new_life(&engine, &updates[at].reconciliation, by).await;
                 if !updates[at].is_new_life {
                     refused.entry(at).or_insert(Refusal::TooManyRequests);
                 }
@@ -97,9 +101,10 @@ impl Tier {
     ) {
         let (tier, engine) = (self.clone(), engine.clone());
         self.handle().spawn(async move {
+            let by = Instant::now() + METADATA_DEADLINE;
             let judge = |at: usize| {
                 let (tier, ledger, last) = (tier.clone(), ledgers[at].ledger, ledgers[at].last);
-                async move { tier.may_take_over(ledger, last).await }
+                async move { tier.may_take_over(ledger, last, by).await }
             };
             let refused = refusals((0..ledgers.len()).collect(), judge).await;
             answer_without(&engine, ledgers, refused, |update| update.ledger, Engine::restore, done).await;
@@ -143,11 +148,11 @@ impl Tier {
     }
 
     /// Whether the ledger of an update lives, and that of the register does not (invariant 5).
-    async fn is_new_life(&self, engine: &Engine, update: &Reconciliation) -> bool {
+    async fn is_new_life(&self, engine: &Engine, update: &Reconciliation, by: Instant) -> bool {
         let ledger = update.ledger;
         let (Some(home), Some(seen)) = (self.home.get(), engine.tiered(ledger)) else { return false };
-        let Ok(stored) = self.metadata_of(ledger).await else { return false };
-        let made = tokio::time::timeout(METADATA_DEADLINE, home.layout.made_ms()).await;
+        let Ok(stored) = self.metadata_of(ledger, by).await else { return false };
+        let made = tokio::time::timeout_at(by, home.layout.made_ms()).await;
         let Ok(Ok(cluster_ms)) = made else { return false };
         let creation = stored.creation(cluster_ms);
         update.created_ms == Some(creation.ms) && creation.is_anothers(seen.created_ms)

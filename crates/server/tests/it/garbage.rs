@@ -255,6 +255,36 @@ async fn a_store_put_back_from_a_copy_never_proves_to_be_current() {
     bookie.stop().await;
 }
 
+/// IB16: ids that clients choose have no order. What metadata was seen to know is expected of it also when that ledger is gone, so a copy
+/// from before the lower ones is behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_knew_a_deleted_ledger_above_all_others_is_expected_to_have_known_it() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    bookie.create(50).await;
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    bookie.delete(50).await;
+    bookie.create(3).await;
+    // Once to remove it, and once to leave a mark.
+    for _ in 0..2 {
+        assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    }
+    assert_eq!(bookie.read(50, 0).await, ErrorCode::NoLedger);
+    // The copy: without ledger 3, and with one of others above it.
+    let others = metadata("bookie-1", LedgerState::Open);
+    bookie.layout.ledgers().create(id(10), &others).await.unwrap();
+    bookie.delete(3).await;
+    let own = BookieId::new("bookie-0").unwrap();
+    let path = bookie.layout.store_marks().path(&own);
+    bookie.layout.store().delete(&path, None).await.unwrap();
+    for _ in 0..2 {
+        let why = bookie.why("").await;
+        assert!(why.as_str().is_some_and(|why| why.contains("it knew ledger 50 before")), "{why}");
+        assert_eq!(bookie.read(3, 0).await, ErrorCode::Ok);
+    }
+    bookie.stop().await;
+}
+
 /// A bookie that knows no mark: nothing above the listing goes before it has one, from a round that needed no proof.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bookie_without_a_mark_gets_one_in_a_round_that_needs_no_proof() {

@@ -50,6 +50,8 @@ struct Bucket {
     /// While this is so, requests wait.
     hangs: watch::Sender<bool>,
     is_refusing: AtomicBool,
+    /// Of a key that is not there it says that access is denied, as S3 does where keys may not be listed.
+    hides_missing: AtomicBool,
     requests: AtomicUsize,
 }
 
@@ -59,6 +61,7 @@ impl Bucket {
             inner: InMemory::new(),
             hangs: watch::Sender::new(false),
             is_refusing: AtomicBool::new(false),
+            hides_missing: AtomicBool::new(false),
             requests: AtomicUsize::new(0),
         })
     }
@@ -101,7 +104,14 @@ impl ObjectStore for Bucket {
             let source = "503 SlowDown".to_owned().into();
             return Err(object_store::Error::Generic { store: "bucket", source });
         }
-        self.inner.get_opts(key, options).await
+        match self.inner.get_opts(key, options).await {
+            Err(object_store::Error::NotFound { path, source })
+                if self.hides_missing.load(Ordering::SeqCst) =>
+            {
+                Err(object_store::Error::PermissionDenied { path, source })
+            }
+            answer => answer,
+        }
     }
 
     fn delete_stream(&self, keys: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -168,6 +178,11 @@ fn patient() -> FetchOptions {
 
 impl World {
     async fn new(fetch: FetchOptions, canaries: Canaries) -> World {
+        World::with(fetch, canaries, whole::open(&whole::cluster().await).await).await
+    }
+
+    /// Over this metadata.
+    async fn with(fetch: FetchOptions, canaries: Canaries, layout: Layout) -> World {
         let bucket = Bucket::new();
         let store = Store::new("s3://bucket".parse().unwrap(), bucket.clone());
         let clock = Arc::new(SystemClock::new());
@@ -181,7 +196,6 @@ impl World {
             config.tier_extents_bytes = 1 << 20;
         };
         let disk = Arc::new(RealDisk::new());
-        let layout = whole::open(&whole::cluster().await).await;
         tier.join(layout.clone(), bookie_id(), Arc::new(SystemRandom)).await;
         let bookie = wire::start_tiered(limits, plan, disk, clock, change, Some(tier.clone())).await;
         let config = TrimConfig {
@@ -591,7 +605,18 @@ async fn canary_t10_is_found_by_the_same_test() {
 /// misses an entry there, and a tierer asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bookie_whose_object_is_gone_is_told_again() {
+    is_told_again(false).await;
+}
+
+/// The same where the credentials of the bookie do not allow keys to be listed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_that_may_not_know_that_its_object_is_gone_is_told_again() {
+    is_told_again(true).await;
+}
+
+async fn is_told_again(hides_missing: bool) {
     let world = World::new(patient(), Canaries::none()).await;
+    world.bucket.hides_missing.store(hides_missing, Ordering::SeqCst);
     let object = world.tier_away(1, 7).await;
     let rewritten = world.upload(2, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
     world.bucket.inner.delete(&key(&object)).await.unwrap();

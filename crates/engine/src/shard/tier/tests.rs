@@ -253,6 +253,29 @@ fn a_trimmed_register_takes_no_creation_time() {
     }
 }
 
+/// A tierer takes a register above the catalogue for a bookie that is ahead, and stops the ledger. That of an older build may be another
+/// ledger's, and costs nothing while every copy is here.
+#[test]
+fn an_untrimmed_register_of_an_older_build_makes_way() {
+    let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+    let fenced = shard.fence(Beginning::Urgent, ledger, MasterKey::new([1; 20]), Box::new(|_| {}));
+    assert!(fenced.is_later());
+    assert_eq!(shard.reconcile(&update(1, vec![extent(0, 9, 1)])).0.result, Ok(()));
+    settle(&mut shard);
+    assert_eq!(shard.reconcile(&update(1, Vec::new())).0.lre, EntryId::new(9), "an older tierer");
+    let asked = shard.reconcile(&of_life(20, Vec::new())).0;
+    assert_eq!((asked.result, asked.lre), (Ok(()), None));
+    let behind = shard.reconcile(&of_life(20, vec![extent(5, 9, 2)])).0;
+    assert_eq!((behind.result, behind.lre), (Err(Refusal::BadRequest), None));
+    assert_eq!(shard.reconcile(&of_life(20, vec![extent(0, 4, 2)])).0.lre, EntryId::new(4));
+    settle(&mut shard);
+    let tiered = shard.tiered(ledger).unwrap();
+    assert_eq!((tiered.lre, tiered.created_ms), (EntryId::new(4).unwrap(), Some(20)));
+    assert!(shard.tier_rows(ledger, EntryId::new(7).unwrap()).is_none(), "extents of before are not found");
+    // From then on it is known whose it is.
+    assert_eq!(shard.reconcile(&update(1, Vec::new())).0.lre, EntryId::new(4));
+}
+
 /// Everything placed so far is durable.
 fn settle(shard: &mut Shard) {
     (shard.cut, shard.durable) = (shard.sequence, shard.sequence);

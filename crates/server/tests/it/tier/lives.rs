@@ -1,4 +1,5 @@
-//! Adds to trimmed ledgers, whose ids may have been used again, while what is known here changes under the read of metadata.
+//! Metadata that takes its time: adds to trimmed ledgers, whose ids may have been used again, while what is known here changes under the read;
+//! and requests of tierers.
 
 use super::*;
 use bindery_metadata::StoreLayer;
@@ -11,6 +12,8 @@ use tokio::sync::Semaphore;
 struct Gated {
     inner: MemoryStore,
     turns: Arc<Semaphore>,
+    /// Syncs that began.
+    begun: Arc<AtomicUsize>,
 }
 
 impl StoreLayer for Gated {
@@ -20,6 +23,7 @@ impl StoreLayer for Gated {
 
     fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
         let path = path.to_owned();
+        self.begun.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             self.turns.acquire().await.unwrap().forget();
             self.inner.sync(&path).await
@@ -42,7 +46,7 @@ async fn add_of_another(reads: i64) -> (ErrorCode, bool) {
     trim(4);
 
     let (cluster, turns) = (whole::cluster().await, Arc::new(Semaphore::new(100)));
-    let store = Gated { inner: cluster.open(), turns: turns.clone() };
+    let store = Gated { inner: cluster.open(), turns: turns.clone(), begun: Arc::default() };
     let layout = Layout::open(Arc::new(store), "/ledgers", None).await.unwrap();
     turns.forget_permits(100);
     let open = whole::metadata("bookie-0", LedgerState::Open);
@@ -89,4 +93,42 @@ async fn an_add_is_not_placed_on_a_ledger_that_changed_while_metadata_was_read()
     assert_eq!(add_of_another(2).await, (ErrorCode::Ok, false), "asked again");
     let (code, is_left) = add_of_another(3).await;
     assert!(code != ErrorCode::Ok && is_left, "{code:?}");
+}
+
+/// One deadline for all that a request asks of metadata: it does not hold its place for as many of them as it has ledgers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_waits_once_for_metadata_that_does_not_answer() {
+    const LEDGERS: i64 = 40;
+    let (cluster, turns, begun) = (whole::cluster().await, Arc::new(Semaphore::new(100)), Arc::default());
+    let store = Gated { inner: cluster.open(), turns: turns.clone(), begun: Arc::clone(&begun) };
+    let layout = Layout::open(Arc::new(store), "/ledgers", None).await.unwrap();
+    let world = World::with(patient(), Canaries::none(), layout).await;
+    let mut client = Client::new(&world.bookie).await;
+    for ledger in 1..=LEDGERS {
+        client.send(&add_frame(ledger, 0, 10, v2::Flags::NONE, KEY)).await;
+        assert_eq!(client.next_v2().await.code(), ErrorCode::Ok);
+    }
+    let object = world.upload(1, 1, (0..2).map(|id| stored(1, id))).await;
+    // Above what is here: metadata has to say how far each goes.
+    let extents = vec![TierExtent { first: entry(0), last: entry(9), object }];
+    let update = |ledger| Reconciliation {
+        ledger: whole::id(ledger),
+        last: Some(entry(9)),
+        extents: extents.clone(),
+        created_ms: None,
+    };
+    let request =
+        Reconcile { cluster: CLUSTER, ledgers: (1..=LEDGERS).map(update).collect(), is_restore: false };
+    let message = world.proven(request).await;
+    turns.forget_permits(100);
+    begun.store(0, Ordering::SeqCst);
+    let mut client = Client::new(&world.bookie).await;
+    let answer = tokio::time::timeout(PATIENCE, client.v3(3, Operation::ReconcileLedgers(message))).await;
+    let results = answer.unwrap().reconcile_ledgers_response.unwrap().results;
+    let codes = results.iter().map(|result| Reconciled::from_message(result).unwrap().code);
+    assert_eq!(codes.collect::<Vec<_>>(), vec![ErrorCode::Io; LEDGERS as usize]);
+    let begun = begun.load(Ordering::SeqCst);
+    assert!((1..LEDGERS as usize).contains(&begun), "{begun}: those that had no turn in time asked nothing");
+    turns.add_permits(1_000);
+    world.stop().await;
 }

@@ -51,7 +51,7 @@ impl Stores {
             Trouble::StoreEmpty => self.mark_of_empty = Some(self.known),
             _ => self.mark = self.known,
         }
-        self.known_up_to = listed_here.or(self.known_up_to);
+        self.known_up_to = listed_here.max(self.known_up_to);
     }
 }
 
