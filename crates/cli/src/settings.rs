@@ -226,10 +226,16 @@ fn take_all(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, hos
 /// The auditor and the replication worker of the bookie, if it has them.
 fn repair_of(file: &mut Values) -> Option<RepairRoleSettings> {
     let is_on = file.flag("autoRecoveryDaemonEnabled").unwrap_or(false);
-    let seconds = |value: Option<u64>| value.map(Duration::from_secs);
-    let lost_after = seconds(file.parsed::<u32>("lostBookieRecoveryDelay").map(u64::from));
-    let scan_interval = seconds(file.parsed::<u64>("auditorPeriodicBookieCheckInterval"));
-    let open_grace = file.parsed::<u64>("openLedgerRereplicationGracePeriod").map(Duration::from_millis);
+    let seconds = |value: Option<u32>| value.map(|value| Duration::from_secs(value.into()));
+    let lost_after = seconds(file.parsed::<u32>("lostBookieRecoveryDelay"));
+    // Java takes 0 for never: no process lives for so long.
+    let scan_interval =
+        seconds(file.parsed::<u32>("auditorPeriodicBookieCheckInterval").map(|every| match every {
+            0 => u32::MAX,
+            every => every,
+        }));
+    let open_grace = file.parsed::<u32>("openLedgerRereplicationGracePeriod");
+    let open_grace = open_grace.map(|grace| Duration::from_millis(grace.into()));
     let rate = file.take("replicationRateByBytes");
     let bytes_per_second = rate.as_deref().map(str::parse::<i64>);
     if let (Some(Err(_)), Some(text)) = (&bytes_per_second, &rate) {

@@ -24,6 +24,6 @@ pub mod core;
 mod shell;
 
 pub use self::shell::{
-    Repair, RepairConfig, RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger, mark_ledgers_of,
-    repair_ledgers,
+    LedgersOf, Repair, RepairConfig, RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger,
+    mark_ledgers_of, repair_ledgers,
 };

@@ -50,7 +50,7 @@ async fn check_known(client: &Client, lost: &BTreeSet<BookieId>) -> Result<(), F
             continue;
         }
         let named = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
-        if named.map_err(|error| scan_failure(&error))?.is_empty() {
+        if named.map_err(|error| scan_failure(&error))?.lacking.is_empty() {
             return Err(Failure::new(format!(
                 "nothing is known of bookie {bookie}: it has no cookie, and no ledger has entries there; bindery cluster cookie list \
                  shows the bookies of the cluster"
@@ -88,10 +88,17 @@ async fn begun(client: &Client, ledgers: u64) -> Result<(), Failure> {
 async fn finish(client: &Client, lost: &BTreeSet<BookieId>, bookie: &BookieId) -> Result<(), Failure> {
     let left = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
     let left = left.map_err(|error| scan_failure(&error))?;
-    if let Some((ledger, _)) = left.first() {
+    if let Some((ledger, _)) = left.lacking.first() {
         return Err(Failure::new(format!(
             "{} to bookie {bookie} still, for example ledger {ledger}: repeat the command; its cookie is kept",
-            form::count(left.len() as u64, "ledger refers", "ledgers refer")
+            form::count(left.lacking.len() as u64, "ledger refers", "ledgers refer")
+        )));
+    }
+    if let Some(ledger) = left.unreadable.first() {
+        return Err(Failure::new(format!(
+            "the metadata of {} cannot be read, for example of ledger {ledger}, so nothing proves that bookie {bookie} is not needed: put \
+             it right or delete it (bindery ledger show {ledger}), and repeat the command; the cookie is kept",
+            form::count(left.unreadable.len() as u64, "ledger", "ledgers")
         )));
     }
     // It may have come back meanwhile.

@@ -54,7 +54,13 @@ pub(super) async fn mark(
     is_dry_run: bool,
 ) -> Result<BTreeSet<LedgerId>, Failure> {
     let marked = mark_ledgers_of(client, &SystemClock::new(), lost, is_dry_run).await;
-    let marked = marked.map_err(|error| scan_failure(&error))?;
+    let found = marked.map_err(|error| scan_failure(&error))?;
+    for ledger in &found.unreadable {
+        output::say(format!(
+            "the metadata of ledger {ledger} cannot be read: whether it refers to the bookie is not known"
+        ));
+    }
+    let marked = found.lacking;
     if marked.is_empty() {
         output::say("no ledger has entries there");
     }

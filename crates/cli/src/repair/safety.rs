@@ -12,7 +12,7 @@ use bindery_repair::core::safety::{StopVerdict, verdict};
 use bindery_repair::for_each_ledger;
 use bindery_types::{BookieId, LedgerId};
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ledgers that are named.
 const NAMED_MAX: usize = 5;
@@ -41,13 +41,18 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
             "bookie {unknown} is not registered: it is stopped already, or its id is another; bindery bookie list shows those that run"
         )));
     }
+    let lacking = marked(client).await?;
     let mut found = Found::default();
     let scanned = for_each_ledger(client, |ledger, metadata| {
         found.ledgers += 1;
         if metadata.state == bindery_types::LedgerState::Open {
             found.ensemble_max = found.ensemble_max.max(metadata.quorum.ensemble_size());
         }
-        let verdict = verdict(metadata, &live, stopped);
+        // What a mark names may lack anything, whether it is there or not.
+        let verdict = match lacking.get(&ledger) {
+            None => verdict(metadata, &live, stopped),
+            Some(lacking) => verdict(metadata, &live.difference(lacking).cloned().collect(), stopped),
+        };
         if verdict != StopVerdict::Safe {
             found.unsafe_count += 1;
             found.unsafe_ledgers.push((ledger, verdict));
@@ -57,7 +62,9 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
         }
     })
     .await;
-    scanned.map_err(|error| scan_failure(&error))?;
+    let unreadable = scanned.map_err(|error| scan_failure(&error))?;
+    let now = client.layout().registration().list().await.map_err(|error| store_failure(&error))?;
+    let now: BTreeSet<BookieId> = now.into_iter().map(|bookie| bookie.bookie_id).collect();
     let writable = registered.iter().filter(|bookie| bookie.mode == RegistrationMode::Writable);
     let left = writable.filter(|bookie| !stopped.contains(&bookie.bookie_id)).count();
     let mut reasons: Vec<String> =
@@ -71,6 +78,15 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
             form::count(left as u64, "bookie", "bookies"),
             found.ensemble_max
         ));
+    }
+    if let Some(ledger) = unreadable.first() {
+        reasons.push(format!(
+            "the metadata of {} cannot be read, for example of ledger {ledger}",
+            form::count(unreadable.len() as u64, "ledger", "ledgers")
+        ));
+    }
+    if let Some(gone) = live.difference(&now).next() {
+        reasons.push(format!("bookie {gone} went away meanwhile: repeat the command"));
     }
     let is_safe = reasons.is_empty();
     let names: Vec<&str> = stopped.iter().map(BookieId::as_str).collect();
@@ -92,6 +108,27 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
             exit::NOT_SAFE,
             format!("not safe to stop {} now: {}", names.join(" "), reasons.join("; ")),
         )),
+    }
+}
+
+/// Marked ledgers, and the bookies that lack entries of them.
+async fn marked(client: &Client) -> Result<BTreeMap<LedgerId, BTreeSet<BookieId>>, Failure> {
+    const PAGE: usize = 1000;
+    let marks = client.layout().under_replication();
+    let (mut found, mut after) = (BTreeMap::new(), None);
+    loop {
+        let page = marks.after(after, PAGE).await.map_err(|error| store_failure(&error))?;
+        after = page.last().copied();
+        let is_last = page.len() < PAGE;
+        for ledger in page {
+            let mark = marks.marked(ledger).await.map_err(|error| store_failure(&error))?;
+            let Some(mark) = mark else { continue };
+            let replicas = mark.replicas.iter().filter_map(|replica| BookieId::new(replica.as_str()).ok());
+            found.insert(ledger, replicas.collect());
+        }
+        if is_last {
+            return Ok(found);
+        }
     }
 }
 

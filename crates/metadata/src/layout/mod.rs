@@ -46,7 +46,7 @@ pub use self::membership::Membership;
 pub use self::paths::LedgerLayout;
 use self::paths::Root;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
-pub use self::repair_settings::RepairSettings;
+pub use self::repair_settings::{RepairSettings, StoredDelay};
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
 pub use self::store_marks::StoreMarks;
 pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MARKS_PARENT};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::paths::create_parents;
-use crate::store::{CreateMode, MetadataStore, StoreError, Watch};
+use crate::store::{CreateMode, MetadataStore, StoreError, Version, Watch};
 
 const DISABLE: &str = "underreplication/disable";
 const DELAY: &str = "underreplication/lostBookieRecoveryDelay";
@@ -75,38 +75,44 @@ impl RepairSettings {
         }
     }
 
-    /// How long a bookie may be away before its ledgers are marked, if the cluster says so, with a watch for the next change.
+    /// What is said of how long a bookie may be away before its ledgers are marked, with a watch for the next change.
     ///
     /// # Errors
-    /// Of the store; [`StoreError::Protocol`] when the node holds no number.
-    pub async fn watch_delay(&self) -> Result<(Option<Duration>, Watch), StoreError> {
+    /// Of the store.
+    pub async fn watch_delay(&self) -> Result<(Option<StoredDelay>, Watch), StoreError> {
         let path = self.path(DELAY);
         let (found, watch) = self.store.exists_and_watch(&path).await?;
         let delay = match found {
-            Some(_) => self.delay().await?,
+            Some(_) => self.stored_delay().await?,
             None => None,
         };
         Ok((delay, watch))
     }
 
+    async fn stored_delay(&self) -> Result<Option<StoredDelay>, StoreError> {
+        match self.store.get(&self.path(DELAY)).await {
+            Ok(node) => {
+                let text = std::str::from_utf8(&node.data).ok();
+                let seconds = text.and_then(|text| text.trim().parse::<u32>().ok());
+                let delay = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+                Ok(Some(StoredDelay { delay, version: node.stat.version }))
+            }
+            Err(StoreError::NoNode { .. }) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
     /// How long a bookie may be away before its ledgers are marked, if the cluster says so.
     ///
     /// # Errors
-    /// As [`watch_delay`](Self::watch_delay).
+    /// Of the store; [`StoreError::Protocol`] when the node holds no number.
     pub async fn delay(&self) -> Result<Option<Duration>, StoreError> {
-        let path = self.path(DELAY);
-        let data = match self.store.get(&path).await {
-            Ok(node) => node.data,
-            Err(StoreError::NoNode { .. }) => return Ok(None),
-            Err(other) => return Err(other),
-        };
-        let seconds = std::str::from_utf8(&data).ok().and_then(|text| text.trim().parse::<u32>().ok());
-        match seconds {
-            Some(seconds) => Ok(Some(Duration::from_secs(seconds.into()))),
-            None => Err(StoreError::Protocol(format!(
-                "{path} holds no number of seconds: {:?}",
-                String::from_utf8_lossy(&data)
-            ))),
+        match self.stored_delay().await? {
+            None => Ok(None),
+            Some(StoredDelay { delay: Some(delay), .. }) => Ok(Some(delay)),
+            Some(StoredDelay { delay: None, .. }) => {
+                Err(StoreError::Protocol(format!("{} holds no number of seconds", self.path(DELAY))))
+            }
         }
     }
 
@@ -169,6 +175,15 @@ impl RepairSettings {
     }
 }
 
+/// The node of the delay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredDelay {
+    /// What it says; `None` when that is no number of seconds.
+    pub delay: Option<Duration>,
+    /// Of the node. It is written again, with the same value, to ask for a look through all ledgers.
+    pub version: Version,
+}
+
 /// The tag of field 1 as a varint.
 const TIME_TAG: u8 = 0x08;
 
@@ -225,9 +240,11 @@ mod tests {
         let path = "/l/underreplication/lostBookieRecoveryDelay";
         assert_eq!(store.get(path).await.unwrap().data, "90".as_bytes());
         settings.set_delay(Duration::from_secs(7)).await.unwrap();
-        assert_eq!(settings.watch_delay().await.unwrap().0, Some(Duration::from_secs(7)));
+        let again = settings.watch_delay().await.unwrap().0.unwrap();
+        assert_eq!((again.delay, again.version), (Some(Duration::from_secs(7)), Version(1)));
         store.set(path, "soon".into(), None).await.unwrap();
         assert!(matches!(settings.delay().await, Err(StoreError::Protocol(_))));
+        assert_eq!(settings.watch_delay().await.unwrap().0.unwrap().delay, None);
 
         assert_eq!(settings.checked_ms().await.unwrap(), None);
         settings.set_checked_ms(1_700_000_000_000).await.unwrap();

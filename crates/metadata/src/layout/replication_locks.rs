@@ -75,6 +75,17 @@ impl ReplicationLocks {
         }
     }
 
+    /// Whether the session that took the lock is the current one: a look without a request, for use often.
+    pub fn may_hold(&self, lock: &ReplicationLock) -> bool {
+        self.session() == Ok(lock.session)
+    }
+
+    /// Whether the lock is there and this session's, read now.
+    pub async fn holds(&self, lock: &ReplicationLock) -> Result<bool, StoreError> {
+        let owner = self.store.exists(&lock.path).await?.and_then(|stat| stat.owner);
+        Ok(owner == Some(lock.session) && self.may_hold(lock))
+    }
+
     /// Gives a lock back. One that went with its session may be somebody else's by now, and stays.
     pub async fn unlock(&self, lock: ReplicationLock) -> Result<(), StoreError> {
         let Some(stat) = self.store.exists(&lock.path).await? else { return Ok(()) };
@@ -127,7 +138,9 @@ mod tests {
         // Bookies of the same name, so that nothing but the session tells their locks apart.
         let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
         let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        assert!(ours.holds(&lock).await.unwrap());
         cluster.expire(lock.session);
+        assert!(!ours.may_hold(&lock) && !ours.holds(&lock).await.unwrap());
         let kept = theirs.try_lock(ledger, &id).await.unwrap().unwrap();
         ours.unlock(lock).await.unwrap();
         assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "it is still theirs");

@@ -64,8 +64,20 @@ pub struct AuditorCore {
     danger_seen: BTreeSet<BookieId>,
     is_asked: bool,
     scan_at: Duration,
-    /// Lost ones of the scan under way.
-    scan: Option<BTreeSet<BookieId>>,
+    /// After a scan that failed none begins before this.
+    retry_at: Duration,
+    /// The scan under way.
+    scan: Option<Scan>,
+}
+
+#[derive(Debug)]
+struct Scan {
+    /// Those that were lost when it began.
+    lost: BTreeSet<BookieId>,
+    /// Those that were away when it began: what nobody names is forgotten at its end.
+    away: BTreeSet<BookieId>,
+    /// Away and named by a ledger.
+    named: BTreeSet<BookieId>,
 }
 
 impl AuditorCore {
@@ -82,6 +94,7 @@ impl AuditorCore {
             danger_seen: BTreeSet::new(),
             is_asked: false,
             scan_at: now,
+            retry_at: now,
             scan: None,
         }
     }
@@ -128,7 +141,7 @@ impl AuditorCore {
 
     fn reason(&self, now: Duration) -> Option<ScanReason> {
         self.live.as_ref()?;
-        if self.is_disabled || self.scan.is_some() {
+        if self.is_disabled || self.scan.is_some() || now < self.retry_at {
             return None;
         }
         if self.is_asked {
@@ -150,15 +163,16 @@ impl AuditorCore {
             return false;
         }
         self.is_asked = false;
-        self.scan = Some(self.lost(now));
+        let (lost, away) = (self.lost(now), self.away.keys().cloned().collect());
+        self.scan = Some(Scan { lost, away, named: BTreeSet::new() });
         true
     }
 
     /// Which bookies of a ledger are to be marked. Bookies that it names and nobody saw are taken note of (invariant 3).
     pub fn judge(&mut self, now: Duration, metadata: &LedgerMetadata) -> Vec<BookieId> {
-        let (Some(live), Some(_)) = (&self.live, &self.scan) else { return Vec::new() };
+        let (Some(live), Some(scan)) = (&self.live, &mut self.scan) else { return Vec::new() };
         for bookie in metadata.segments().iter().flat_map(|segment| &segment.ensemble) {
-            if !live.contains(bookie) {
+            if !live.contains(bookie) && scan.named.insert(bookie.clone()) {
                 self.away.entry(bookie.clone()).or_insert(self.began);
             }
         }
@@ -174,15 +188,17 @@ impl AuditorCore {
 
     /// The scan is over: of all ledgers, or of some because something failed.
     pub fn end_scan(&mut self, now: Duration, is_whole: bool) {
-        let Some(lost) = self.scan.take() else { return };
+        let Some(Scan { lost, away, named }) = self.scan.take() else { return };
         if is_whole {
+            // Nothing is lost with a bookie that no ledger names, and no later loss is more dangerous because of it.
+            self.away.retain(|bookie, _| named.contains(bookie) || !away.contains(bookie));
             // Those that were found in metadata during the scan were judged by it only from there on.
             self.scanned.extend(lost);
             self.danger_seen.extend(self.away.keys().cloned());
-            self.scan_at = now + self.settings.scan_interval;
+            self.scan_at = now.saturating_add(self.settings.scan_interval);
         } else {
-            self.scan_at = now + SCAN_RETRY;
-            self.is_asked = false;
+            self.is_asked = true;
+            self.retry_at = now + SCAN_RETRY;
         }
     }
 
@@ -191,12 +207,20 @@ impl AuditorCore {
         if self.reason(now).is_some() {
             return now;
         }
+        if self.is_disabled || self.live.is_none() {
+            return now + IDLE;
+        }
+        if now < self.retry_at {
+            return self.retry_at;
+        }
         let waiting = self.away.iter().filter(|(bookie, _)| !self.scanned.contains(*bookie));
         let next = waiting.map(|(_, since)| *since + self.delay).filter(|at| *at > now).min();
         next.map_or(self.scan_at, |at| at.min(self.scan_at)).max(now)
     }
 }
 
+/// When nothing can be due before an event.
+const IDLE: Duration = Duration::from_secs(3600);
 /// After a scan that failed.
 const SCAN_RETRY: Duration = Duration::from_secs(10);
 
@@ -300,6 +324,19 @@ mod tests {
     }
 
     #[test]
+    fn a_bookie_that_no_ledger_names_is_forgotten() {
+        let mut core = core();
+        core.on_bookies(seconds(0), ids("a b c"));
+        assert!(scan(&mut core, seconds(0), &[]).is_some());
+        core.on_bookies(seconds(1), ids("b c"));
+        assert_eq!(scan(&mut core, seconds(61), &["b c"]), marks(&[""]));
+        assert!(core.away().is_empty());
+        // It makes no other loss look more dangerous than it is.
+        core.on_bookies(seconds(100), ids("c"));
+        assert_eq!(scan(&mut core, seconds(100), &["b c"]), None);
+    }
+
+    #[test]
     fn a_scan_that_failed_is_made_again() {
         let mut core = core();
         core.on_bookies(seconds(0), ids("b"));
@@ -309,5 +346,9 @@ mod tests {
         assert!(!core.begin_scan(seconds(2)));
         assert_eq!(core.wake_at(seconds(2)), seconds(1) + SCAN_RETRY);
         assert!(core.begin_scan(seconds(1) + SCAN_RETRY));
+        core.end_scan(seconds(20), true);
+        core.on_disabled(true);
+        core.on_bookies(seconds(21), ids(""));
+        assert!(core.wake_at(seconds(5000)) > seconds(5000), "it does not spin while it is disabled");
     }
 }

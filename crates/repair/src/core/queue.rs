@@ -17,6 +17,8 @@ use bindery_types::LedgerId;
 pub const LEDGERS_MAX: usize = 100_000;
 /// The first pause after a failure.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
+/// The longest while another worker has it, or is to take it.
+const ELSEWHERE_PAUSE_MAX: Duration = Duration::from_secs(16);
 /// The longest.
 pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -128,7 +130,8 @@ impl RepairQueue {
         match attempt {
             Attempt::Done => self.forget(ledger),
             Attempt::Elsewhere => {
-                known.not_before = now + PAUSE_MIN;
+                known.pause = (known.pause * 2).clamp(PAUSE_MIN, ELSEWHERE_PAUSE_MAX);
+                known.not_before = now + known.pause;
                 known.why = None;
             }
             Attempt::Later(pause, why) => {
@@ -146,6 +149,18 @@ impl RepairQueue {
     /// When the next ledger may be taken; `None` when none waits.
     pub fn wake_at(&self) -> Option<Duration> {
         self.ledgers.values().filter(|known| !known.is_out).map(|known| known.not_before).min()
+    }
+
+    /// All that are known.
+    pub fn ledgers(&self) -> impl Iterator<Item = LedgerId> {
+        self.ledgers.keys().copied()
+    }
+
+    /// Those behind `after` that are known, `max` at most: to be ranked again, some at a time.
+    pub fn ledgers_after(&self, after: Option<LedgerId>, max: usize) -> Vec<LedgerId> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        self.ledgers.range((from, Unbounded)).map(|(ledger, _)| *ledger).take(max).collect()
     }
 
     /// Ledgers that are known.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bindery_client::Client;
 use bindery_metadata::layout::{AuditorPlace, AuditorVote, LedgerError, StoredLedger};
-use bindery_metadata::store::{SessionId, SessionState, Watch, WatchEvent};
+use bindery_metadata::store::{SessionId, SessionState, Version, Watch};
 use bindery_metadata::{Layout, StoreError};
 use bindery_types::{BookieId, LedgerId, LedgerMetadata};
 use tokio::sync::watch;
@@ -20,6 +20,8 @@ use crate::core::auditor::AuditorCore;
 
 /// Ledgers whose metadata is read at a time.
 const LOOKS_MAX: usize = 32;
+/// Ledgers whose metadata cannot be read that are named.
+const UNREADABLE_MAX: usize = 100;
 /// After a failure of the metadata store.
 const RETRY: Duration = Duration::from_secs(2);
 /// How often bookies are listed beside the watches.
@@ -83,20 +85,36 @@ struct Facts {
     read_only: Watch,
 }
 
-/// Reads what the core is told, and arms watches for changes.
-async fn learn(common: &Common, core: &mut AuditorCore, is_first: bool) -> Result<Facts, StoreError> {
+/// Reads what the core is told, and arms watches for changes. `seen`: the version of the delay that was read last, `None` before the first
+/// time.
+async fn learn(
+    common: &Common,
+    core: &mut AuditorCore,
+    seen: &mut Option<Option<Version>>,
+) -> Result<Facts, StoreError> {
     let settings = common.layout().repair_settings();
     let (is_disabled, disabled) = settings.watch_disabled().await?;
     let (delay, delay_watch) = settings.watch_delay().await?;
-    if is_first && delay.is_none() {
+    if seen.is_none() && delay.is_none() {
         // BookKeeper's tools ask for a scan by writing it again, and fail where it is not.
         settings.set_delay(common.config.auditor.delay).await?;
     }
+    if delay.is_some_and(|stored| stored.delay.is_none()) {
+        let default = common.config.auditor.delay;
+        common.note_error(
+            "lostBookieRecoveryDelay",
+            &format_args!("holds no number of seconds; {default:?} is taken"),
+        );
+    }
+    let version = delay.map(|stored| stored.version);
+    // Also one that was written during a scan, and with the same value.
+    let is_asked = seen.is_some_and(|seen| version.is_some() && version != seen);
+    *seen = Some(version);
     let (bookies, read_only) = common.layout().registration().watch_lists().await?;
     let live = common.live_now().await?;
     let now = common.now();
     core.on_disabled(is_disabled);
-    core.on_delay(delay, false);
+    core.on_delay(delay.and_then(|stored| stored.delay), is_asked);
     core.on_bookies(now, (*live).clone());
     let mut state = common.state.lock();
     state.is_disabled = is_disabled;
@@ -112,15 +130,14 @@ async fn audit_while_elected(
     let mut core = AuditorCore::new(common.now(), common.config.auditor.clone());
     let mut session = common.layout().store().session();
     let own = session.borrow().clone().connected()?;
-    let mut is_first = true;
+    let mut seen = None;
     loop {
-        let Facts { disabled, delay, bookies, read_only } = learn(common, &mut core, is_first).await?;
-        is_first = false;
+        let Facts { disabled, delay, bookies, read_only } = learn(common, &mut core, &mut seen).await?;
         if elected.has_fired() || *stopped.borrow() {
             return Ok(());
         }
         if core.begin_scan(common.now()) {
-            let outcome = scan(common, &mut core, &mut elected, stopped).await;
+            let outcome = scan(common, &mut core, &mut elected, &session, stopped).await;
             core.end_scan(common.now(), outcome.is_ok());
             match outcome {
                 Ok(scanned) => {
@@ -133,18 +150,14 @@ async fn audit_while_elected(
             continue;
         }
         let wait = core.wake_at(common.now()).saturating_sub(common.now()).min(LIST_INTERVAL);
-        let is_asked = tokio::select! {
+        tokio::select! {
             () = stops(stopped) => return Ok(()),
             () = is_left(&mut session, own) => return Ok(()),
-            () = tokio::time::sleep(wait) => false,
-            _ = disabled.changed() => false,
-            _ = bookies.changed() => false,
-            _ = read_only.changed() => false,
-            // Also when the value is the same: that is how a scan is asked for.
-            event = delay.changed() => matches!(event, WatchEvent::DataChanged | WatchEvent::Created),
-        };
-        if is_asked {
-            core.on_delay(common.layout().repair_settings().delay().await?, true);
+            () = tokio::time::sleep(wait) => {}
+            _ = disabled.changed() => {}
+            _ = delay.changed() => {}
+            _ = bookies.changed() => {}
+            _ = read_only.changed() => {}
         }
     }
 }
@@ -159,14 +172,19 @@ async fn scan(
     common: &Arc<Common>,
     core: &mut AuditorCore,
     elected: &mut Watch,
+    session: &watch::Receiver<SessionState>,
     stopped: &watch::Receiver<bool>,
 ) -> Result<u64, LedgerError> {
     let wall_ms = common.clock.wall_ms();
+    let own = session.borrow().clone();
     let mut scanned = 0;
     let mut looks = Looks::new(common.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
-        if elected.has_fired() || *stopped.borrow() {
+        if elected.has_fired() || *stopped.borrow() || *session.borrow() != own {
             return Err(LedgerError::Store(StoreError::SessionExpired));
+        }
+        if common.state.lock().is_disabled {
+            return Err(LedgerError::Store(StoreError::Protocol("repair was disabled meanwhile".into())));
         }
         scanned += 1;
         let lost = core.judge(common.now(), &stored.metadata);
@@ -174,7 +192,15 @@ async fn scan(
             continue;
         }
         let marks = common.layout().under_replication();
-        marks.mark_since(ledger, &lost, Some(wall_ms)).await.map_err(LedgerError::Store)?;
+        match marks.mark_since(ledger, &lost, Some(wall_ms)).await {
+            Ok(()) => {}
+            // A mark that cannot be read is no reason to mark no others.
+            Err(error @ StoreError::Protocol(_)) => {
+                common.note_error(&named(ledger), &error);
+                continue;
+            }
+            Err(error) => return Err(LedgerError::Store(error)),
+        }
         common.state.lock().marked += 1;
         tracing::debug!(%ledger, ?lost, "marked as under-replicated");
     }
@@ -188,12 +214,21 @@ struct Looks {
     listed: std::vec::IntoIter<LedgerId>,
     is_listed: bool,
     tasks: JoinSet<(LedgerId, Result<StoredLedger, LedgerError>)>,
+    /// Ledgers that were passed over, because their metadata cannot be read.
+    unreadable: Vec<LedgerId>,
 }
 
 impl Looks {
     fn new(layout: Layout) -> Looks {
         let listing = layout.ledgers().list();
-        Looks { layout, listing, listed: Vec::new().into_iter(), is_listed: false, tasks: JoinSet::new() }
+        Looks {
+            layout,
+            listing,
+            listed: Vec::new().into_iter(),
+            is_listed: false,
+            tasks: JoinSet::new(),
+            unreadable: Vec::new(),
+        }
     }
 
     /// The next ledger that is not deleted meanwhile, in no order.
@@ -219,6 +254,9 @@ impl Looks {
                 // Nothing is known of its copies, and its writers cannot read it either.
                 Some(Ok((ledger, Err(error @ LedgerError::Malformed { .. })))) => {
                     tracing::warn!(%error, "repair: {} is passed over", named(ledger));
+                    if self.unreadable.len() < UNREADABLE_MAX {
+                        self.unreadable.push(ledger);
+                    }
                 }
                 Some(Ok((_, Err(error)))) => return Err(error),
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
@@ -227,22 +265,32 @@ impl Looks {
     }
 }
 
-/// Calls `look` with the metadata of every ledger, in no order.
+/// Calls `look` with the metadata of every ledger, in no order. Returns those whose metadata cannot be read, some of them if there are many:
+/// nothing is known of their copies.
 ///
 /// # Errors
 /// Of the metadata store.
 pub async fn for_each_ledger(
     client: &Client,
     mut look: impl FnMut(LedgerId, &LedgerMetadata),
-) -> Result<(), LedgerError> {
+) -> Result<Vec<LedgerId>, LedgerError> {
     let mut looks = Looks::new(client.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
         look(ledger, &stored.metadata);
     }
-    Ok(())
+    Ok(looks.unreadable)
 }
 
-/// Marks every ledger that lacks copies when the bookies `lost` do not count, whatever the delay: the ledgers, and of which bookies.
+/// Which ledgers refer to bookies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LedgersOf {
+    /// Those that lack copies when the bookies do not count, ascending, and of which bookies.
+    pub lacking: Vec<(LedgerId, Vec<BookieId>)>,
+    /// Those whose metadata cannot be read: they may refer to the bookies.
+    pub unreadable: Vec<LedgerId>,
+}
+
+/// Finds every ledger that lacks copies when the bookies `lost` do not count, whatever the delay, and marks it unless it is a dry run.
 ///
 /// # Errors
 /// Of the metadata store; marks that were made stay.
@@ -251,12 +299,12 @@ pub async fn mark_ledgers_of(
     clock: &dyn bindery_io::Clock,
     lost: &BTreeSet<BookieId>,
     is_dry_run: bool,
-) -> Result<Vec<(LedgerId, Vec<BookieId>)>, LedgerError> {
-    let mut marked = Vec::new();
+) -> Result<LedgersOf, LedgerError> {
+    let mut found = LedgersOf::default();
     let mut looks = Looks::new(client.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
-        let found = audit(&stored.metadata, |bookie| !lost.contains(bookie));
-        let lacking = found.lacks.into_iter().map(|lack| lack.bookie).chain(found.open);
+        let audit = audit(&stored.metadata, |bookie| !lost.contains(bookie));
+        let lacking = audit.lacks.into_iter().map(|lack| lack.bookie).chain(audit.open);
         let lacking: BTreeSet<BookieId> = lacking.collect();
         if lacking.is_empty() {
             continue;
@@ -264,10 +312,12 @@ pub async fn mark_ledgers_of(
         let lacking: Vec<BookieId> = lacking.into_iter().collect();
         if !is_dry_run {
             let marks = client.layout().under_replication();
-            marks.mark_since(ledger, &lacking, Some(clock.wall_ms())).await.map_err(LedgerError::Store)?;
+            let marked = marks.mark_since(ledger, &lacking, Some(clock.wall_ms())).await;
+            marked.map_err(LedgerError::Store)?;
         }
-        marked.push((ledger, lacking));
+        found.lacking.push((ledger, lacking));
     }
-    marked.sort_unstable_by_key(|(ledger, _)| *ledger);
-    Ok(marked)
+    found.lacking.sort_unstable_by_key(|(ledger, _)| *ledger);
+    found.unreadable = looks.unreadable;
+    Ok(found)
 }

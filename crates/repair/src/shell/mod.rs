@@ -10,7 +10,7 @@ mod ledger;
 mod report;
 mod worker;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub use self::auditing::{for_each_ledger, mark_ledgers_of};
+pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers_of};
 pub use self::report::{RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
 use crate::core::auditor::AuditorSettings;
@@ -84,6 +84,8 @@ struct Common {
     began: Instant,
     state: Mutex<RepairReport>,
     live: Mutex<Option<(Instant, Arc<BTreeSet<BookieId>>)>>,
+    /// Ledgers that are not closed and whose last ensemble lost a bookie: since when this worker knows. No more than the queue has.
+    open_since: Mutex<BTreeMap<LedgerId, Instant>>,
 }
 
 /// How old the list of bookies may be that a copy begins with, or goes on with.
@@ -101,6 +103,7 @@ impl Common {
             began: Instant::now(),
             state: Mutex::default(),
             live: Mutex::default(),
+            open_since: Mutex::default(),
         }
     }
 

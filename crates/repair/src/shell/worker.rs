@@ -2,27 +2,25 @@
 //!
 //! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; a page of [`MARKS_PAGE`] marks
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::LedgerError;
-use bindery_types::LedgerId;
+use bindery_types::{BookieId, LedgerId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::ledger::repair;
 use super::report::{RepairReport, StuckLedger};
-use super::{Common, RepairConfig, pause, stops};
+use super::{Common, RepairConfig, stops};
 use crate::core::audit::audit;
 use crate::core::queue::{Attempt, LEDGERS_MAX, RepairQueue};
 
 /// Marks listed at a time.
 const MARKS_PAGE: usize = 1000;
-/// How often ledgers that are known are ranked again.
-const RANK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs until it is told to stop.
 pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>) {
@@ -50,11 +48,16 @@ pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>)
     }
 }
 
-/// Repairs what is marked, once, for those who wait for it: ends when nothing of `ledgers` is marked any more, or when each that is left
-/// could not be repaired `attempts` times in a row; these are returned, with their reasons. `progress` is called from time to time.
+/// Failures of the metadata store in a row, and time without any progress, after which [`repair_ledgers`] gives up.
+const LOOK_FAILURES_MAX: u32 = 30;
+const STANDSTILL_MAX: Duration = Duration::from_secs(600);
+
+/// Repairs marked ledgers for a caller who waits: ends when none of `ledgers` is marked any more, or when each that is left could not be
+/// repaired `attempts` times in a row, or nothing went on for ten minutes, or repair is disabled. Those that are left are returned, with their
+/// reasons. `progress` is called from time to time.
 ///
 /// # Errors
-/// Of the metadata store, when it fails for good.
+/// Of the metadata store, when it fails for long.
 pub async fn repair_ledgers(
     config: RepairConfig,
     client: bindery_client::Client,
@@ -66,39 +69,8 @@ pub async fn repair_ledgers(
     let (stop, stopped) = watch::channel(false);
     let mut worker = Worker::new(Arc::new(Common::new(config, client, clock)));
     worker.only = Some(ledgers.clone());
-    let mut failed = std::collections::BTreeMap::<LedgerId, u32>::new();
-    let mut waiting = stopped.clone();
-    let outcome = loop {
-        if let Err(error) = worker.look().await
-            && !error.is_transient()
-        {
-            break Err(error);
-        }
-        worker.is_eager = true;
-        worker.start(&stopped);
-        progress(&worker.common.state.lock().clone());
-        if worker.tasks.is_empty() {
-            let left: Vec<StuckLedger> = worker.stuck().collect();
-            let is_over = worker.queue.is_empty()
-                || failed.len() == worker.queue.len() && failed.values().all(|count| *count >= attempts);
-            if is_over {
-                break Ok(left);
-            }
-            pause(&mut waiting, worker.common.config.look_interval).await;
-            continue;
-        }
-        let look_interval = worker.common.config.look_interval;
-        tokio::select! {
-            () = worker.end_one() => {}
-            () = tokio::time::sleep(look_interval) => {}
-        }
-        for (ledger, is_failure) in worker.ended.drain(..) {
-            match is_failure {
-                true => *failed.entry(ledger).or_insert(0) += 1,
-                false => drop(failed.remove(&ledger)),
-            }
-        }
-    };
+    worker.is_eager = true;
+    let outcome = worker.work_off(&stopped, attempts, &mut progress).await;
     stop.send_replace(true);
     while !worker.tasks.is_empty() {
         worker.end_one().await;
@@ -114,8 +86,13 @@ struct Worker {
     only: Option<BTreeSet<LedgerId>>,
     is_eager: bool,
     ended: Vec<(LedgerId, bool)>,
-    ranked_at: Instant,
+    /// The bookies by which ledgers were ranked, and how far they are ranked by these.
+    ranked: Option<(Arc<BTreeSet<BookieId>>, Option<LedgerId>)>,
 }
+
+/// Metadata of ledgers read at one look, and at a time: a look is to be short, and there is one each second.
+const RANKED_AT_ONCE: usize = 500;
+const RANK_READS_MAX: usize = 32;
 
 impl Worker {
     fn new(common: Arc<Common>) -> Worker {
@@ -126,7 +103,7 @@ impl Worker {
             only: None,
             is_eager: false,
             ended: Vec::new(),
-            ranked_at: Instant::now(),
+            ranked: None,
         }
     }
 
@@ -142,39 +119,138 @@ impl Worker {
         let mut marked = BTreeSet::new();
         let mut after = None;
         loop {
-            let page = marks.after(after, MARKS_PAGE).await?;
+            let mut page = marks.after(after, MARKS_PAGE).await?;
             after = page.last().copied();
             let is_last = page.len() < MARKS_PAGE;
+            if let Some(only) = &self.only {
+                page.retain(|ledger| only.contains(ledger));
+            }
             marked.extend(page);
             if is_last || marked.len() >= 2 * LEDGERS_MAX {
                 break;
             }
         }
-        if let Some(only) = &self.only {
-            marked.retain(|ledger| only.contains(ledger));
-        }
         self.queue.keep(&marked);
-        let ranks_all = self.ranked_at.elapsed() >= RANK_INTERVAL;
-        if ranks_all {
-            self.ranked_at = Instant::now();
-        }
+        self.common.open_since.lock().retain(|ledger, _| marked.contains(ledger));
         let live = self.common.live().await?;
-        for ledger in marked {
-            if self.queue.knows(ledger) && !ranks_all {
-                continue;
-            }
-            let Some(mark) = marks.marked(ledger).await? else { continue };
-            let copies = match self.common.layout().ledgers().get(ledger).await {
-                Ok(stored) => audit(&stored.metadata, |bookie| live.contains(bookie)).copies_min,
-                // Its mark is to go.
-                Err(LedgerError::NotFound(_)) => usize::MAX,
-                Err(LedgerError::Store(error)) => return Err(error),
-                Err(_) => usize::MAX,
-            };
-            self.queue.put(ledger, copies, mark.since_ms.unwrap_or(0));
+        let mut unranked: Vec<LedgerId> =
+            marked.into_iter().filter(|ledger| !self.queue.knows(*ledger)).take(RANKED_AT_ONCE).collect();
+        // What is known is ranked again when other bookies are there, some at a time.
+        let (ranked_by, upto) = self.ranked.take().unwrap_or_else(|| (live.clone(), None));
+        let (ranked_by, upto, is_ranking) = match ranked_by == live {
+            true => (ranked_by, upto, upto.is_some()),
+            false => (live.clone(), None, true),
+        };
+        let mut upto = upto;
+        if is_ranking && unranked.len() < RANKED_AT_ONCE {
+            let again = self.queue.ledgers_after(upto, RANKED_AT_ONCE - unranked.len());
+            upto = again.last().copied();
+            unranked.extend(again);
         }
+        self.ranked = Some((ranked_by, upto));
+        self.rank(unranked, &live).await?;
         self.tell();
         Ok(())
+    }
+
+    /// Reads marks and metadata of ledgers, and puts them into the queue by their danger.
+    async fn rank(
+        &mut self,
+        ledgers: Vec<LedgerId>,
+        live: &Arc<BTreeSet<BookieId>>,
+    ) -> Result<(), StoreError> {
+        let mut ledgers = ledgers.into_iter();
+        let mut reads: JoinSet<Result<Option<(LedgerId, usize, i64)>, StoreError>> = JoinSet::new();
+        loop {
+            while reads.len() < RANK_READS_MAX
+                && let Some(ledger) = ledgers.next()
+            {
+                let (layout, live) = (self.common.layout().clone(), live.clone());
+                reads.spawn(async move {
+                    let since_ms = match layout.under_replication().marked(ledger).await {
+                        Ok(Some(mark)) => mark.since_ms.unwrap_or(0),
+                        Ok(None) => return Ok(None),
+                        // The attempt to repair it says what is wrong with it.
+                        Err(StoreError::Protocol(_)) => 0,
+                        Err(error) => return Err(error),
+                    };
+                    let copies = match layout.ledgers().get(ledger).await {
+                        Ok(stored) => audit(&stored.metadata, |bookie| live.contains(bookie)).copies_min,
+                        Err(LedgerError::Store(error)) => return Err(error),
+                        // Deleted: its mark is to go. Or nothing is known of it.
+                        Err(_) => usize::MAX,
+                    };
+                    Ok(Some((ledger, copies, since_ms)))
+                });
+            }
+            match reads.join_next().await {
+                None => return Ok(()),
+                Some(Ok(read)) => {
+                    if let Some((ledger, copies, since_ms)) = read? {
+                        self.queue.put(ledger, copies, since_ms);
+                    }
+                }
+                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+    }
+
+    /// See [`repair_ledgers`].
+    async fn work_off(
+        &mut self,
+        stopped: &watch::Receiver<bool>,
+        attempts: u32,
+        progress: &mut impl FnMut(&RepairReport),
+    ) -> Result<Vec<StuckLedger>, StoreError> {
+        let mut failed = BTreeMap::<LedgerId, u32>::new();
+        let (mut look_failures, mut has_looked) = (0, false);
+        let (mut bytes, mut moved_at) = (0, Instant::now());
+        loop {
+            match self.look().await {
+                Ok(()) => (look_failures, has_looked) = (0, true),
+                Err(error) if error.is_transient() && look_failures < LOOK_FAILURES_MAX => look_failures += 1,
+                Err(error) => return Err(error),
+            }
+            self.start(stopped);
+            let report = self.common.state.lock().clone();
+            progress(&report);
+            if report.bytes != bytes {
+                (bytes, moved_at) = (report.bytes, Instant::now());
+            }
+            let is_given_up = |ledger| failed.get(&ledger).is_some_and(|count| *count >= attempts);
+            let is_still = moved_at.elapsed() >= STANDSTILL_MAX || report.is_disabled;
+            if has_looked && self.tasks.is_empty() && (is_still || self.queue.ledgers().all(is_given_up)) {
+                return Ok(self.left(report.is_disabled));
+            }
+            let look_interval = self.common.config.look_interval;
+            match self.tasks.is_empty() {
+                true => tokio::time::sleep(look_interval).await,
+                false => tokio::select! {
+                    () = self.end_one() => {}
+                    () = tokio::time::sleep(look_interval) => {}
+                },
+            }
+            for (ledger, is_failure) in self.ended.drain(..) {
+                match is_failure {
+                    true => *failed.entry(ledger).or_insert(0) += 1,
+                    false => {
+                        failed.remove(&ledger);
+                        moved_at = Instant::now();
+                    }
+                }
+            }
+        }
+    }
+
+    /// All that are marked still, with reasons.
+    fn left(&self, is_disabled: bool) -> Vec<StuckLedger> {
+        let reasons: BTreeMap<LedgerId, &str> = self.queue.stuck().collect();
+        let why = |ledger| match is_disabled {
+            true => "repair is disabled",
+            false => reasons.get(&ledger).copied().unwrap_or("another worker has it"),
+        };
+        let left = self.queue.ledgers();
+        left.map(|ledger| StuckLedger { ledger: ledger.get(), why: why(ledger).to_owned() }).collect()
     }
 
     /// Starts repairs as far as there is room.
@@ -207,8 +283,9 @@ impl Worker {
         if let Attempt::Failed(why) = &attempt {
             tracing::warn!(%ledger, why, "cannot be repaired now");
         }
+        let is_waiting = matches!(attempt, Attempt::Later(..) | Attempt::Elsewhere);
         self.queue.came(self.common.now(), ledger, attempt);
-        if self.only.is_some() {
+        if self.only.is_some() && !is_waiting {
             self.ended.push((ledger, is_failure));
         }
         self.tell();

@@ -287,8 +287,8 @@ async fn ledgers_of_a_bookie_are_repaired_on_demand_by_who_is_no_bookie() {
     assert_eq!(marks.after(None, 99).await.unwrap(), [], "a dry run marks nothing");
     let marked = mark_ledgers_of(&client, &*clock, &lost, false).await.unwrap();
     assert_eq!(marked, planned);
-    assert!(marked.iter().all(|(_, bookies)| *bookies == [id("b1")]));
-    let wanted: BTreeSet<LedgerId> = marked.iter().map(|(ledger, _)| *ledger).collect();
+    assert!(marked.lacking.iter().all(|(_, bookies)| *bookies == [id("b1")]));
+    let wanted: BTreeSet<LedgerId> = marked.lacking.iter().map(|(ledger, _)| *ledger).collect();
     let mut config = RepairConfig::new(id("repair-1"), Targets::Any);
     config.look_interval = Duration::from_millis(100);
     let repairer = cluster.client().await;
@@ -354,5 +354,65 @@ async fn a_bookie_that_lost_its_disks_gets_back_what_it_had_while_it_serves() {
         }
     }
     stop_all(all).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_mark_and_a_delay_that_cannot_be_read_hold_up_no_other() {
+    let mut cluster = Cluster::start(4).await;
+    let client = cluster.client().await;
+    let ids = sealed(&client, 6, 20, (3, 3, 2)).await;
+    let layout = cluster.layout().await;
+    let marks = layout.under_replication();
+    // Of a ledger that the auditor has to mark, too.
+    let bad = ids[0];
+    marks.mark(bad, &[id("b0")]).await.unwrap();
+    layout.store().set(&marks.path(bad), "replica: {".into(), None).await.unwrap();
+    layout.repair_settings().set_delay(Duration::from_secs(3600)).await.unwrap();
+    layout
+        .store()
+        .set("/ledgers/underreplication/lostBookieRecoveryDelay", "soon".into(), None)
+        .await
+        .unwrap();
+    let all = start_all(&cluster, 1..4, Duration::ZERO).await;
+    cluster.lose_bookie(0).await;
+    let good = &ids[1..];
+    let (_, lost) = entries_on(&client, good, "b0").await;
+    until(&all, "the others are repaired", async |reports: &[RepairReport]| {
+        reports.iter().map(|report| report.repaired).sum::<u64>() >= lost
+    })
+    .await;
+    for ledger in good {
+        assert_whole(&client, *ledger, 20, "b0").await;
+    }
+    until(&all, "the bad mark is named", async |reports: &[RepairReport]| {
+        reports.iter().flat_map(|report| &report.stuck).any(|stuck| stuck.why.contains("holds no mark"))
+    })
+    .await;
+    stop_all(all).await;
+    cluster.stop().await;
+}
+
+/// Writers mark without a time: that gives their own ledgers no less grace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_ledger_has_its_grace_whatever_the_mark_says() {
+    let mut cluster = Cluster::start(3).await;
+    let client = cluster.client().await;
+    let idle = writer(&client, (3, 3, 2)).await;
+    append(&idle, 0..10).await;
+    let marks = cluster.layout().await.under_replication();
+    cluster.lose_bookie(0).await;
+    marks.mark(idle.id(), &[id("b0")]).await.unwrap();
+    let mut config = config("b1", Duration::from_secs(3600));
+    config.open_grace = Duration::from_secs(3600);
+    let repair = Repair::start(config, cluster.client().await, Arc::new(SystemClock::new()));
+    let all = [repair];
+    until(&all, "it waits", async |reports: &[RepairReport]| {
+        reports[0].stuck.iter().any(|stuck| stuck.why.contains("its writer has 3600s"))
+    })
+    .await;
+    assert_eq!(client.metadata(idle.id()).await.unwrap().metadata.state, LedgerState::Open);
+    drop(idle);
+    stop_all(all.into()).await;
     cluster.stop().await;
 }
