@@ -49,6 +49,7 @@ mod flush_routing;
 mod flushing;
 mod garbage;
 mod hung;
+mod ingest_desk;
 mod journaling;
 mod journals;
 mod lagging;
@@ -81,9 +82,13 @@ pub use api::{
 pub use completions::Completions;
 pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
 pub use directories::FlushError;
-pub use engine::Engine;
+pub use engine::{Engine, Ingest, SealedIngest};
 pub use flushing::Flushing;
 pub use garbage::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
+pub use ingest_desk::{
+    INGEST_BYTES_MAX, INGEST_ENTRIES_MAX, INGEST_LEDGERS_MAX, INGEST_LOGS_MAX, INGESTS_MAX, IngestError,
+    IngestWaiter,
+};
 pub use journaling::{InFlight, Journaling};
 pub use journals::JournalStats;
 pub use ledger_budget::{EXPLICIT_LAC_BYTES_MAX, LedgerMemory};

@@ -31,7 +31,7 @@ use crate::state_table::{
 };
 use crate::{
     Damaged, DirectoryError, DiskError, EntryLog, EntryLogWriter, Generation, IndexCharge, LogId, LogView,
-    OpenLogError, PagingOut, SealedLog, StateTable, StorageMemory, WriteError,
+    OpenLogError, PagingOut, SealedLog, StateError, StateTable, StorageMemory, WriteError,
 };
 use bindery_io::Disk;
 use bindery_types::LedgerId;
@@ -185,6 +185,11 @@ impl LedgerDirectory {
     /// The committed marks, ascending by journal.
     pub fn marks(&self) -> Vec<JournalMark> {
         self.state.marks()
+    }
+
+    /// What the state table has of a ledger.
+    pub fn ledger(&self, ledger: LedgerId) -> Result<Option<LedgerRecord>, StateError> {
+        self.state.ledger(ledger)
     }
 
     /// Why the directory takes no more commits, once something failed.
