@@ -6,6 +6,7 @@
 //! # Data flow
 //! ```text
 //! FreezeTicket -> parts (`flush_routing`) -> an entry log per directory -> commit with the mark -> Flushed
+//! logs of an ingest, written elsewhere -> commit with the records of its ledgers (`ingest`)
 //! ```
 //!
 //! # Invariants

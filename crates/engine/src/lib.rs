@@ -9,7 +9,8 @@
 //!                                                       |
 //!                                                       v
 //!            Flushing: frozen write caches -> entry log per directory -> commit with the mark -> journal files free
-//!                         between two flushes: logs dropped, rewritten, merged and checked (space)
+//!                         between two flushes: logs dropped, rewritten, merged and checked (space); copies of a repair,
+//!                         which `Ingest` wrote past the journal, committed
 //! restart:   Machine::open: directories -> replay behind their marks -> flush -> ready
 //! ```
 //!
@@ -30,8 +31,8 @@
 //! write_cache · tier · tickets · api · ...  what passes between them
 //! ```
 //!
-//! Invariants and limits stand with the part that keeps them: `shard`, `admission_queue`, `journaling`, `flushing`, `flush_routing`,
-//! `direct_fence`, `open`, `write_cache`, `ledger_budget`, `lagging`, `pacing`, `space`, `tier`.
+//! Invariants and limits stand with the part that keeps them: `shard`, `engine::ingest`, `admission_queue`, `journaling`, `flushing`, `flush_routing`,
+//! `direct_fence`, `flushing::ingest`, `open`, `write_cache`, `ledger_budget`, `lagging`, `pacing`, `space`, `tier`.
 //!
 //! # Not here
 //! Sockets, protocols and metadata (server). Which ledgers are garbage is decided here (`GarbageRound`), on what the

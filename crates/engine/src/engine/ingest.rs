@@ -88,7 +88,7 @@ impl Drop for Claims {
     }
 }
 
-/// An ingest under way. Dropped, it leaves nothing.
+/// An ingest under way. Dropped, it leaves nothing: that removes files, so it is done on a thread that may block.
 pub struct Ingest {
     directory: usize,
     header: Generation,
@@ -101,7 +101,8 @@ pub struct Ingest {
     claims: Claims,
 }
 
-/// An ingest whose entries are on disk and durable. Dropped, it leaves nothing: [`Engine::commit_ingest`] is still to come.
+/// An ingest whose entries are on disk and durable; [`Engine::commit_ingest`] is still to come. Dropped, it leaves nothing, as
+/// an [`Ingest`].
 pub struct SealedIngest {
     logs: Option<IngestedLogs>,
     entries: u64,

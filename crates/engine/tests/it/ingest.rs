@@ -538,16 +538,22 @@ fn a_running_bookie_commits_soon() {
     engine.set_limbo(ledger(1), true, Box::new(move |outcome| told.send(outcome.is_ok()).unwrap()));
     assert!(done.recv().unwrap());
     for round in 0..5 {
-        let mut ingest = engine.begin_ingest(ledger(1)).unwrap();
-        for e in round * 100..round * 100 + 50 {
-            ingest.append(ledger(1), entry(e), &body(1, e)).unwrap();
-        }
+        let engine_there = engine.clone();
+        // Off the thread that asks for the commit.
+        let write = move || {
+            let mut ingest = engine_there.begin_ingest(ledger(1)).unwrap();
+            for e in round * 100..round * 100 + 50 {
+                ingest.append(ledger(1), entry(e), &body(1, e)).unwrap();
+            }
+            ingest.seal().unwrap()
+        };
+        let sealed = std::thread::spawn(write).join().unwrap();
         let told = sender.clone();
         let waiter = Box::new(move |outcome: Result<(), IngestError>| {
             assert_eq!(outcome, Ok(()));
             told.send(true).unwrap();
         });
-        engine.commit_ingest(ingest.seal().unwrap(), waiter);
+        engine.commit_ingest(sealed, waiter);
         assert!(done.recv().unwrap());
     }
     drop(engine);
