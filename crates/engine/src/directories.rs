@@ -7,6 +7,7 @@ use bindery_io::Shortage;
 use bindery_storage::{DirectoryCommit, DirectoryError, LedgerDirectory, Meta};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A flush did not go through: it waits for space, or no ledger directory is left and the engine is latched (IB14).
 #[derive(Debug, thiserror::Error)]
@@ -26,8 +27,6 @@ impl FlushError {
 pub(crate) struct Directories {
     shared: Arc<Shared>,
     list: Vec<LedgerDirectory>,
-    /// By journal: everything in its shards of this generation or a lower one is on disk.
-    flushed_generations: Vec<u64>,
     routing: FlushRouting,
 }
 
@@ -48,9 +47,12 @@ impl IndexMut<usize> for Directories {
 impl Directories {
     /// Everything of this generation or a lower one is on disk.
     pub(crate) fn new(shared: Arc<Shared>, list: Vec<LedgerDirectory>, flushed: u64) -> Directories {
-        let flushed_generations = vec![flushed; shared.journals().len()];
         let routing = FlushRouting::new(list.len());
-        Directories { shared, list, flushed_generations, routing }
+        shared
+            .journals()
+            .iter()
+            .for_each(|journal| journal.flushed_generation.store(flushed, Ordering::Release));
+        Directories { shared, list, routing }
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [LedgerDirectory] {
@@ -76,18 +78,13 @@ impl Directories {
 
     /// Everything in the shard of this generation or a lower one is on disk.
     pub(crate) fn flushed_generation(&self, shard: usize) -> u64 {
-        self.flushed_generations[self.shared.journal_of(shard)]
-    }
-
-    /// By journal.
-    pub(crate) fn flushed_generations(&self) -> &[u64] {
-        &self.flushed_generations
+        self.shared.flushed_generation(shard)
     }
 
     /// A cache of the shard is on disk, and those before it.
     pub(crate) fn on_flushed(&mut self, shard: usize, generation: u64) {
-        let flushed = &mut self.flushed_generations[self.shared.journal_of(shard)];
-        *flushed = generation.max(*flushed);
+        let journal = &self.shared.journals()[self.shared.journal_of(shard)];
+        journal.flushed_generation.fetch_max(generation, Ordering::AcqRel);
     }
 
     /// What a commit that did not go through says about its directory.

@@ -2,7 +2,10 @@
 //!
 //! Lock order: shard, then log view. No lock is held across I/O.
 
+mod ingest;
 mod tier;
+
+pub use ingest::{Ingest, SealedIngest};
 
 use crate::admission_queue::{AdmissionGrant, Admittance, RoomWaiter};
 use crate::api::{
@@ -457,7 +460,7 @@ impl Engine {
     /// Every durable entry of a ledger, as runs, with those that were let go because they are in object storage. Blocks on the
     /// disk.
     pub fn list_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
-        Ok(self.list(ledger, false, RunSet::new(usize::MAX))?.expect("no limit"))
+        Ok(self.list(ledger, false, MemoryWalk::default(), RunSet::new(usize::MAX))?.expect("no limit"))
     }
 
     /// As [`Engine::list_entries`], in bounded memory: at most `2 * runs_max` runs, and the index records of one extent.
@@ -467,7 +470,7 @@ impl Engine {
         ledger: LedgerId,
         runs_max: usize,
     ) -> Result<Option<Vec<EntryRun>>, Refusal> {
-        self.list(ledger, false, RunSet::new(runs_max))
+        self.list(ledger, false, MemoryWalk::default(), RunSet::new(runs_max))
     }
 
     /// As [`Engine::list_entries`], of the entries from `first` to `last`, also in limbo: what is here, not what should be.
@@ -477,17 +480,17 @@ impl Engine {
         first: EntryId,
         last: EntryId,
     ) -> Result<Vec<EntryRun>, Refusal> {
-        Ok(self.list(ledger, true, RunSet::within(first, last))?.expect("no limit"))
+        Ok(self.list(ledger, true, MemoryWalk::default(), RunSet::within(first, last))?.expect("no limit"))
     }
 
     fn list(
         &self,
         ledger: LedgerId,
         with_limbo: bool,
+        mut walk: MemoryWalk,
         mut runs: RunSet,
     ) -> Result<Option<Vec<EntryRun>>, Refusal> {
         // Memory first: entries that a flush moves to disk in between are then seen twice, never missed.
-        let mut walk = MemoryWalk::default();
         let hidden_below = loop {
             let step =
                 self.shared.lock_of(ledger).cached_entries(ledger, with_limbo, &mut walk, &mut runs)?;

@@ -6,6 +6,7 @@
 //! # Data flow
 //! ```text
 //! FreezeTicket -> parts (`flush_routing`) -> an entry log per directory -> commit with the mark -> Flushed
+//! logs of an ingest, written elsewhere -> commit with the records of its ledgers (`ingest`)
 //! ```
 //!
 //! # Invariants
@@ -19,6 +20,7 @@
 //!    extents along whose last reconciled entry is elsewhere, which a start with other directories than before looks for.
 
 mod direct_fence;
+mod ingest;
 mod paced;
 
 use crate::direct_fence::DIRECT_FENCE_PAUSE;
@@ -35,6 +37,7 @@ use bindery_io::canary::{Canaries, Canary};
 use bindery_storage::entry_log::RECORD_BYTES;
 use bindery_storage::{DirectoryCommit, ExtentChange, Generation, LedgerRecord, SealedLog};
 use bindery_types::{EntryId, LedgerId};
+use ingest::Ingests;
 use paced::PacedWrites;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -48,6 +51,7 @@ const LEDGERS_AT_ONCE: usize = 256;
 pub struct Flushing {
     shared: Arc<Shared>,
     upkeep: Upkeep,
+    ingests: Ingests,
     clock: Arc<dyn Clock>,
     /// How a flush pauses between two writes; `None` for one that does not, as at a restart and a stop.
     pause: Option<fn(Duration)>,
@@ -56,7 +60,7 @@ pub struct Flushing {
 impl Flushing {
     pub(crate) fn new(shared: Arc<Shared>, directories: Directories, clock: Arc<dyn Clock>) -> Flushing {
         let upkeep = Upkeep::new(shared.clone(), directories, clock.clone());
-        Flushing { shared, upkeep, clock, pause: None }
+        Flushing { shared, upkeep, ingests: Ingests::default(), clock, pause: None }
     }
 
     pub(crate) fn directories(&self) -> &Directories {
@@ -144,7 +148,9 @@ impl Flushing {
             self.shared.on_ticket_flushed();
         }
         self.shared.covered().lock().join(&ticket.marks);
-        let (before, mut died) = (self.directories().flushed_generations().to_vec(), Vec::new());
+        let journals = self.shared.journals().iter();
+        let before: Vec<u64> = journals.map(|j| j.flushed_generation.load(Ordering::Acquire)).collect();
+        let mut died = Vec::new();
         for (shard, frozen) in &ticket.frozen {
             self.shared.lock(*shard).drop_frozen(frozen);
             self.directories_mut().on_flushed(*shard, frozen.generation);
@@ -155,6 +161,7 @@ impl Flushing {
                 MutexGuard::unlock_fair(locked);
             }
         }
+        self.forget_stale_records();
         self.upkeep.on_died(died);
         let counters = self.shared.counters();
         Counters::add(&counters.flushes, 1);
@@ -286,6 +293,7 @@ impl Flushing {
                         return Err(error.into());
                     }
                     if writes.on_written(log.written_bytes()) {
+                        self.commit_ingests();
                         self.upkeep.tend_behind();
                         writes.pause(|| self.tend_aside());
                         self.upkeep.on_rested();
@@ -310,9 +318,12 @@ impl Flushing {
         if sealed.is_none() && self.shared.config().canaries.has(Canary::M8EmptyFlushSkipped) {
             return Ok(());
         }
-        let directory = &mut self.directories_mut()[index];
-        let states: Vec<&[LedgerRecord]> = states.iter().map(|frozen| &*frozen.states).collect();
+        let ingested = self.ingests.records_over(states);
+        let mut states: Vec<&[LedgerRecord]> = states.iter().map(|frozen| &*frozen.states).collect();
+        // Of several of one ledger the last counts.
+        states.push(&ingested);
         let logs: &[SealedLog] = sealed.as_slice();
+        let directory = &mut self.directories_mut()[index];
         // A directory that is ahead keeps its marks: two directories can differ after a crash between their commits.
         let mut all = MarkVector::of(&directory.marks());
         all.join(marks);
@@ -346,7 +357,9 @@ impl Flushing {
         if is_failed {
             self.fence_directly();
         }
+        let has_ingest = self.commit_ingests();
         let soon = self.upkeep.tend()?;
+        let soon = soon.into_iter().chain(has_ingest.then_some(Duration::ZERO)).min();
         let retry = self.is_waiting().then_some(self.shared.config().space_retry_interval);
         Ok(soon.into_iter().chain(retry).chain(is_failed.then_some(DIRECT_FENCE_PAUSE)).min())
     }

@@ -31,6 +31,8 @@ pub(crate) struct JournalDesk {
     pub(crate) active_chunks: AtomicU64,
     /// The last group that is durable.
     pub(crate) written: Mutex<Mark>,
+    /// Everything in its shards of this generation or a lower one is on disk, and the marks of all directories cover it.
+    pub(crate) flushed_generation: AtomicU64,
     pub(crate) counts: JournalCounts,
 }
 
@@ -43,6 +45,7 @@ impl JournalDesk {
             active_bytes: AtomicU64::new(0),
             active_chunks: AtomicU64::new(0),
             written: Mutex::new(NO_MARK),
+            flushed_generation: AtomicU64::new(0),
             counts: JournalCounts::default(),
         }
     }

@@ -51,6 +51,11 @@ impl Lagging {
         pending.forming = (pending.forming.0.max(value), sequence);
     }
 
+    /// A value whose proof is durable elsewhere than in the journal.
+    pub(crate) fn raise_durable(&mut self, value: i64) {
+        self.durable = self.durable.max(value);
+    }
+
     /// What may be shown.
     pub(crate) fn shown(&self, durable: u64) -> i64 {
         let of = |(value, sequence): (i64, u64)| if sequence <= durable { value } else { -1 };

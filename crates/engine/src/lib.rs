@@ -9,7 +9,8 @@
 //!                                                       |
 //!                                                       v
 //!            Flushing: frozen write caches -> entry log per directory -> commit with the mark -> journal files free
-//!                         between two flushes: logs dropped, rewritten, merged and checked (space)
+//!                         between two flushes: logs dropped, rewritten, merged and checked (space); copies of a repair,
+//!                         which `Ingest` wrote past the journal, committed
 //! restart:   Machine::open: directories -> replay behind their marks -> flush -> ready
 //! ```
 //!
@@ -30,8 +31,8 @@
 //! write_cache · tier · tickets · api · ...  what passes between them
 //! ```
 //!
-//! Invariants and limits stand with the part that keeps them: `shard`, `admission_queue`, `journaling`, `flushing`, `flush_routing`,
-//! `direct_fence`, `open`, `write_cache`, `ledger_budget`, `lagging`, `pacing`, `space`, `tier`.
+//! Invariants and limits stand with the part that keeps them: `shard`, `engine::ingest`, `admission_queue`, `journaling`, `flushing`, `flush_routing`,
+//! `direct_fence`, `flushing::ingest`, `open`, `write_cache`, `ledger_budget`, `lagging`, `pacing`, `space`, `tier`.
 //!
 //! # Not here
 //! Sockets, protocols and metadata (server). Which ledgers are garbage is decided here (`GarbageRound`), on what the
@@ -49,6 +50,7 @@ mod flush_routing;
 mod flushing;
 mod garbage;
 mod hung;
+mod ingest_desk;
 mod journaling;
 mod journals;
 mod lagging;
@@ -81,9 +83,13 @@ pub use api::{
 pub use completions::Completions;
 pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
 pub use directories::FlushError;
-pub use engine::Engine;
+pub use engine::{Engine, Ingest, SealedIngest};
 pub use flushing::Flushing;
 pub use garbage::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
+pub use ingest_desk::{
+    INGEST_BYTES_MAX, INGEST_ENTRIES_MAX, INGEST_LEDGERS_MAX, INGEST_LOGS_MAX, INGESTS_MAX, IngestError,
+    IngestWaiter,
+};
 pub use journaling::{InFlight, Journaling};
 pub use journals::JournalStats;
 pub use ledger_budget::{EXPLICIT_LAC_BYTES_MAX, LedgerMemory};

@@ -271,7 +271,8 @@ impl Machine {
         // A removed ledger hides generations whose logs may be gone: new generations must be above these, too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
-        let shared = Arc::new(Shared::new(config, views, tiers, memory, clock.clone()));
+        let makers = directories.iter().map(LedgerDirectory::maker).collect();
+        let shared = Arc::new(Shared::new(config, views, tiers, makers, memory, clock.clone()));
         let engine = Arc::new(Engine::new(shared.clone()));
         *shared.covered().lock() = coverage.lowest.clone();
         for shard in shared.shards() {

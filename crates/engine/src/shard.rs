@@ -34,6 +34,7 @@
 mod cut;
 mod direct;
 mod freeze;
+mod ingest;
 mod limbo;
 mod lookup;
 mod memory;
@@ -47,6 +48,7 @@ pub(crate) use cut::ShardCut;
 pub(crate) use direct::DirectStep;
 pub(crate) use freeze::Died;
 use freeze::Freezing;
+pub(crate) use ingest::Readiness;
 pub(crate) use lookup::{Found, MemoryWalk};
 pub(crate) use recovery::{Copy, Gate, Reserve, Waits};
 use recovery::{Passage, is_of_a_recovery};
@@ -187,6 +189,8 @@ pub(crate) struct Shard {
     /// Of the active write cache.
     epoch: Epoch,
     freezing: Option<Freezing>,
+    /// Ledgers that are being ingested, and the number of the ingest.
+    ingests: BTreeMap<LedgerId, u64>,
     /// Oldest first.
     frozen: Vec<Arc<Frozen>>,
     /// The journal failed.
@@ -247,6 +251,7 @@ impl Shard {
             explicit_lac_bytes: 0,
             epoch: Epoch::default(),
             freezing: None,
+            ingests: BTreeMap::new(),
             frozen: Vec::new(),
             is_failed: false,
             refuses_adds: false,

@@ -11,17 +11,19 @@ use crate::api::{Answer, Refusal, Status, Waiter};
 use crate::config::EngineConfig;
 use crate::direct_fence::DirectFences;
 use crate::fault_log::FaultLog;
+use crate::ingest_desk::IngestDesk;
 use crate::journals::{JournalDesk, MarkVector};
 use crate::ledger_budget::LedgerBudget;
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Gate, Reserve, Shard, ShardConfig, Waits};
+use crate::signal::Signal;
 use crate::space_desk::SpaceDesk;
 use crate::stats::Counters;
 use crate::tier::TierBudget;
 use bindery_io::chunk::{ChunkPool, Lane};
 use bindery_io::{Clock, Shortage};
-use bindery_storage::{LogView, StorageMemory, TierView};
+use bindery_storage::{LogMaker, LogView, StorageMemory, TierView};
 use bindery_types::{LedgerId, MasterKey};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -82,6 +84,11 @@ pub(crate) struct Shared {
     /// Tickets that are neither flushed nor refused for good.
     tickets_out: AtomicUsize,
     direct_fences: DirectFences,
+    /// Make entry logs beside the owner of each ledger directory.
+    makers: Vec<LogMaker>,
+    ingests: IngestDesk,
+    /// Wakes the owner of the ledger directories.
+    flush_signal: Arc<Signal>,
     counters: Counters,
     pacing: PacingDesk,
     /// The write counters of each journal.
@@ -104,6 +111,7 @@ impl Shared {
         config: EngineConfig,
         views: Vec<Arc<LogView>>,
         tiers: Vec<Arc<TierView>>,
+        makers: Vec<LogMaker>,
         memory: StorageMemory,
         clock: Arc<dyn Clock>,
     ) -> Shared {
@@ -154,6 +162,9 @@ impl Shared {
             rewrite_room: Mutex::default(),
             tickets_out: AtomicUsize::new(0),
             direct_fences: DirectFences::default(),
+            makers,
+            ingests: IngestDesk::default(),
+            flush_signal: Arc::default(),
             counters: Counters::default(),
             pacing: PacingDesk::default(),
             space: SpaceDesk::default(),
@@ -271,6 +282,21 @@ impl Shared {
         &self.direct_fences
     }
 
+    /// Makes entry logs in a ledger directory, beside its owner.
+    pub(crate) fn maker(&self, directory: usize) -> &LogMaker {
+        &self.makers[directory]
+    }
+
+    /// Ingests under way, and those that wait for their commit.
+    pub(crate) fn ingests(&self) -> &IngestDesk {
+        &self.ingests
+    }
+
+    /// Wakes the owner of the ledger directories.
+    pub(crate) fn flush_signal(&self) -> &Arc<Signal> {
+        &self.flush_signal
+    }
+
     /// Queues a fence for a commit to the state table; refuses it if none will come.
     pub(crate) fn fence_directly(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
         let refused = match self.is_storage_lost() {
@@ -316,6 +342,32 @@ impl Shared {
     /// Takes the next generation, which is for what is placed after a freeze.
     pub(crate) fn next_generation(&self) -> u64 {
         self.next_generation.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Everything in a shard of this generation or a lower one is on disk, and no start replays it.
+    pub(crate) fn flushed_generation(&self, shard: usize) -> u64 {
+        self.journals[self.journal_of(shard)].flushed_generation.load(Ordering::Acquire)
+    }
+
+    /// The highest generation that was given out: none of what is placed has a higher one.
+    pub(crate) fn newest_generation(&self) -> u64 {
+        self.next_generation.load(Ordering::Acquire).saturating_sub(1)
+    }
+
+    /// Asks for a freeze and a flush of the shards of one journal.
+    pub(crate) fn want_freeze_of(&self, shard: usize) {
+        self.journals[self.journal_of(shard)].is_freeze_wanted.store(true, Ordering::Release);
+        self.wake_journal_of(shard);
+    }
+
+    /// The ledger directory that entries of a shard go to: its own, or the next that did not fail and is not full. `None`: there is
+    /// none.
+    pub(crate) fn directory_with_room(&self, shard: usize) -> Option<usize> {
+        let (full, failed) = (self.full_directories(), self.directories_failed.lock());
+        let count = self.views.len();
+        let has_room =
+            |index: &usize| !failed.contains_key(index) && !full.get(*index).is_some_and(|is_full| *is_full);
+        (0..count).map(|step| (shard + step) % count).find(has_room)
     }
 
     /// The shard of a ledger.

@@ -72,6 +72,10 @@ counters! {
     compacted_bytes,
     /// Bytes of entry logs written by merging.
     merged_bytes,
+    /// Entries of copies that were ingested past the journals.
+    ingested_entries,
+    /// Bytes of entry logs written for them.
+    ingested_bytes,
     /// Nanoseconds spent in flushes.
     flush_ns,
     /// Nanoseconds between two writes of a flush that rewrites took, because they were behind; also of flushes that failed.

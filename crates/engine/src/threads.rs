@@ -107,7 +107,7 @@ impl Machine {
             flushed: journals.iter().map(|_| Mutex::default()).collect(),
             is_last: AtomicBool::new(false),
         });
-        let flush_signal = Arc::new(Signal::default());
+        let flush_signal = shared.flush_signal().clone();
         let (completions, to_complete) = sync_channel::<Completions>(COMPLETIONS_MAX * journals.len());
         let undelivered = Arc::new(AtomicUsize::new(0));
 

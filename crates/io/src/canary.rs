@@ -75,6 +75,14 @@ pub enum Canary {
     M49OtherLogsIgnored,
     /// Ledgers that were fenced are forgotten like others, so that after a restart no add makes the bookie ask metadata about them.
     M50FencesForgotten,
+    /// The entries of an ingest are shown when they are on disk, before the commit.
+    M51IngestShownEarly,
+    /// An ingest does not wait until the removal before it is flushed.
+    M52RemovalNotAwaited,
+    /// An ingest commits its entries without the last entry and the last add confirmed of their ledgers.
+    M53LastEntryNotRaised,
+    /// A ledger that is removed while entries of it are ingested keeps the ingest's claim.
+    M54RemovalUnnoticed,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
     /// A recovery takes its fences for covering with one bookie too few.
@@ -136,7 +144,7 @@ pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 32] = [
+pub const ALL: [(&str, Canary); 36] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -169,6 +177,10 @@ pub const ALL: [(&str, Canary); 32] = [
     ("M48", Canary::M48RefusalOvertakes),
     ("M49", Canary::M49OtherLogsIgnored),
     ("M50", Canary::M50FencesForgotten),
+    ("M51", Canary::M51IngestShownEarly),
+    ("M52", Canary::M52RemovalNotAwaited),
+    ("M53", Canary::M53LastEntryNotRaised),
+    ("M54", Canary::M54RemovalUnnoticed),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the

@@ -5,6 +5,7 @@
 //! open: state table -> listed logs -> orphans removed -> view
 //! flush: begin_log -> EntryLogWriter -> commit: read the log back -> state table -> view
 //! merge: begin_log -> EntryLogWriter -> read_back, by steps -> commit_read: state table -> view
+//! beside the owner: LogMaker -> EntryLogWriter -> UnnamedLog, read back -> commit_read
 //! read: view.find -> Source (newest generation first) -> EntryLog
 //! ```
 //! One owner opens, flushes and commits ([`LedgerDirectory`]); any number of readers share the [`LogView`].
@@ -20,13 +21,17 @@
 //! 6. After a sync of the directory that failed, no log counts as durable whose name is from before: the next sync may say
 //!    yes of a name that the failed one dropped. So every such sync belongs to a log that fails with it.
 
+mod maker;
+
+pub use maker::LogMaker;
+
 use crate::entry_log::{IndexedOpening, file_name, log_id_of};
 use crate::state_table::{
     Checkpoint, ExtentChange, JournalMark, LedgerRecord, LogRecord, Meta, NEW_FILE_NAME, Recovered, TierView,
 };
 use crate::{
-    Damaged, DirectoryError, DiskError, EntryLog, EntryLogWriter, Generation, IndexCharge, IndexUse, LogId,
-    LogView, OpenLogError, PagingOut, SealedLog, StateTable, StorageMemory, WriteError,
+    Damaged, DirectoryError, DiskError, EntryLog, EntryLogWriter, Generation, IndexCharge, LogId, LogView,
+    OpenLogError, PagingOut, SealedLog, StateError, StateTable, StorageMemory, WriteError,
 };
 use bindery_io::Disk;
 use bindery_types::LedgerId;
@@ -34,24 +39,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// The owner's handle.
 pub struct LedgerDirectory {
-    disk: Arc<dyn Disk>,
-    dir: PathBuf,
+    maker: LogMaker,
     state: StateTable,
     /// The last commit found no space, and the table was opened again for its readers.
     lacked_space: bool,
     /// The table that readers of extents use after the other failed for good.
     for_readers: Option<StateTable>,
-    memory: StorageMemory,
-    next_log_id: u64,
     view: Arc<LogView>,
     /// No longer listed; files still there.
     withdrawn: Vec<Arc<EntryLog>>,
-    /// Syncs of the directory that failed, for all logs that are being written (invariant 6).
-    name_losses: Arc<AtomicU64>,
 }
 
 /// The result of [`LedgerDirectory::open`].
@@ -153,14 +152,10 @@ impl LedgerDirectory {
         }
         remove_all(disk, dir, &removals)?;
         let directory = LedgerDirectory {
-            disk: disk.clone(),
-            dir: dir.to_owned(),
-            name_losses: Arc::default(),
+            maker: LogMaker::new(disk, dir, memory, view.clone(), next_log_id),
             state,
             lacked_space: false,
             for_readers: None,
-            memory: memory.clone(),
-            next_log_id,
             view,
             withdrawn: Vec::new(),
         };
@@ -169,7 +164,12 @@ impl LedgerDirectory {
 
     /// The directory.
     pub fn path(&self) -> &Path {
-        &self.dir
+        &self.maker.dir
+    }
+
+    /// Makes logs beside the owner, who commits them.
+    pub fn maker(&self) -> LogMaker {
+        self.maker.clone()
     }
 
     /// The view that readers use.
@@ -187,6 +187,11 @@ impl LedgerDirectory {
         self.state.marks()
     }
 
+    /// What the state table has of a ledger.
+    pub fn ledger(&self, ledger: LedgerId) -> Result<Option<LedgerRecord>, StateError> {
+        self.state.ledger(ledger)
+    }
+
     /// Why the directory takes no more commits, once something failed.
     pub fn failure(&self) -> Option<String> {
         self.state.failure()
@@ -199,11 +204,7 @@ impl LedgerDirectory {
 
     /// Starts a log under a new id.
     pub fn begin_log(&mut self, generation: Generation) -> Result<EntryLogWriter, WriteError> {
-        let log_id = LogId(self.next_log_id);
-        self.next_log_id += 1;
-        let write_bytes = self.memory.log_write_bytes;
-        let writer = EntryLogWriter::create_with(&self.disk, &self.dir, log_id, generation, write_bytes)?;
-        Ok(writer.beside(&self.name_losses).charged_to(&self.memory.index))
+        self.maker.begin_log(generation)
     }
 
     /// Puts `commit` into force: durable, then visible. On an error it may or may not be in force after a restart,
@@ -223,17 +224,14 @@ impl LedgerDirectory {
     /// Begins to read a finished log back, as has to be done before a commit brings it: that takes long for one of millions of
     /// runs.
     pub fn read_back(&self, sealed: &SealedLog) -> Result<ReadBack, DirectoryError> {
-        let resident_max = self.view.resident_max();
-        let opening = IndexedOpening::begin(&self.disk, &self.dir, sealed.log_id, resident_max)?;
-        let charge = IndexCharge::new(&self.memory.index, IndexUse::Writing);
-        Ok(ReadBack { sealed: sealed.clone(), opening, charge })
+        self.maker.read_back(sealed)
     }
 
     fn make_ready(&mut self) -> Result<(), DirectoryError> {
         self.lacked_space = false;
         // A read that failed, perhaps for a reader, is no reason to give the directory up.
         if self.state.lacks_space() || self.state.failed_to_read() {
-            self.state.reopen(&self.disk, &self.dir)?;
+            self.state.reopen(&self.maker.disk, &self.maker.dir)?;
         }
         Ok(())
     }
@@ -264,7 +262,7 @@ impl LedgerDirectory {
                 let what = "the footer read back is not the one that was written";
                 return Err(OpenLogError::from(Damaged::new(log.path(), 0, what)).into());
             }
-            opened.push((Arc::new(log.cached_by(&self.memory.cache)), index, charge));
+            opened.push((Arc::new(log.cached_by(&self.maker.memory.cache)), index, charge));
             records.push(LogRecord { log_id, generation, size, entries, marks: marks.clone() });
         }
         self.commit_state(&Checkpoint {
@@ -295,7 +293,7 @@ impl LedgerDirectory {
     fn commit_state(&mut self, checkpoint: &Checkpoint<'_>) -> Result<(), DirectoryError> {
         let mut committed = self.state.commit(checkpoint);
         if committed.is_err() && self.state.failed_to_read() {
-            self.state.reopen(&self.disk, &self.dir)?;
+            self.state.reopen(&self.maker.disk, &self.maker.dir)?;
             committed = self.state.commit(checkpoint);
         }
         let Err(error) = committed else { return Ok(()) };
@@ -303,19 +301,24 @@ impl LedgerDirectory {
             return Err(error.into());
         }
         if self.state.lacks_space() {
-            self.lacked_space = self.state.try_reopen(&self.disk, &self.dir).is_ok();
+            self.lacked_space = self.state.try_reopen(&self.maker.disk, &self.maker.dir).is_ok();
         } else if self.for_readers.is_none() {
             // Without it they get errors, as of a disk that is gone.
-            self.for_readers = self.state.open_for_readers(&self.disk, &self.dir).ok();
+            self.for_readers = self.state.open_for_readers(&self.maker.disk, &self.maker.dir).ok();
         }
         Err(error.into())
     }
 
+    /// Takes a log out of sight that canary M51 showed too early.
+    pub fn hide_again(&mut self, log_id: LogId) {
+        drop(self.view.remove(log_id));
+    }
+
     /// Removes files of live logs: canary M22, which does so before their successors are committed.
     pub fn unlink_now(&mut self, logs: &[LogId]) {
-        let paths: Vec<PathBuf> = logs.iter().map(|id| self.dir.join(file_name(*id))).collect();
+        let paths: Vec<PathBuf> = logs.iter().map(|id| self.maker.dir.join(file_name(*id))).collect();
         // Whatever comes of it: it is a bug on purpose.
-        let _ = remove_all(&self.disk, &self.dir, &paths);
+        let _ = remove_all(&self.maker.disk, &self.maker.dir, &paths);
     }
 
     /// Pages the runs of a live log out of memory, by a step; true when none is there. Before a log with many goes, so that its
@@ -338,7 +341,7 @@ impl LedgerDirectory {
         self.withdrawn = held;
         let paths: Vec<PathBuf> = free.iter().map(|log| log.path().to_owned()).collect();
         drop(free);
-        remove_each(&self.disk, &paths)?;
+        remove_each(&self.maker.disk, &paths)?;
         Ok(self.withdrawn.len())
     }
 }
@@ -355,13 +358,12 @@ impl LedgerDirectory {
     /// # Panics
     /// When the log is live.
     pub fn discard(&self, log_id: LogId) -> Result<(), DiskError> {
-        assert!(self.view.log(log_id).is_none(), "log {log_id} is live");
-        remove_each(&self.disk, &[self.dir.join(file_name(log_id))])
+        self.maker.discard(log_id)
     }
 
     /// The disk it is on, for checks of its files.
     pub fn disk(&self) -> &Arc<dyn Disk> {
-        &self.disk
+        &self.maker.disk
     }
 }
 

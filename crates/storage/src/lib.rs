@@ -40,10 +40,10 @@ pub mod verify_dir;
 mod view;
 
 pub use block_cache::{BLOCK_COST_BYTES, BlockCache, CacheStats};
-pub use directory::{DirectoryCommit, LedgerDirectory, OpenedDirectory, ReadBack};
+pub use directory::{DirectoryCommit, LedgerDirectory, LogMaker, OpenedDirectory, ReadBack};
 pub use entry_log::{
     Ahead, EntryLocation, EntryLog, EntryLogWriter, Extent, FoundRun, Patience, RunCursor, SealedLog,
-    TOGETHER_ENTRIES_MAX,
+    TOGETHER_ENTRIES_MAX, UnnamedLog,
 };
 pub use error::{
     Damaged, DirectoryError, DiskError, NewerFormat, OpenLogError, ReadError, StateError, TryReadError,

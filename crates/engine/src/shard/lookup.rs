@@ -32,6 +32,8 @@ const STEPS: usize = 4096;
 /// How far a list of a ledger's entries in memory is.
 #[derive(Default)]
 pub(crate) struct MemoryWalk {
+    /// Copies that are not durable count, too.
+    with_undurable: bool,
     /// Copies up to this sequence count.
     durable: Option<u64>,
     hidden_below: Option<u64>,
@@ -40,6 +42,13 @@ pub(crate) struct MemoryWalk {
     /// The cache that is being walked, and where.
     generation: Option<u64>,
     at: Walk,
+}
+
+impl MemoryWalk {
+    /// Of every copy that was placed when the list began, durable or not.
+    pub(crate) fn with_undurable() -> MemoryWalk {
+        MemoryWalk { with_undurable: true, ..MemoryWalk::default() }
+    }
 }
 
 /// How far one step of such a list came.
@@ -135,11 +144,16 @@ impl Shard {
     ) -> Result<MemoryStep, Refusal> {
         let state = if with_limbo { self.live(ledger)? } else { self.sound(ledger)? };
         // Entries that came since the list began need not be in it, and a walk never ends that follows a writer.
-        let durable = *walk.durable.get_or_insert(self.durable);
+        let upto = if walk.with_undurable { self.sequence } else { self.durable };
+        let durable = *walk.durable.get_or_insert(upto);
         if walk.hidden_below.is_some_and(|before| before != state.hidden_below) {
             // The ledger went and came back: the runs found so far are of its former life.
             runs.clear();
-            *walk = MemoryWalk { durable: Some(self.durable), ..MemoryWalk::default() };
+            *walk = MemoryWalk {
+                durable: Some(upto),
+                with_undurable: walk.with_undurable,
+                ..MemoryWalk::default()
+            };
         }
         walk.hidden_below = Some(state.hidden_below);
         let is_new = |generation: u64| {

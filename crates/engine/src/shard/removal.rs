@@ -64,6 +64,7 @@ impl Shard {
         self.on_tier_gone(ledger, was_tiered);
         self.on_removed(ledger);
         self.vouched.remove(&ledger);
+        self.end_ingest_of(ledger);
         self.mark_dirty(ledger);
     }
 

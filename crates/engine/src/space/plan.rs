@@ -377,7 +377,11 @@ impl Upkeep {
                 None => {}
             }
             weighing.total += run.bytes;
-            weighing.live += run.bytes;
+            weighing.live += match fate.of_entries(run.first, run.last) {
+                // Whatever its extent says, it was let go as a whole.
+                Liveness::Dead => 0,
+                Liveness::From(_) | Liveness::Live => run.bytes,
+            };
             return Some(None);
         }
         weighing.total += run.bytes;

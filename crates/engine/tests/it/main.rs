@@ -4,5 +4,6 @@
 
 mod disk_faults;
 mod faults;
+mod ingest;
 mod journals;
 mod restart;

@@ -7,8 +7,10 @@ use bindery_types::{EntryId, LedgerId};
 use std::collections::{BTreeMap, BTreeSet};
 use tier::TierGhost;
 
+mod ingest;
 mod tier;
 
+pub use ingest::Brought;
 pub use tier::{SentUpdate, number_of};
 
 /// A checker's finding.

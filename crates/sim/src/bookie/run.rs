@@ -4,6 +4,7 @@ mod ahead;
 mod at_rest;
 mod coverage;
 mod damage;
+mod ingest;
 mod metadata;
 mod parked_adds;
 mod profile;
@@ -13,16 +14,17 @@ mod restarts;
 mod tier;
 
 use super::facts::Facts;
-use super::ghost::{Check, Ghost, SentUpdate};
+use super::ghost::{Brought, Check, Ghost, SentUpdate};
 use super::watch::{self, Marks, WatchedDisk};
 use crate::disk::{FaultPlan, SimDisk};
 use bindery_engine::{
-    AddDone, AddSink, Changes, EntryRef, GroupTimes, InFlight, Lookup, Machine, OpenError, Patience,
-    Reconciled, Refusal, Waiter,
+    AddDone, AddSink, Changes, EntryRef, GroupTimes, InFlight, IngestError, Lookup, Machine, OpenError,
+    Patience, Reconciled, Refusal, Waiter,
 };
 use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 pub use coverage::{MARKS, Mark};
+use ingest::Ingesting;
 use metadata::Stores;
 use parked_adds::{Comeback, Held};
 use parking_lot::Mutex;
@@ -124,6 +126,10 @@ enum Op {
     Reconcile {
         sent: Vec<SentUpdate>,
     },
+    /// The commit of copies past the journal.
+    Ingest {
+        brought: Vec<Brought>,
+    },
 }
 
 /// The outcome to expect of a write, by the state of the bookie when it is submitted (IB19).
@@ -144,6 +150,7 @@ enum Answer {
     Ahead(AddDone),
     Waiter(u64, Result<(), Refusal>),
     Reconciled(u64, Vec<Reconciled>),
+    Ingested(u64, Result<(), IngestError>),
 }
 
 #[derive(Clone, Default)]
@@ -163,6 +170,10 @@ impl Inbox {
 
     fn on_reconciled(&self, op: u64, results: Vec<Reconciled>) {
         self.0.lock().push_back(Answer::Reconciled(op, results));
+    }
+
+    fn on_ingested(&self, op: u64, outcome: Result<(), IngestError>) {
+        self.0.lock().push_back(Answer::Ingested(op, outcome));
     }
 }
 
@@ -187,6 +198,11 @@ struct Sim {
     tier: SeededRandom,
     /// Updates that it sent.
     updates: u64,
+    /// The choices of repairs that bring copies past the journal.
+    ingests: SeededRandom,
+    ingest: Ingesting,
+    /// Those whose commit was not answered, or failed: a restart decides.
+    undecided: Vec<Vec<Brought>>,
     /// The durable marks, as last seen.
     marks: Marks,
     /// The facts that the start under way must find.
@@ -246,6 +262,9 @@ pub fn run(profile: Profile) -> Report {
         checks: random.child("checks"),
         tier: random.child("tierer"),
         updates: 0,
+        ingests: random.child("ingests"),
+        ingest: Ingesting::No,
+        undecided: Vec::new(),
         marks: Marks::new(),
         expected: None,
         broken: None,
@@ -354,6 +373,9 @@ impl Sim {
         }
         if self.tier.chance(self.profile.tier) {
             self.step_tier()?;
+        }
+        if self.ingests.chance(self.profile.ingest) {
+            self.step_ingest()?;
         }
         match self.random.below(100) {
             0..=44 => self.submit_adds()?,
@@ -540,6 +562,8 @@ impl Sim {
             Answer::Add(done) | Answer::Ahead(done) => done.result.is_ok(),
             // Some of it may have been durable before.
             Answer::Reconciled(..) => false,
+            // It is in no group.
+            Answer::Ingested(..) => false,
             Answer::Waiter(op, outcome) => {
                 outcome.is_ok()
                     && !matches!(self.ops.get(op), Some(Op::Room | Op::Read { .. } | Op::Poll { .. }))
@@ -607,6 +631,7 @@ impl Sim {
                     Some(Op::Reconcile { sent }) => self.on_reconciled(&sent, &results)?,
                     _ => return Err("IB22: a tierer was answered twice".into()),
                 },
+                Answer::Ingested(op, outcome) => self.on_ingest_answered(op, outcome)?,
             }
         }
     }

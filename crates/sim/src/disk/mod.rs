@@ -180,7 +180,8 @@ impl SimDisk {
         Ok(self.shared.lock().inode_at(path)?.has_pending())
     }
 
-    /// The damage done to the medium since the disk was made, oldest first. Crashes keep it.
+    /// The damage done to the medium since the disk was made, oldest first, but for files that were replaced by others of their name.
+    /// Crashes keep it.
     pub fn damage(&self) -> Vec<Damage> {
         self.shared.lock().faults.damage.clone()
     }
@@ -225,6 +226,10 @@ impl Disk for SimDisk {
         let call = Call::on_name(if create { "open" } else { "open_to_read" }, &path, is_change);
         let inode = state.run(call, |&inode| inode, |state, run| state.open(&path, create, run))?;
         state.add_handle(inode);
+        if is_change {
+            // What was damaged under this name was another file.
+            state.faults.damage.retain(|damage| damage.path != path);
+        }
         let is_direct = mode.is_direct() && state.config.accepts_direct;
         drop(state);
         let (shared, path) = (self.shared.clone(), Arc::from(path));

@@ -4,6 +4,7 @@
 
 mod canaries;
 mod explorer;
+mod ingest;
 mod journal_acceptance;
 mod journal_damage;
 mod scenarios;

@@ -43,7 +43,7 @@ pub(crate) use runs::LogIndex;
 pub use runs::RunCursor;
 pub use together::{FoundRun, TOGETHER_ENTRIES_MAX};
 pub use verify::{LogCheck, LogDamage, LogEvent, LogPart, LogTotals, VerifyReport};
-pub use write::{EntryLogWriter, LOG_WRITE_BYTES, SealedLog};
+pub use write::{EntryLogWriter, LOG_WRITE_BYTES, SealedLog, UnnamedLog};
 
 #[cfg(test)]
 pub(crate) use format::test_extent;

@@ -4,6 +4,7 @@
 //! ```text
 //! append ... -> write_footer, some runs at a time -> finish: trailer, sync, sync_dir -> SealedLog
 //!          \-------------------------------------/ (what is left of the footer)
+//! ... -> finish_unnamed: trailer, sync -> UnnamedLog -> name: sync_dir -> SealedLog
 //! ```
 
 use super::format::{
@@ -46,8 +47,33 @@ pub struct EntryLogWriter {
     entries: u64,
     /// Set by the first failure; no write or sync is issued after it (IB14).
     failed: bool,
-    /// The number of failed syncs of the directory, and what it was before this file was made.
-    name_losses: (Arc<AtomicU64>, u64),
+    name_losses: NameLosses,
+}
+
+/// The number of failed syncs of a directory, and what it was before a file was made there.
+#[derive(Clone)]
+struct NameLosses {
+    count: Arc<AtomicU64>,
+    before: u64,
+}
+
+impl NameLosses {
+    /// Makes the name of the file durable.
+    fn sync_dir(&self, disk: &dyn Disk, dir: &Path) -> Result<(), DiskError> {
+        disk.sync_dir(dir).map_err(|e| {
+            // Without a descriptor no sync was attempted.
+            if !has_no_descriptor(&e) {
+                self.count.fetch_add(1, Ordering::AcqRel);
+            }
+            DiskError::new(dir, "sync directory", e)
+        })?;
+        // A sync that failed for another log may have been the one that was to make this name durable.
+        if self.count.load(Ordering::Acquire) != self.before {
+            let lost = io::Error::other("a sync of it failed while the log was written");
+            return Err(DiskError::new(dir, "sync directory", lost));
+        }
+        Ok(())
+    }
 }
 
 /// The open run; becomes an [`Extent`].
@@ -69,6 +95,35 @@ struct Footer {
     crc: Crc32c,
     /// Number of runs that it will list.
     runs: u64,
+}
+
+/// A log of which all is durable but its name. Dropped, it leaves an orphan file, which the next open of the directory removes.
+pub struct UnnamedLog {
+    sealed: SealedLog,
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    path: PathBuf,
+    name_losses: NameLosses,
+}
+
+impl UnnamedLog {
+    /// What was written.
+    pub fn sealed(&self) -> &SealedLog {
+        &self.sealed
+    }
+
+    /// Makes the name durable. The owner of the directory does this, on the thread that commits the log.
+    ///
+    /// # Errors
+    /// The name may be lost with a power cut: the log must not be committed.
+    pub fn name(&self) -> Result<(), DiskError> {
+        self.name_losses.sync_dir(&*self.disk, &self.dir)
+    }
+
+    /// Gives the log up and removes its file. If the file is back after a power cut, it is an orphan like any other.
+    pub fn abandon(self) -> Result<(), DiskError> {
+        self.disk.remove(&self.path).map_err(|e| DiskError::new(&self.path, "remove", e))
+    }
 }
 
 /// A finished, durable log. It exists once the state table lists it.
@@ -139,15 +194,16 @@ impl EntryLogWriter {
             footer: None,
             entries: 0,
             failed: false,
-            name_losses: (Arc::default(), 0),
+            name_losses: NameLosses { count: Arc::default(), before: 0 },
         };
         writer.push(&header.encode())?;
         Ok(writer)
     }
 
-    /// Makes this one of several writers in a directory, which share the number of failed syncs of it in `losses`.
-    pub(crate) fn beside(self, losses: &Arc<AtomicU64>) -> EntryLogWriter {
-        EntryLogWriter { name_losses: (losses.clone(), losses.load(Ordering::Acquire)), ..self }
+    /// Makes this one of several writers in a directory, which share the number of failed syncs of it in `losses`: it was `before`
+    /// when this file was not made yet.
+    pub(crate) fn beside(self, losses: &Arc<AtomicU64>, before: u64) -> EntryLogWriter {
+        EntryLogWriter { name_losses: NameLosses { count: losses.clone(), before }, ..self }
     }
 
     /// Charges the memory for its runs to `pool`.
@@ -308,6 +364,23 @@ impl EntryLogWriter {
         sealed
     }
 
+    /// As [`EntryLogWriter::finish_or_abandon`], but for the name: see [`UnnamedLog::name`].
+    pub fn finish_unnamed(mut self) -> Result<UnnamedLog, WriteError> {
+        let written = self.write_all();
+        let synced =
+            written.and_then(|sealed| self.attempt("sync entry log", |w| w.file.sync()).map(|()| sealed));
+        let EntryLogWriter { disk, file, dir, path, name_losses, .. } = self;
+        drop(file);
+        match synced {
+            Ok(sealed) => Ok(UnnamedLog { sealed, disk, dir, path, name_losses }),
+            Err(error) => {
+                // If that fails too, it is an orphan of the next open.
+                let _ = disk.remove(&path);
+                Err(error)
+            }
+        }
+    }
+
     /// As [`EntryLogWriter::finish`], but without a sync of file and name: for canary M9, which commits before the log is durable.
     pub fn finish_unsynced(mut self) -> Result<SealedLog, WriteError> {
         self.write_all()
@@ -316,19 +389,7 @@ impl EntryLogWriter {
     fn seal(&mut self) -> Result<SealedLog, WriteError> {
         let sealed = self.write_all()?;
         self.attempt("sync entry log", |w| w.file.sync())?;
-        let ((disk, dir), (losses, before)) = ((&self.disk, &self.dir), &self.name_losses);
-        disk.sync_dir(dir).map_err(|e| {
-            // Without a descriptor no sync was attempted.
-            if !has_no_descriptor(&e) {
-                losses.fetch_add(1, Ordering::AcqRel);
-            }
-            DiskError::new(dir, "sync directory", e)
-        })?;
-        // A sync that failed for another log may have been the one that was to make this name durable.
-        if losses.load(Ordering::Acquire) != *before {
-            let lost = io::Error::other("a sync of it failed while the log was written");
-            return Err(DiskError::new(dir, "sync directory", lost).into());
-        }
+        self.name_losses.sync_dir(&*self.disk, &self.dir)?;
         Ok(sealed)
     }
 

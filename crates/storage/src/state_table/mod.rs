@@ -454,6 +454,18 @@ impl StateTable {
         Ok(recovered)
     }
 
+    /// The record of a ledger as it was committed last.
+    pub fn ledger(&self, ledger: LedgerId) -> Result<Option<LedgerRecord>, StateError> {
+        let key = number_of(ledger.get());
+        let read = || -> Result<_, redb::Error> {
+            let table = self.database.begin_read()?.open_table(LEDGERS)?;
+            let decode = |t: &mut Take<'_>| LedgerRecord::take(ledger, t);
+            Ok(table.get(key)?.map(|value| unseal(TableId::Ledgers, key, value.value(), decode)))
+        };
+        let found = read().map_err(|e| state_error(&self.path, &self.latch, e))?;
+        found.transpose().map_err(|bad| self.bad_value("ledgers", key, bad))
+    }
+
     /// Puts `checkpoint` into force, durably.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 50] = [
+pub const MARKS: [Mark; 55] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -60,6 +60,11 @@ pub const MARKS: [Mark; 50] = [
     "tier.no_room",
     "tier.trimmed",
     "tier.read",
+    "ingest.committed",
+    "ingest.dropped",
+    "ingest.held",
+    "ingest.put_off",
+    "ingest.refused",
 ];
 
 impl Sim {

@@ -143,6 +143,8 @@ impl Sim {
 
     /// The machine comes back with empty disks, and an operator nevertheless starts the bookie under its id.
     pub(super) fn wipe_and_restart(&mut self) -> Step {
+        self.leave_ingest();
+        self.undecided.clear();
         self.machine = None;
         self.lanes.clear();
         self.tickets.clear();

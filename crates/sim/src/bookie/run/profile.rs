@@ -32,6 +32,8 @@ pub struct Profile {
     pub(super) fill: f64,
     /// Chance, for each step, of a tierer's.
     pub(super) tier: f64,
+    /// Chance, for each step, of a repair's that brings copies past the journal.
+    pub(super) ingest: f64,
     /// Time that each reading of the clock takes.
     pub(super) tick: Duration,
 }
@@ -124,6 +126,7 @@ impl Profile {
             image_check: 0.03,
             fill: if random.child("fill").chance(0.1) { 0.01 } else { 0.0 },
             tier: if is_tiered { [0.03, 0.1, 0.3][tier.below(3) as usize] } else { 0.0 },
+            ingest: [0.0, 0.02, 0.1, 0.3][random.child("ingests").below(4) as usize],
             tick: Duration::from_micros(20 * random.child("tick").below(2)),
         }
     }

@@ -53,7 +53,9 @@ impl Sim {
                 self.ghost.begin_life(ledger);
                 let op = self.op(Op::Revive { ledger });
                 engine.revive_ledger(ledger, KEY, self.inbox.waiter(op));
+                // Metadata spoke for it.
                 self.spoken.insert(ledger);
+                self.late.remove(&ledger);
                 if engine.presence(ledger) == LedgerPresence::Removed {
                     // No room for the record.
                     self.ghost.on_remove_submitted(ledger);

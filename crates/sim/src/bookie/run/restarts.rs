@@ -1,6 +1,6 @@
 //! Crashes, stops, starts, and what must hold after each.
 
-use super::{Inbox, Lane, Op, Sim, Step, check_fenced, is_damage, read_now};
+use super::{Inbox, Ingesting, Lane, Op, Sim, Step, check_fenced, is_damage, read_now};
 use crate::bookie::facts::Facts;
 use crate::bookie::ghost::Check;
 use crate::bookie::watch::{self, WatchedDisk};
@@ -190,6 +190,7 @@ impl Sim {
             return self.wipe_and_restart();
         }
         self.note_space();
+        self.leave_ingest();
         self.machine = None;
         self.lanes.clear();
         self.tickets.clear();
@@ -215,6 +216,7 @@ impl Sim {
             let before = if self.ghost.is_damaged { None } else { Some(self.facts()?) };
             let journals = self.profile.engine.journal_dirs.len();
             let waited = self.machine().flushing.is_waiting();
+            self.leave_ingest();
             self.machine = None;
             self.replace_disk_after_crash();
             let opened = self.open()?;
@@ -257,6 +259,7 @@ impl Sim {
         if !is_failed && in_use != 0 {
             return Err(format!("IB20: {in_use} chunks in use after everything was flushed"));
         }
+        self.ingest = Ingesting::No;
         self.machine = None;
         if is_failed {
             return self.crash_and_restart();
@@ -289,7 +292,8 @@ impl Sim {
             self.step_space();
             self.take_answers()?;
             let is_idle = |lane: &Lane| lane.in_flight.is_none() && lane.written.is_none();
-            let is_waiting = self.machine().flushing.is_waiting();
+            let is_ingesting = self.ops.values().any(|op| matches!(op, Op::Ingest { .. }));
+            let is_waiting = self.machine().flushing.is_waiting() || is_ingesting;
             if self.lanes.iter().all(is_idle) && self.tickets.is_empty() && !is_waiting {
                 let machine = self.machine.as_mut().expect("a bookie is running");
                 let is_short = machine.engine.status().waits_for_space.is_some();
@@ -318,7 +322,8 @@ impl Sim {
         let machine = self.machine.take().expect("just opened");
         let is_known = |ledger| machine.engine.presence(ledger) == LedgerPresence::Known;
         let settled = self.ghost.settle_removals(is_known);
-        let verdict = settled.and_then(|()| self.check_machine(&machine));
+        let verdict = settled.and_then(|()| self.check_undecided(&machine));
+        let verdict = verdict.and_then(|()| self.check_machine(&machine));
         let verdict = verdict.and_then(|()| self.check_files(&machine));
         let verdict = verdict.and_then(|()| self.check_lists_of(&machine));
         self.machine = Some(machine);
