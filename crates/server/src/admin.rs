@@ -594,12 +594,15 @@ fn expose_written(stats: &EngineStats, out: &mut Exposition) {
         ("flush", stats.flushed_bytes),
         ("compaction", stats.compacted_bytes),
         ("merge", stats.merged_bytes),
+        ("ingest", stats.ingested_bytes),
     ];
     for (cause, bytes) in causes {
         out.counter("bindery_written_bytes", &[("cause", cause)], bytes);
     }
     // Records are counted with their headers, entries without.
-    let entries = stats.journal_bytes.saturating_sub(stats.journal_entries * RECORD_HEADER_BYTES);
+    let added = stats.journal_bytes.saturating_sub(stats.journal_entries * RECORD_HEADER_BYTES);
+    // Copies that came past the journals are written once.
+    let entries = added + stats.ingested_bytes;
     let written: u64 = causes.iter().map(|(_, bytes)| bytes).sum();
     let permille = (u128::from(written) * 1000).checked_div(u128::from(entries)).unwrap_or(0);
     let permille = i64::try_from(permille).unwrap_or(i64::MAX);

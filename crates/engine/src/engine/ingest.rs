@@ -13,8 +13,9 @@
 //! 1. Nothing of an ingest is shown before its commit, everything is after it; one that is not committed leaves nothing behind: its
 //!    files are removed at once, or by the next start.
 //! 2. No entry of an ingest is here in another copy of its generation or a lower one, in memory or on disk, durable or not. The
-//!    generation is taken first and the copies are sought afterwards: what is placed in between has a higher one. So any other copy
-//!    that ever comes is newer, and the order among copies of an entry is never in doubt (decision 0013).
+//!    generation is taken first and the copies are sought afterwards: what is placed in between has a higher one, as has
+//!    everything that is not flushed. So any other copy that ever comes is newer, and the order among copies of an entry is never
+//!    in doubt (decision 0013).
 //! 3. Bytes are taken as they are: body, ids and LAC (last add confirmed) in one. They are not verified against a digest: whoever
 //!    brings them did that.
 //!

@@ -3,8 +3,9 @@
 //! # Invariants
 //! 1. At most one ingest has entries of a ledger at a time, and a removal ends its claim for good, also when the ledger comes
 //!    back or is forgotten and begun anew. Only with the claim is it committed.
-//! 2. The generation of the copies is below the one that the shard has at any time after. So a removal that is placed after the
-//!    claim hides them (IB17), and what is placed after it is newer.
+//! 2. The generation of the copies is one that is flushed. So it is below that of every cache that is still to be flushed, frozen
+//!    ones included, as a rewrite takes for granted of what is on disk; what is placed after the claim is newer, and a removal
+//!    that is placed after it hides them (IB17).
 //! 3. The removal before, if there was one, is flushed when the claim is made. No start replays it then: replayed, it would take
 //!    a new generation and hide copies that came after it.
 //! 4. In the state table of the directory that gets the entries, the ledger's record has a last entry and a LAC (last add confirmed)
@@ -47,17 +48,19 @@ impl Shard {
         if self.takes_no_adds() {
             return Err(IngestError::ReadOnly(NO_WRITES.into()));
         }
-        // Invariant 2. Other journals may have been frozen since the ingest began, so that `most` is not the lower one.
-        let below = self.generation.checked_sub(1).expect("a generation is open above what is on disk");
-        let generation = most.min(Generation(below));
-        let does_not_wait = self.config.canaries.has(Canary::M52RemovalNotAwaited);
+        // Invariant 2. Other journals may have been flushed since the ingest began, so that `most` is not the lower one.
+        let flushed = match self.config.canaries.has(Canary::M52RemovalNotAwaited) {
+            true => self.generation - 1,
+            false => flushed,
+        };
+        let generation = most.min(Generation(flushed));
         let Some(state) = self.ledgers.get_mut(&ledger).filter(|state| !state.is_removed()) else {
             return Err(IngestError::NoLedger(ledger));
         };
         if self.ingests.contains_key(&ledger) {
             return Err(IngestError::Busy(ledger));
         }
-        if state.hidden_below > flushed && !(does_not_wait && state.hidden_below <= below) {
+        if state.hidden_below > flushed {
             return Err(IngestError::RemovalNotFlushed(ledger));
         }
         if state.hidden_below > generation.0 {

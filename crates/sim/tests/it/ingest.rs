@@ -84,8 +84,7 @@ fn drive(disk: &Arc<SimDisk>, is_busy: bool) -> Option<Result<(), IngestError>> 
         let _ = machine.flushing.tend();
         group(&mut machine);
     }
-    let outcome = told.lock().take();
-    outcome
+    told.lock().take()
 }
 
 fn read(machine: &Machine, which: EntryRef) -> Result<Vec<u8>, Refusal> {

@@ -101,3 +101,23 @@ fn a_record_that_was_frozen_during_the_commit_does_not_take_back_the_last_entry(
         assert_eq!(machine.engine.last_add_confirmed(ledger), Ok(EntryId::new(8)));
     }
 }
+
+/// A rewrite may raise an older copy to the generation of the ingest: it must stay below what is still to be flushed.
+#[test]
+fn copies_are_older_than_what_is_frozen_and_not_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut machine = open(dir.path());
+    let engine = machine.engine.clone();
+    add(&engine, 0);
+    let ticket = freeze(&mut machine).unwrap();
+    flush(&mut machine, ticket);
+    add(&engine, 1);
+    let mut ticket = freeze(&mut machine).unwrap();
+    while machine.flushing.freeze_some(&mut ticket, 1) {}
+    let mut ingest = engine.begin_ingest(LedgerId::new(1).unwrap()).unwrap();
+    ingest.append(LedgerId::new(1).unwrap(), EntryId::new(9).unwrap(), &body(9)).unwrap();
+    engine.commit_ingest(ingest.seal().unwrap(), Box::new(|_| {}));
+    let (logs, _) = engine.shared().ingests().take().pop_front().unwrap();
+    let frozen = ticket.frozen[0].1.generation;
+    assert!(logs.ledgers[0].generation < Generation(frozen), "{:?} and {frozen}", logs.ledgers[0]);
+}
