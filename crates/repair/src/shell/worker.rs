@@ -78,6 +78,13 @@ pub async fn repair_ledgers(
     outcome
 }
 
+/// What a ledger is ordered by.
+struct Ranked {
+    ledger: LedgerId,
+    copies: usize,
+    since_ms: i64,
+}
+
 struct Worker {
     common: Arc<Common>,
     queue: RepairQueue,
@@ -160,7 +167,7 @@ impl Worker {
         live: &Arc<BTreeSet<BookieId>>,
     ) -> Result<(), StoreError> {
         let mut ledgers = ledgers.into_iter();
-        let mut reads: JoinSet<Result<Option<(LedgerId, usize, i64)>, StoreError>> = JoinSet::new();
+        let mut reads: JoinSet<Result<Option<Ranked>, StoreError>> = JoinSet::new();
         loop {
             while reads.len() < RANK_READS_MAX
                 && let Some(ledger) = ledgers.next()
@@ -180,13 +187,13 @@ impl Worker {
                         // Deleted: its mark is to go. Or nothing is known of it.
                         Err(_) => usize::MAX,
                     };
-                    Ok(Some((ledger, copies, since_ms)))
+                    Ok(Some(Ranked { ledger, copies, since_ms }))
                 });
             }
             match reads.join_next().await {
                 None => return Ok(()),
                 Some(Ok(read)) => {
-                    if let Some((ledger, copies, since_ms)) = read? {
+                    if let Some(Ranked { ledger, copies, since_ms }) = read? {
                         self.queue.put(ledger, copies, since_ms);
                     }
                 }
