@@ -86,7 +86,8 @@ pub(super) const KEYS: &[Key] = &[
         "false",
         "Move copies that are badly placed",
         NOT_DONE,
-    ),
+    )
+    .asks(super::is_true),
     nothing(
         "storeSystemTimeAsLedgerUnderreplicatedMarkTime",
         "true",

@@ -528,16 +528,40 @@ fn a_file_with_every_key_leaves_only_those_without_effect() {
 #[test]
 fn what_has_no_effect_is_named_once_and_what_asks_for_more_by_itself() {
     let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
-    let file = "journalMaxBackups=0\nautoRecoveryDaemonEnabled=true\nopenFileLimit=\njournalDirectores=/x\n";
+    let file = "journalMaxBackups=0\nrepairedPlacementPolicyNotAdheringBookieEnabled=true\nopenFileLimit=\njournalDirectores=/x\n";
     let warnings = resolve(&args(&line), Some(file)).unwrap().warnings;
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(
-        warnings[0].starts_with("autoRecoveryDaemonEnabled=true has no effect: this release"),
+        warnings[1].starts_with("repairedPlacementPolicyNotAdheringBookieEnabled=true has no effect: "),
         "{warnings:?}"
     );
-    assert!(warnings[1].contains("journalDirectores") && warnings[1].contains("journalDirectories is near"));
+    assert!(warnings[0].contains("journalDirectores") && warnings[0].contains("journalDirectories is near"));
     assert!(warnings[2].ends_with(": journalMaxBackups"), "{warnings:?}");
-    let quiet =
-        resolve(&args(&line), Some("autoRecoveryDaemonEnabled=false\nextraServerComponents=\n")).unwrap();
-    assert!(quiet.warnings[0].ends_with(": autoRecoveryDaemonEnabled"), "{:?}", quiet.warnings);
+    let quiet = "repairedPlacementPolicyNotAdheringBookieEnabled=false\nextraServerComponents=\n";
+    let quiet = resolve(&args(&line), Some(quiet)).unwrap();
+    let name = ": repairedPlacementPolicyNotAdheringBookieEnabled";
+    assert!(quiet.warnings[0].ends_with(name), "{:?}", quiet.warnings);
+}
+
+#[test]
+fn a_bookie_repairs_when_its_file_says_so_and_needs_a_user_where_clients_do() {
+    let with = |file: &str| {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        resolve(&args(&line), Some(file)).map(|settings| settings.repair.map(|(repair, _)| repair))
+    };
+    assert_eq!(with("autoRecoveryDaemonEnabled=false\nlostBookieRecoveryDelay=5\n"), Ok(None));
+    let found = with(
+        "autoRecoveryDaemonEnabled=true\nlostBookieRecoveryDelay=5\nauditorPeriodicBookieCheckInterval=0\n\
+         openLedgerRereplicationGracePeriod=1500\nreplicationRateByBytes=-1\n",
+    );
+    let found = found.unwrap().unwrap();
+    assert_eq!(found.lost_after, Some(Duration::from_secs(5)));
+    assert!(found.scan_interval.unwrap() > Duration::from_secs(1 << 30), "0 is never");
+    assert_eq!((found.open_grace, found.bytes_per_second), (Some(Duration::from_millis(1500)), None));
+    let fast = with("autoRecoveryDaemonEnabled=true\nreplicationRateByBytes=1000000\n").unwrap().unwrap();
+    assert_eq!(fast.bytes_per_second, Some(1_000_000));
+    let faults = with("autoRecoveryDaemonEnabled=true\nreplicationRateByBytes=fast\n").unwrap_err();
+    assert!(faults[0].contains("replicationRateByBytes=fast: give a whole number"), "{faults:?}");
+    let faults = with("autoRecoveryDaemonEnabled=true\nusersFile=/u\n").unwrap_err();
+    assert!(faults.iter().any(|fault| fault.contains("autoRecoveryDaemonEnabled=false")), "{faults:?}");
 }

@@ -58,10 +58,7 @@ fn distributed_files_are_accepted_with_correct_warnings_only() {
         assert_eq!((code, texts(&found, "fault")), (0, Vec::new()), "{name}");
         let warnings = texts(&found, "warning");
         let begin: &[&str] = match name.starts_with("pulsar") {
-            true => &[
-                "autoRecoveryDaemonEnabled=true has no effect",
-                "isThrottleByBytes=false: compactionRateByBytes",
-            ],
+            true => &["isThrottleByBytes=false: compactionRateByBytes"],
             false => &[],
         };
         assert_eq!(warnings.len(), begin.len(), "{name}: {warnings:?}");
@@ -184,7 +181,7 @@ fn values_come_from_flags_lines_and_defaults() {
 
 #[test]
 fn a_key_is_explained_and_a_wrong_one_is_led_to_the_nearest() {
-    let output = bindery(&["config", "explain", "autoRecoveryDaemonEnabled"], &[]);
+    let output = bindery(&["config", "explain", "auditorPeriodicCheckInterval"], &[]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("no effect") && text.contains("bookkeeper autorecovery"), "{text}");
     let output = bindery(&["config", "explain", "--json", "gcWaitTime"], &[]);
