@@ -104,12 +104,21 @@ class Hooks(unittest.TestCase):
         with self.client(authenticate=authenticate).create(**ONE) as writer:
             self.assertEqual(writer.append(b"one"), 0)
 
+    def assert_explained(self, words, **options):
+        """It is refused each time. The bookie closes the connection, and a reset may overtake the alert that says why."""
+        said = []
+        for _ in range(5):
+            said.append(self.refusal(tls=tls(**options)))
+            if words in said[-1]:
+                return
+        self.fail(f"{words!r} not found in {said}")
+
     def test_who_is_not_trusted_is_refused(self):
         self.assertIn("no longer be written", self.refusal(authenticate=prove(b"another secret")))
         self.assertIn("a user", self.refusal(auth_plugin=None, authenticate=None))
         self.assertIn("none of the authorities", self.refusal(tls=tls(trust="stranger")))
-        self.assertIn("refuses this client's certificate", self.refusal(tls=tls(own="stranger")))
-        self.assertIn("refuses a client without a certificate", self.refusal(tls=tls(own=None)))
+        self.assert_explained("refuses this client's certificate", own="stranger")
+        self.assert_explained("refuses a client without a certificate", own=None)
         # Another plugin than the bookie's.
         refusal = self.refusal(auth_plugin=None, authenticate=None, user="hd", password="tiger")
         self.assertIn("bookieAuthProviderFactoryClass", refusal)
