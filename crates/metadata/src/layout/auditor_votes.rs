@@ -4,14 +4,12 @@
 //! Pulsar's driver elects at another place (`underreplication/leader`), and its auditors do not see these votes. Two auditors of one
 //! cluster do no harm, as what they write is idempotent and workers share locks, but both look through all ledgers.
 
-use std::sync::Arc;
-
 use bindery_types::BookieId;
 use bytes::Bytes;
 
-use super::paths::create_parents;
+use super::paths::{Root, create_parents};
 use crate::codec::text::{self, Printer};
-use crate::store::{CreateMode, MetadataStore, SessionId, StoreError, Watch};
+use crate::store::{CreateMode, SessionId, StoreError, Watch};
 
 const ELECTION: &str = "underreplication/auditorelection";
 const PREFIX: &str = "V_";
@@ -20,10 +18,7 @@ const PULSARS: &str = "underreplication/leader";
 
 /// The election of a cluster.
 #[derive(Clone)]
-pub struct AuditorVotes {
-    store: Arc<dyn MetadataStore>,
-    root: String,
-}
+pub struct AuditorVotes(pub(super) Root);
 
 /// A vote of this session. It goes with the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,12 +39,8 @@ pub enum AuditorPlace {
 }
 
 impl AuditorVotes {
-    pub(super) fn new(store: Arc<dyn MetadataStore>, root: &str) -> AuditorVotes {
-        AuditorVotes { store, root: root.into() }
-    }
-
     fn path(&self) -> String {
-        format!("{}/{ELECTION}", self.root)
+        format!("{}/{ELECTION}", self.0.path)
     }
 
     /// Votes, for a bookie or whatever has this id. A vote of this session that an earlier call made, and whose answer was lost, is
@@ -58,18 +49,18 @@ impl AuditorVotes {
     /// # Errors
     /// Of the store.
     pub async fn vote(&self, candidate: &BookieId) -> Result<AuditorVote, StoreError> {
-        let session = self.store.session().borrow().clone().connected()?;
+        let session = self.0.store.session().borrow().clone().connected()?;
         for name in self.votes().await? {
             let path = format!("{}/{name}", self.path());
-            if self.store.exists(&path).await?.is_some_and(|stat| stat.owner == Some(session)) {
+            if self.0.store.exists(&path).await?.is_some_and(|stat| stat.owner == Some(session)) {
                 return Ok(AuditorVote { path, session });
             }
         }
         let prefix = format!("{}/{PREFIX}", self.path());
-        let mut created = self.store.create(&prefix, of(candidate), CreateMode::EphemeralSequential).await;
+        let mut created = self.0.store.create(&prefix, of(candidate), CreateMode::EphemeralSequential).await;
         if matches!(created, Err(StoreError::NoNode { .. })) {
-            create_parents(&*self.store, &prefix, &self.root).await?;
-            created = self.store.create(&prefix, of(candidate), CreateMode::EphemeralSequential).await;
+            create_parents(&*self.0.store, &prefix, &self.0.path).await?;
+            created = self.0.store.create(&prefix, of(candidate), CreateMode::EphemeralSequential).await;
         }
         Ok(AuditorVote { path: created?, session })
     }
@@ -79,22 +70,25 @@ impl AuditorVotes {
     /// # Errors
     /// Of the store.
     pub async fn place(&self, vote: &AuditorVote, candidate: &BookieId) -> Result<AuditorPlace, StoreError> {
-        let votes = self.votes().await?;
         let own = vote.path.rsplit('/').next().unwrap_or_default();
-        let Some(index) = votes.iter().position(|name| name == own) else { return Ok(AuditorPlace::Gone) };
-        let watched = &votes[index.saturating_sub(1)];
-        let path = format!("{}/{watched}", self.path());
-        let (found, watch) = self.store.exists_and_watch(&path).await?;
-        match (index, found) {
-            (0, None) => Ok(AuditorPlace::Gone),
-            // A vote of the same name in another session cannot be: names are never given twice.
-            (0, Some(_)) => {
-                self.store.set(&self.path(), of(candidate), None).await?;
-                Ok(AuditorPlace::Elected(watch))
+        loop {
+            let votes = self.votes().await?;
+            let Some(index) = votes.iter().position(|name| name == own) else {
+                return Ok(AuditorPlace::Gone);
+            };
+            let path = format!("{}/{}", self.path(), votes[index.saturating_sub(1)]);
+            let (found, watch) = self.0.store.exists_and_watch(&path).await?;
+            match (index, found) {
+                (0, None) => return Ok(AuditorPlace::Gone),
+                // A vote of the same name in another session cannot be: names are never given twice.
+                (0, Some(_)) => {
+                    self.0.store.set(&self.path(), of(candidate), None).await?;
+                    return Ok(AuditorPlace::Elected(watch));
+                }
+                // The vote before it was deleted after they were listed.
+                (_, None) => {}
+                (_, Some(_)) => return Ok(AuditorPlace::Behind(watch)),
             }
-            // The one before it is gone meanwhile, or goes later: the caller looks again when the watch fires.
-            (_, None) => Box::pin(self.place(vote, candidate)).await,
-            (_, Some(_)) => Ok(AuditorPlace::Behind(watch)),
         }
     }
 
@@ -103,7 +97,7 @@ impl AuditorVotes {
     /// # Errors
     /// Of the store.
     pub async fn withdraw(&self, vote: &AuditorVote) -> Result<(), StoreError> {
-        match self.store.delete(&vote.path, None).await {
+        match self.0.store.delete(&vote.path, None).await {
             Ok(()) | Err(StoreError::NoNode { .. }) => Ok(()),
             Err(other) => Err(other),
         }
@@ -118,16 +112,12 @@ impl AuditorVotes {
         if let Some(lowest) = self.votes().await?.first() {
             found.extend(self.read(&format!("{}/{lowest}", self.path())).await?);
         }
-        found.extend(self.read(&format!("{}/{PULSARS}", self.root)).await?);
+        found.extend(self.read(&format!("{}/{PULSARS}", self.0.path)).await?);
         Ok(found)
     }
 
     async fn read(&self, path: &str) -> Result<Option<String>, StoreError> {
-        let data = match self.store.get(path).await {
-            Ok(node) => node.data,
-            Err(StoreError::NoNode { .. }) => return Ok(None),
-            Err(other) => return Err(other),
-        };
+        let Some(data) = self.0.find(path).await? else { return Ok(None) };
         // Pulsar's driver keeps the id as a JSON string.
         let plain = || String::from_utf8_lossy(&data).trim_matches('"').to_owned();
         let fields = text::parse(&data).unwrap_or_default();
@@ -137,7 +127,7 @@ impl AuditorVotes {
 
     /// Names of the votes, the lowest first.
     async fn votes(&self) -> Result<Vec<String>, StoreError> {
-        let names = match self.store.children(&self.path()).await {
+        let names = match self.0.store.children(&self.path()).await {
             Ok(names) => names,
             Err(StoreError::NoNode { .. }) => return Ok(Vec::new()),
             Err(other) => return Err(other),
@@ -161,13 +151,16 @@ fn of(candidate: &BookieId) -> Bytes {
 mod tests {
     use super::*;
     use crate::memory::{Fault, MemoryCluster};
+    use crate::store::MetadataStore as _;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn the_lowest_vote_is_the_auditors_and_the_next_takes_over() {
         let cluster = MemoryCluster::new();
         let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
         one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let (ours, theirs) = (AuditorVotes::new(one.clone(), "/l"), AuditorVotes::new(two.clone(), "/l"));
+        let (ours, theirs) =
+            (AuditorVotes(Root::new(one.clone(), "/l")), AuditorVotes(Root::new(two.clone(), "/l")));
         let id = |name: &str| BookieId::new(name).unwrap();
         assert_eq!(ours.auditors().await.unwrap(), Vec::<String>::new());
         let first = ours.vote(&id("b:1")).await.unwrap();
@@ -195,7 +188,7 @@ mod tests {
         let cluster = MemoryCluster::new();
         let store = Arc::new(cluster.open());
         store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let votes = AuditorVotes::new(store.clone(), "/l");
+        let votes = AuditorVotes(Root::new(store.clone(), "/l"));
         let id = BookieId::new("b:1").unwrap();
         let early = votes.vote(&id).await.unwrap();
         votes.withdraw(&early).await.unwrap();

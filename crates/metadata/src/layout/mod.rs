@@ -53,7 +53,7 @@ pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MAR
 pub use self::tier_pause::TierPause;
 pub(crate) use self::tier_secret::NAME as TIER_SECRET_NAME;
 pub use self::tier_secret::TierSecretNode;
-pub use self::under_replication::{Marked, UnderReplication};
+pub use self::under_replication::{MarkListing, Marked, UnderReplication};
 use crate::store::{MetadataStore, StoreError};
 
 /// A metadata store that holds an initialised BookKeeper cluster. Cheap to clone.
@@ -180,12 +180,12 @@ impl Layout {
 
     /// The election of the cluster's auditor.
     pub fn auditor_votes(&self) -> AuditorVotes {
-        AuditorVotes::new(self.store.clone(), &self.root)
+        AuditorVotes(Root::new(self.store.clone(), &self.root))
     }
 
     /// What operators and auditors keep for repair.
     pub fn repair_settings(&self) -> RepairSettings {
-        RepairSettings::new(self.store.clone(), &self.root)
+        RepairSettings(Root::new(self.store.clone(), &self.root))
     }
 
     /// Whether tiering is paused.

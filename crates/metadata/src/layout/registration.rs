@@ -199,6 +199,11 @@ impl Registration {
         Ok(all.map(|(bookie_id, mode)| RegisteredBookie { bookie_id, mode }).collect())
     }
 
+    /// The ids of all registered bookies, in whatever mode.
+    pub async fn registered(&self) -> Result<BTreeSet<BookieId>, StoreError> {
+        Ok(self.list().await?.into_iter().map(|bookie| bookie.bookie_id).collect())
+    }
+
     /// Watches of bookies that come and go: of those that take writes, and of those that are read-only. A list that is read after this
     /// call misses nothing that happens before they fire.
     pub async fn watch_lists(&self) -> Result<(Watch, Watch), StoreError> {

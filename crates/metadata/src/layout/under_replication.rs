@@ -183,6 +183,11 @@ impl UnderReplication {
         Ok(found)
     }
 
+    /// All marked ledgers, ascending, in pages. Nothing is read before the first one is asked for.
+    pub fn list(&self) -> MarkListing {
+        MarkListing { marks: self.clone(), after: None, is_over: false }
+    }
+
     /// The parts below a node that are not below `lowest`, ascending. Of a node that is gone there are none.
     async fn children(&self, parent: &[u16], lowest: u16) -> Result<Vec<u16>, StoreError> {
         let names = match self.store.children(&self.parent(parent)).await {
@@ -206,6 +211,32 @@ impl UnderReplication {
             Err(StoreError::NoNode { .. }) => Ok(None),
             Err(other) => Err(other),
         }
+    }
+}
+
+/// Ledgers of a page of [`UnderReplication::list`].
+const PAGE_LEDGERS: usize = 1000;
+
+/// Marked ledgers, see [`UnderReplication::list`].
+pub struct MarkListing {
+    marks: UnderReplication,
+    after: Option<LedgerId>,
+    is_over: bool,
+}
+
+impl MarkListing {
+    /// The next page, as [`UnderReplication::after`] has it; `None` at the end.
+    ///
+    /// # Errors
+    /// Of the store; the same page can be asked for again.
+    pub async fn next(&mut self) -> Result<Option<Vec<LedgerId>>, StoreError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let page = self.marks.after(self.after, PAGE_LEDGERS).await?;
+        self.is_over = page.len() < PAGE_LEDGERS;
+        self.after = page.last().copied();
+        Ok((!page.is_empty()).then_some(page))
     }
 }
 
@@ -326,6 +357,9 @@ mod tests {
             }
             assert_eq!(found, ids, "in pages of {page}");
         }
+        let mut listing = marks.list();
+        assert_eq!(listing.next().await.unwrap().unwrap(), ids);
+        assert_eq!(listing.next().await.unwrap(), None);
         let old = marks.marked(ids[1]).await.unwrap().unwrap();
         assert_eq!((old.replicas.as_slice(), old.since_ms), (["b:1".to_owned()].as_slice(), Some(12)));
         marks.mark(ids[1], &lacks).await.unwrap();

@@ -4,6 +4,8 @@
 //! 1. A bookie lacks nothing where no entry belongs to it: of a striped segment that is shorter than its ensemble, or of an empty one.
 //! 2. A segment ends before the next one begins; the last one of a closed ledger at its last entry, of another nowhere.
 
+use std::collections::BTreeSet;
+
 use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState, Quorum, Segment};
 
 /// Copies that one bookie should have: of the entries of a segment those that belong to its position.
@@ -33,6 +35,13 @@ pub struct Audit {
 }
 
 impl Audit {
+    /// The bookies that lack copies, each once and in the order of their ids.
+    pub fn lacking(&self) -> impl Iterator<Item = &BookieId> {
+        let lacking: BTreeSet<&BookieId> =
+            self.lacks.iter().map(|lack| &lack.bookie).chain(&self.open).collect();
+        lacking.into_iter()
+    }
+
     /// Whether it lacks nothing.
     pub fn is_whole(&self) -> bool {
         self.lacks.is_empty() && self.open.is_empty()

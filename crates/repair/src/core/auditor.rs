@@ -34,19 +34,6 @@ impl Default for AuditorSettings {
     }
 }
 
-/// Why the next scan is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum ScanReason {
-    /// From time to time.
-    Interval,
-    /// Several are away: entries may have one copy left.
-    Danger,
-    /// A bookie has been away for the delay.
-    Lost,
-    /// It was asked for.
-    Asked,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct AuditorCore {
@@ -60,7 +47,7 @@ pub struct AuditorCore {
     away: BTreeMap<BookieId, Duration>,
     /// Lost ones for which a scan was made: it need not be repeated.
     scanned: BTreeSet<BookieId>,
-    /// Sets of more than one that were away during a scan.
+    /// Those that were away during a scan: what they endanger together was looked at.
     danger_seen: BTreeSet<BookieId>,
     is_asked: bool,
     scan_at: Duration,
@@ -129,41 +116,34 @@ impl AuditorCore {
         &self.away
     }
 
-    /// How long a bookie may be away.
-    pub fn delay(&self) -> Duration {
-        self.delay
+    /// Those that have been away for the delay.
+    fn lost(&self, now: Duration) -> impl Iterator<Item = &BookieId> {
+        self.away.iter().filter(move |(_, since)| self.is_over(now, **since)).map(|(bookie, _)| bookie)
     }
 
-    fn lost(&self, now: Duration) -> BTreeSet<BookieId> {
-        let is_lost = |since: &Duration| now >= *since + self.delay;
-        self.away.iter().filter(|(_, since)| is_lost(since)).map(|(bookie, _)| bookie.clone()).collect()
+    /// Whether the delay of a bookie that has been away since then is over.
+    fn is_over(&self, now: Duration, since: Duration) -> bool {
+        now >= since + self.delay
     }
 
-    fn reason(&self, now: Duration) -> Option<ScanReason> {
-        self.live.as_ref()?;
-        if self.is_disabled || self.scan.is_some() || now < self.retry_at {
-            return None;
+    fn is_scan_due(&self, now: Duration) -> bool {
+        if self.live.is_none() || self.is_disabled || self.scan.is_some() || now < self.retry_at {
+            return false;
         }
-        if self.is_asked {
-            return Some(ScanReason::Asked);
-        }
-        if self.lost(now).iter().any(|bookie| !self.scanned.contains(bookie)) {
-            return Some(ScanReason::Lost);
-        }
-        let is_news = self.away.keys().any(|bookie| !self.danger_seen.contains(bookie));
-        if self.away.len() > 1 && is_news {
-            return Some(ScanReason::Danger);
-        }
-        (now >= self.scan_at).then_some(ScanReason::Interval)
+        let is_lost_news = self.lost(now).any(|bookie| !self.scanned.contains(bookie));
+        // With several away, entries may have one copy left.
+        let is_danger_news =
+            self.away.len() > 1 && self.away.keys().any(|bookie| !self.danger_seen.contains(bookie));
+        self.is_asked || is_lost_news || is_danger_news || now >= self.scan_at
     }
 
     /// Begins a scan if one is due: all ledgers are to be judged, and then [`end_scan`](Self::end_scan) called.
     pub fn begin_scan(&mut self, now: Duration) -> bool {
-        if self.reason(now).is_none() {
+        if !self.is_scan_due(now) {
             return false;
         }
         self.is_asked = false;
-        let (lost, away) = (self.lost(now), self.away.keys().cloned().collect());
+        let (lost, away) = (self.lost(now).cloned().collect(), self.away.keys().cloned().collect());
         self.scan = Some(Scan { lost, away, named: BTreeSet::new() });
         true
     }
@@ -179,11 +159,8 @@ impl AuditorCore {
         let found = audit(metadata, |bookie| live.contains(bookie));
         // Invariant 2.
         let is_urgent = found.lost_max >= 2 && found.copies_min <= 1;
-        let lost = self.lost(now);
-        let lacking = found.lacks.iter().map(|lack| &lack.bookie).chain(&found.open);
-        let marked: BTreeSet<&BookieId> =
-            lacking.filter(|bookie| is_urgent || lost.contains(*bookie)).collect();
-        marked.into_iter().cloned().collect()
+        let is_lost = |bookie| self.away.get(bookie).is_some_and(|since| self.is_over(now, *since));
+        found.lacking().filter(|bookie| is_urgent || is_lost(*bookie)).cloned().collect()
     }
 
     /// The scan is over: of all ledgers, or of some because something failed.
@@ -204,7 +181,7 @@ impl AuditorCore {
 
     /// When something is due without an event.
     pub fn wake_at(&self, now: Duration) -> Duration {
-        if self.reason(now).is_some() {
+        if self.is_scan_due(now) {
             return now;
         }
         if self.is_disabled || self.live.is_none() {

@@ -303,13 +303,11 @@ pub async fn mark_ledgers_of(
     let mut found = LedgersOf::default();
     let mut looks = Looks::new(client.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
-        let audit = audit(&stored.metadata, |bookie| !lost.contains(bookie));
-        let lacking = audit.lacks.into_iter().map(|lack| lack.bookie).chain(audit.open);
-        let lacking: BTreeSet<BookieId> = lacking.collect();
+        let lacking: Vec<BookieId> =
+            audit(&stored.metadata, |bookie| !lost.contains(bookie)).lacking().cloned().collect();
         if lacking.is_empty() {
             continue;
         }
-        let lacking: Vec<BookieId> = lacking.into_iter().collect();
         if !is_dry_run {
             let marks = client.layout().under_replication();
             let marked = marks.mark_since(ledger, &lacking, Some(clock.wall_ms())).await;

@@ -254,8 +254,10 @@ impl Job<'_> {
                     continue;
                 }
                 let lack = Lack { first: segment.first_entry, last, position, bookie: bookie.clone() };
-                let has = self.held_by(bookie).await?;
-                if self.lacks_any(metadata, &lack, &has) {
+                let held = self.held_by(bookie).await?;
+                let lacks_some = |slice| !missing_runs(metadata, &slice, |entry| held.has(entry)).is_empty();
+                // A bookie with nothing lacks some of the first slice, so most answers come at once.
+                if slices(&lack).any(lacks_some) {
                     return Ok(Some(lack));
                 }
             }
@@ -263,7 +265,7 @@ impl Job<'_> {
         Ok(None)
     }
 
-    /// Which entries a bookie has; all that it does not deny to have if it cannot tell.
+    /// Which entries a bookie has: none if it cannot tell.
     async fn held_by(&self, bookie: &BookieId) -> Result<Held, End> {
         match self.common.client.entries_of(bookie, self.ledger).await {
             Ok(found) => Ok(Held(found)),
@@ -273,11 +275,6 @@ impl Job<'_> {
             }
             Err(error) => failed(format!("{bookie} does not say which entries it has: {error}")),
         }
-    }
-
-    fn lacks_any(&self, metadata: &LedgerMetadata, lack: &Lack, held: &Held) -> bool {
-        // A bookie with nothing lacks the first entry of the position, so most answers come at once.
-        slices(lack).any(|slice| !missing_runs(metadata, &slice, |entry| held.has(entry)).is_empty())
     }
 
     /// Copies what a bookie has not got of a position, a slice of the entries after the other.

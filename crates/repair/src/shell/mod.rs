@@ -129,9 +129,7 @@ impl Common {
     /// The bookies that are registered, read now.
     async fn live_now(&self) -> Result<Arc<BTreeSet<BookieId>>, StoreError> {
         let asked_at = Instant::now();
-        let registered = self.layout().registration().list().await?;
-        let live: BTreeSet<BookieId> = registered.into_iter().map(|bookie| bookie.bookie_id).collect();
-        let live = Arc::new(live);
+        let live = Arc::new(self.layout().registration().registered().await?);
         *self.live.lock() = Some((asked_at, live.clone()));
         Ok(live)
     }

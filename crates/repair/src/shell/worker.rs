@@ -1,6 +1,6 @@
 //! The worker: knows what is marked, and repairs some ledgers at a time, in the order of the queue.
 //!
-//! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; a page of [`MARKS_PAGE`] marks
+//! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; twice [`LEDGERS_MAX`] marks listed
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,9 +18,6 @@ use super::report::{RepairReport, StuckLedger};
 use super::{Common, RepairConfig, stops};
 use crate::core::audit::audit;
 use crate::core::queue::{Attempt, LEDGERS_MAX, RepairQueue};
-
-/// Marks listed at a time.
-const MARKS_PAGE: usize = 1000;
 
 /// Runs until it is told to stop.
 pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>) {
@@ -69,7 +66,6 @@ pub async fn repair_ledgers(
     let (stop, stopped) = watch::channel(false);
     let mut worker = Worker::new(Arc::new(Common::new(config, client, clock)));
     worker.only = Some(ledgers.clone());
-    worker.is_eager = true;
     let outcome = worker.work_off(&stopped, attempts, &mut progress).await;
     stop.send_replace(true);
     while !worker.tasks.is_empty() {
@@ -89,12 +85,14 @@ struct Worker {
     common: Arc<Common>,
     queue: RepairQueue,
     tasks: JoinSet<(LedgerId, Attempt)>,
-    /// Of [`repair_ledgers`].
+    /// Of [`repair_ledgers`]: no others are repaired, and those that are repaired or fail are noted in `ended`.
     only: Option<BTreeSet<LedgerId>>,
-    is_eager: bool,
+    /// Ledgers, and whether they failed.
     ended: Vec<(LedgerId, bool)>,
-    /// The bookies by which ledgers were ranked, and how far they are ranked by these.
-    ranked: Option<(Arc<BTreeSet<BookieId>>, Option<LedgerId>)>,
+    /// The bookies by which the known ledgers were ranked, or are being ranked.
+    ranked_by: Arc<BTreeSet<BookieId>>,
+    /// Of a ranking under way: the last ledger that was ranked, `None` at its beginning.
+    ranking: Option<Option<LedgerId>>,
 }
 
 /// Metadata of ledgers read at one look, and at a time: a look is to be short, and there is one each second.
@@ -108,9 +106,9 @@ impl Worker {
             queue: RepairQueue::default(),
             tasks: JoinSet::new(),
             only: None,
-            is_eager: false,
             ended: Vec::new(),
-            ranked: None,
+            ranked_by: Arc::default(),
+            ranking: None,
         }
     }
 
@@ -122,20 +120,13 @@ impl Worker {
     async fn look(&mut self) -> Result<(), StoreError> {
         let is_disabled = self.common.layout().repair_settings().is_disabled().await?;
         self.common.state.lock().is_disabled = is_disabled;
-        let marks = self.common.layout().under_replication();
+        let mut listing = self.common.layout().under_replication().list();
         let mut marked = BTreeSet::new();
-        let mut after = None;
-        loop {
-            let mut page = marks.after(after, MARKS_PAGE).await?;
-            after = page.last().copied();
-            let is_last = page.len() < MARKS_PAGE;
-            if let Some(only) = &self.only {
-                page.retain(|ledger| only.contains(ledger));
-            }
-            marked.extend(page);
-            if is_last || marked.len() >= 2 * LEDGERS_MAX {
-                break;
-            }
+        while marked.len() < 2 * LEDGERS_MAX
+            && let Some(page) = listing.next().await?
+        {
+            let is_wanted = |ledger: &LedgerId| self.only.as_ref().is_none_or(|only| only.contains(ledger));
+            marked.extend(page.into_iter().filter(is_wanted));
         }
         self.queue.keep(&marked);
         self.common.open_since.lock().retain(|ledger, _| marked.contains(ledger));
@@ -143,18 +134,16 @@ impl Worker {
         let mut unranked: Vec<LedgerId> =
             marked.into_iter().filter(|ledger| !self.queue.knows(*ledger)).take(RANKED_AT_ONCE).collect();
         // What is known is ranked again when other bookies are there, some at a time.
-        let (ranked_by, upto) = self.ranked.take().unwrap_or_else(|| (live.clone(), None));
-        let (ranked_by, upto, is_ranking) = match ranked_by == live {
-            true => (ranked_by, upto, upto.is_some()),
-            false => (live.clone(), None, true),
-        };
-        let mut upto = upto;
-        if is_ranking && unranked.len() < RANKED_AT_ONCE {
+        if self.ranked_by != live {
+            (self.ranked_by, self.ranking) = (live.clone(), Some(None));
+        }
+        if let Some(upto) = self.ranking
+            && unranked.len() < RANKED_AT_ONCE
+        {
             let again = self.queue.ledgers_after(upto, RANKED_AT_ONCE - unranked.len());
-            upto = again.last().copied();
+            self.ranking = again.last().map(|last| Some(*last));
             unranked.extend(again);
         }
-        self.ranked = Some((ranked_by, upto));
         self.rank(unranked, &live).await?;
         self.tell();
         Ok(())
@@ -212,11 +201,17 @@ impl Worker {
         let mut failed = BTreeMap::<LedgerId, u32>::new();
         let (mut look_failures, mut has_looked) = (0, false);
         let (mut bytes, mut moved_at) = (0, Instant::now());
+        let mut look_at = Instant::now();
         loop {
-            match self.look().await {
-                Ok(()) => (look_failures, has_looked) = (0, true),
-                Err(error) if error.is_transient() && look_failures < LOOK_FAILURES_MAX => look_failures += 1,
-                Err(error) => return Err(error),
+            if Instant::now() >= look_at {
+                look_at = Instant::now() + self.common.config.look_interval;
+                match self.look().await {
+                    Ok(()) => (look_failures, has_looked) = (0, true),
+                    Err(error) if error.is_transient() && look_failures < LOOK_FAILURES_MAX => {
+                        look_failures += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             self.start(stopped);
             let report = self.common.state.lock().clone();
@@ -229,13 +224,9 @@ impl Worker {
             if has_looked && self.tasks.is_empty() && (is_still || self.queue.ledgers().all(is_given_up)) {
                 return Ok(self.left(report.is_disabled));
             }
-            let look_interval = self.common.config.look_interval;
-            match self.tasks.is_empty() {
-                true => tokio::time::sleep(look_interval).await,
-                false => tokio::select! {
-                    () = self.end_one() => {}
-                    () = tokio::time::sleep(look_interval) => {}
-                },
+            tokio::select! {
+                () = self.end_one() => {}
+                () = tokio::time::sleep_until(look_at) => {}
             }
             for (ledger, is_failure) in self.ended.drain(..) {
                 match is_failure {
@@ -266,10 +257,10 @@ impl Worker {
             return;
         }
         while self.tasks.len() < self.common.config.parallel.max(1) {
-            let now = match self.is_eager {
-                // Those who wait want to know soon.
-                true => self.common.now() + Duration::from_secs(1),
-                false => self.common.now(),
+            let now = match &self.only {
+                // A caller who waits for them wants to know soon.
+                Some(_) => self.common.now() + Duration::from_secs(1),
+                None => self.common.now(),
             };
             let Some(ledger) = self.queue.take(now) else { break };
             let (common, stopped) = (self.common.clone(), stopped.clone());
@@ -295,9 +286,9 @@ impl Worker {
         if self.only.is_some() && !is_waiting {
             self.ended.push((ledger, is_failure));
         }
-        self.tell();
     }
 
+    /// Puts the state of the queue into the report. It walks the queue, so it is for each look and not for each ledger.
     fn tell(&self) {
         let stuck: Vec<StuckLedger> = self.stuck().take(RepairReport::STUCK_MAX).collect();
         let stuck_count = self.queue.stuck().count() as u64;
