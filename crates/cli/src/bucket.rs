@@ -1,39 +1,19 @@
 //! Which store, and whose objects in it, a command is about.
 
-use crate::args::MetadataArgs;
-use crate::cluster_transfer::{open_failure, store_failure};
 use crate::exit::{self, Failure};
+use crate::metadata_failure::store_failure;
 use bindery_io::{SystemClock, SystemRandom};
-use bindery_metadata::{Layout, MetadataUri};
+use bindery_metadata::Layout;
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{Catalogue, CatalogueDamage, CatalogueError, CatalogueOptions, OpenMode};
 use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// For the end of a session.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Opens a store, without a request to it.
 pub fn open_store(url: &str) -> Result<Store, Failure> {
     // Not by the parser of the command line, whose message repeats the value: a password may be in it.
     let url: StoreUrl = url.parse().map_err(Failure::usage)?;
     store::open(&url, &StoreOptions::default()).map_err(Failure::usage)
-}
-
-/// Connects to the metadata store for as long as `work` takes.
-pub async fn with_session<T>(
-    metadata: &MetadataArgs,
-    work: impl AsyncFnOnce(&Layout) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    let uri: MetadataUri =
-        metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
-    let opened = bindery_metadata::connect(&uri, metadata.options()?).await;
-    let layout = opened.map_err(|error| open_failure(&metadata.metadata, &error))?;
-    let outcome = work(&layout).await;
-    // The session would end by its timeout; an error in ending it changes nothing.
-    let _ = tokio::time::timeout(CLOSE_TIMEOUT, layout.store().close()).await;
-    outcome
 }
 
 /// The INSTANCEID of a cluster.

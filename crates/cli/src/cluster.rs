@@ -4,19 +4,20 @@ pub mod args;
 
 use self::args::ClusterCommand;
 use crate::args::{CookieCommand, InitArgs, LogFormat, MetadataArgs};
-use crate::cluster_transfer::{self, open_failure, store_failure};
+use crate::cluster_transfer;
 use crate::exit::Failure;
 use crate::logging;
-use crate::metadata_failure::unreachable;
+use crate::metadata_failure::{cookie_failure, store_failure, unreachable};
+use crate::metadata_session::{uri, with_session};
 use crate::output;
 use crate::repair;
 use crate::runtime;
 use crate::tier::restore::PAUSE_REASON;
 use bindery_io::{Random, SystemRandom};
-use bindery_metadata::layout::CookiesError;
 use bindery_metadata::{ConnectOptions, Cookie, InitError, InitOutcome, Layout, MetadataUri, StoreError};
 use bindery_tiering::ClusterId;
 use bindery_types::BookieId;
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 
 /// Runs one command.
@@ -27,7 +28,7 @@ pub fn run(command: ClusterCommand) -> Result<(), Failure> {
         ClusterCommand::Init(args) => on_metadata(init(&args)),
         ClusterCommand::Export(args) => on_metadata(cluster_transfer::export(&args)),
         ClusterCommand::Import(args) => on_metadata(cluster_transfer::import(&args)),
-        ClusterCommand::Repair(args) => on_metadata(repair::switch(&args.command)),
+        ClusterCommand::Repair(args) => on_metadata(repair::switch(args.command)),
         ClusterCommand::Cookie(args) => match args.command {
             CookieCommand::List(args) => on_metadata(list(&args)),
             CookieCommand::Show { metadata, bookie_id } => on_metadata(show(&metadata, &bookie_id)),
@@ -42,20 +43,6 @@ pub fn run(command: ClusterCommand) -> Result<(), Failure> {
 fn on_metadata(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     logging::start_at(LogFormat::Text, "warn");
     runtime::single()?.block_on(command)
-}
-
-fn uri(args: &MetadataArgs) -> Result<MetadataUri, Failure> {
-    args.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))
-}
-
-async fn open(args: &MetadataArgs) -> Result<Layout, Failure> {
-    let opened = bindery_metadata::connect(&uri(args)?, args.options()?).await;
-    opened.map_err(|error| open_failure(&args.metadata, &error))
-}
-
-async fn close(layout: &Layout) {
-    // The session would end by itself; an error in ending it changes nothing.
-    let _ = layout.store().close().await;
 }
 
 async fn init(args: &InitArgs) -> Result<(), Failure> {
@@ -103,22 +90,15 @@ pub async fn create(
 }
 
 async fn list(args: &MetadataArgs) -> Result<(), Failure> {
-    let layout = open(args).await?;
-    let ids = layout.cookies().list().await.map_err(|error| cookie_failure(&error));
-    close(&layout).await;
-    let text: String = ids?.iter().map(|id| format!("{id}\n")).collect();
+    let ids = with_session(args, async |layout| {
+        layout.cookies().list().await.map_err(|error| cookie_failure(&error))
+    });
+    let text: String = ids.await?.iter().map(|id| format!("{id}\n")).collect();
     output::write_text(&text)
 }
 
 fn bookie_id(text: &str) -> Result<BookieId, Failure> {
     BookieId::new(text).map_err(Failure::usage)
-}
-
-fn cookie_failure(error: &CookiesError) -> Failure {
-    match error {
-        CookiesError::Store(cause) => store_failure(cause, error.to_string()),
-        _ => Failure::new(error),
-    }
 }
 
 /// The beginning of bytes that are no cookie, for people.
@@ -138,10 +118,10 @@ fn no_cookie(id: &BookieId) -> Failure {
 
 async fn show(args: &MetadataArgs, id: &str) -> Result<(), Failure> {
     let id = bookie_id(id)?;
-    let layout = open(args).await?;
-    let stored = layout.cookies().raw(&id).await.map_err(|error| cookie_failure(&error));
-    close(&layout).await;
-    let (_, bytes) = stored?.ok_or_else(|| no_cookie(&id))?;
+    let stored = with_session(args, async |layout| {
+        layout.cookies().raw(&id).await.map_err(|error| cookie_failure(&error))
+    });
+    let (_, bytes) = stored.await?.ok_or_else(|| no_cookie(&id))?;
     match Cookie::parse(&bytes) {
         Ok(cookie) => output::write_text(&cookie.to_text()),
         Err(error) => {
@@ -153,21 +133,14 @@ async fn show(args: &MetadataArgs, id: &str) -> Result<(), Failure> {
 
 async fn delete(args: &MetadataArgs, id: &str, yes: bool) -> Result<(), Failure> {
     let id = bookie_id(id)?;
-    let layout = open(args).await?;
-    let result = delete_in(&layout, &id, yes).await;
-    close(&layout).await;
-    result
+    with_session(args, async |layout| delete_in(layout, &id, yes).await).await
 }
 
 async fn delete_in(layout: &Layout, id: &BookieId, yes: bool) -> Result<(), Failure> {
     // As bytes: one that makes no sense has to go, too.
     let stored = layout.cookies().raw(id).await.map_err(|error| cookie_failure(&error))?;
     let (version, bytes) = stored.ok_or_else(|| no_cookie(id))?;
-    let registered = layout.registration().list().await;
-    let registered = registered.map_err(|error| store_failure(&error, error.to_string()))?;
-    if registered.iter().any(|bookie| bookie.bookie_id == *id) {
-        return Err(Failure::new(format!("bookie {id} is running: stop it first; nothing was changed")));
-    }
+    repair::check_stopped(layout, &BTreeSet::from([id.clone()])).await?;
     if let Err(error) = Cookie::parse(&bytes) {
         output::say(format!(
             "The cookie of bookie {id} is damaged ({error}), and no bookie can start with it. It holds {}.",

@@ -1,49 +1,25 @@
 //! `bindery cluster export` and `import`: a cluster's metadata as a file, to move it to another metadata store.
 
 use crate::args::{ExportArgs, ImportArgs};
-use crate::exit::{self, Failure};
-use crate::metadata_failure::{is_unreachable, unreachable};
+use crate::exit::Failure;
+use crate::metadata_failure::{open_failure, store_failure};
+use crate::metadata_session::{uri, with_session};
 use crate::output;
 use crate::private_file::PrivateFile;
 use bindery_metadata::transfer::{self, Dump, Export, ExportSummary, ImportError};
-use bindery_metadata::{Layout, MetadataStore, MetadataUri, OpenError, StoreError, zookeeper};
+use bindery_metadata::{Layout, MetadataStore, OpenError, StoreError, zookeeper};
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-fn uri(text: &str) -> Result<MetadataUri, Failure> {
-    text.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))
-}
-
-/// A failure of the metadata store, with the code that says whether it could be reached.
-pub fn store_failure(error: &StoreError, message: String) -> Failure {
-    let code = if is_unreachable(error) { exit::UNREACHABLE } else { exit::FAILURE };
-    Failure::with_code(code, message)
-}
-
-/// Why the cluster at `uri` cannot be opened, likewise.
-pub fn open_failure(uri: &str, error: &OpenError) -> Failure {
-    match error {
-        OpenError::Store(cause @ StoreError::Unreachable { .. }) => unreachable(uri, cause),
-        OpenError::Store(cause) => store_failure(cause, error.to_string()),
-        _ => Failure::new(error),
-    }
-}
-
 /// Writes the whole cluster to a file that others may not read, for it holds the passwords of ledgers; or to standard output for `-`.
 pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
-    let uri = uri(&args.metadata.metadata)?;
-    let layout = bindery_metadata::connect(&uri, args.metadata.options()?)
-        .await
-        .map_err(|error| open_failure(&args.metadata.metadata, &error))?;
-    let result = match args.file.as_os_str() == "-" {
-        true => export_to_stdout(&layout).await,
-        false => export_to_file(&layout, &args.file).await,
-    };
-    // The session would end by itself; an error in ending it changes nothing.
-    let _ = layout.store().close().await;
-    let summary = result?;
+    let summary = with_session(&args.metadata, async |layout| match args.file.as_os_str() == "-" {
+        true => export_to_stdout(layout).await,
+        false => export_to_file(layout, &args.file).await,
+    })
+    .await?;
     output::say(format!(
         "{}: {} nodes exported; left out: {} ephemeral nodes, {} registrations of bookies",
         args.metadata.metadata, summary.nodes, summary.ephemeral_left_out, summary.registrations_left_out
@@ -104,7 +80,7 @@ fn read(path: &Path) -> Result<Dump, Failure> {
 
 /// Writes a cluster from a file, or from standard input for `-`, to an empty place in a metadata store.
 pub async fn import(args: &ImportArgs) -> Result<(), Failure> {
-    let uri = uri(&args.metadata.metadata)?;
+    let uri = uri(&args.metadata)?;
     let dump = read(&args.file)?;
     let store = zookeeper::connect(&uri.servers, args.metadata.options()?).await;
     let store: Arc<dyn MetadataStore> =

@@ -1,7 +1,8 @@
-//! A metadata store that a command does not reach.
+//! Failures of the metadata store, as commands report them.
 
 use crate::exit::{self, Failure};
-use bindery_metadata::StoreError;
+use bindery_metadata::layout::CookiesError;
+use bindery_metadata::{OpenError, StoreError};
 use std::fmt::Display;
 
 /// The failure that is to be shown.
@@ -24,6 +25,29 @@ pub fn unreachable_because(uri: &str, why: &dyn Display) -> Failure {
              --metadata URI or BINDERY_METADATA names another cluster"
         ),
     )
+}
+
+/// A failure of the metadata store, with the code that says whether it could be reached.
+pub fn store_failure(error: &StoreError, message: String) -> Failure {
+    let code = if is_unreachable(error) { exit::UNREACHABLE } else { exit::FAILURE };
+    Failure::with_code(code, message)
+}
+
+/// Why the cluster at `uri` cannot be opened, likewise.
+pub fn open_failure(uri: &str, error: &OpenError) -> Failure {
+    match error {
+        OpenError::Store(cause @ StoreError::Unreachable { .. }) => unreachable(uri, cause),
+        OpenError::Store(cause) => store_failure(cause, error.to_string()),
+        _ => Failure::new(error),
+    }
+}
+
+/// Why a cookie cannot be read, written or deleted.
+pub fn cookie_failure(error: &CookiesError) -> Failure {
+    match error {
+        CookiesError::Store(cause) => store_failure(cause, error.to_string()),
+        _ => Failure::new(error),
+    }
 }
 
 /// Whether an error of the metadata store means that it cannot be reached.

@@ -3,7 +3,7 @@
 use super::args::{AccessArgs, QuorumArgs};
 use crate::exit::{self, Failure};
 use crate::logging;
-use crate::metadata_failure::{is_unreachable, unreachable, unreachable_because};
+use crate::metadata_failure::{self, is_unreachable, unreachable, unreachable_because};
 use crate::runtime;
 use bindery_client::{
     AppendOpenError, Client, ClientBuilder, ConnectError, CreateError, LedgerError, MetadataUri, OpenError,
@@ -95,8 +95,7 @@ pub async fn connect(
 
 /// Of the metadata store.
 pub fn store_failure(error: &StoreError) -> Failure {
-    let code = if is_unreachable(error) { exit::UNREACHABLE } else { exit::FAILURE };
-    Failure::with_code(code, error)
+    metadata_failure::store_failure(error, error.to_string())
 }
 
 /// Of a ledger's metadata.

@@ -7,6 +7,17 @@ use crate::parse::{duration, parse_size};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
+/// How the cluster is reached, how copies are made, and which bookies get them.
+#[derive(Debug, Clone, Args)]
+pub struct WorkerArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub copies: CopyArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+}
+
 /// How copies are made.
 #[derive(Debug, Clone, Args)]
 pub struct CopyArgs {
@@ -45,11 +56,7 @@ fn memory(text: &str) -> Result<u64, String> {
 #[derive(Debug, Args)]
 pub struct RepairArgs {
     #[command(flatten)]
-    pub access: AccessArgs,
-    #[command(flatten)]
-    pub copies: CopyArgs,
-    #[command(flatten)]
-    pub placement: PlacementArgs,
+    pub worker: WorkerArgs,
     /// Name of this process in elections and locks [default: repair-PID on this host]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -67,11 +74,7 @@ pub struct RepairArgs {
 #[derive(Debug, Args)]
 pub struct BookieRecoverArgs {
     #[command(flatten)]
-    pub access: AccessArgs,
-    #[command(flatten)]
-    pub copies: CopyArgs,
-    #[command(flatten)]
-    pub placement: PlacementArgs,
+    pub worker: WorkerArgs,
     /// Only say which ledgers lack copies
     #[arg(long)]
     pub dry_run: bool,
@@ -83,11 +86,7 @@ pub struct BookieRecoverArgs {
 #[derive(Debug, Args)]
 pub struct DecommissionArgs {
     #[command(flatten)]
-    pub access: AccessArgs,
-    #[command(flatten)]
-    pub copies: CopyArgs,
-    #[command(flatten)]
-    pub placement: PlacementArgs,
+    pub worker: WorkerArgs,
     /// Copy here and wait until nothing refers to the bookie, then remove its cookie; without it the ledgers are marked, and whoever
     /// repairs the cluster copies them
     #[arg(long)]

@@ -2,27 +2,27 @@
 
 use super::args::DecommissionArgs;
 use super::recover::{check_stopped, mark, repair, report};
-use super::{bookie_ids, scan_failure};
 use crate::exit::Failure;
-use crate::ledger::access::{store_failure, with_tuned_client};
+use crate::ledger::access::{ledger_failure, store_failure, with_tuned_client};
 use crate::ledger::form;
+use crate::metadata_failure::cookie_failure;
 use crate::output;
 use bindery_client::Client;
 use bindery_io::SystemClock;
-use bindery_metadata::layout::CookiesError;
 use bindery_repair::mark_ledgers_of;
 use bindery_types::BookieId;
 use std::collections::BTreeSet;
 
 /// Empties the bookie, proves that nothing refers to it, and removes its cookie; or begins that.
 pub fn run(args: DecommissionArgs) -> Result<(), Failure> {
-    let lost = bookie_ids(std::slice::from_ref(&args.bookie_id))?;
-    let tune = args.placement.tune()?;
-    let copies = args.copies.clone();
+    let bookie = BookieId::new(args.bookie_id).map_err(Failure::usage)?;
+    let lost = BTreeSet::from([bookie.clone()]);
+    let tune = args.worker.placement.tune()?;
+    let copies = args.worker.copies.clone();
     let (is_dry_run, waits) = (args.dry_run, args.wait);
-    with_tuned_client(&args.access, true, tune, |client| async move {
-        check_known(&client, &lost).await?;
-        check_stopped(&client, &lost).await?;
+    with_tuned_client(&args.worker.access, true, tune, |client| async move {
+        check_known(&client, &bookie, &lost).await?;
+        check_stopped(client.layout(), &lost).await?;
         let marked = mark(&client, &lost, is_dry_run).await?;
         if is_dry_run {
             return Ok(());
@@ -34,36 +34,23 @@ pub fn run(args: DecommissionArgs) -> Result<(), Failure> {
             let stuck = repair(&client, &copies, &marked).await?;
             report(&marked, &stuck)?;
         }
-        for bookie in &lost {
-            finish(&client, &lost, bookie).await?;
-        }
-        Ok(())
+        finish(&client, &bookie, &lost).await
     })
 }
 
-/// A name that nothing knows is a slip.
-async fn check_known(client: &Client, lost: &BTreeSet<BookieId>) -> Result<(), Failure> {
-    for bookie in lost {
-        let cookie = client.layout().cookies().raw(bookie).await;
-        let cookie = cookie.map_err(|error| cookie_failure(&error))?;
-        if cookie.is_some() {
-            continue;
-        }
-        let named = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
-        if named.map_err(|error| scan_failure(&error))?.lacking.is_empty() {
-            return Err(Failure::new(format!(
-                "nothing is known of bookie {bookie}: it has no cookie, and no ledger has entries there; bindery cluster cookie list \
-                 shows the bookies of the cluster"
-            )));
-        }
+/// Refuses an id that neither a cookie nor a ledger has: it is a typing error.
+async fn check_known(client: &Client, bookie: &BookieId, lost: &BTreeSet<BookieId>) -> Result<(), Failure> {
+    let cookie = client.layout().cookies().raw(bookie).await;
+    if cookie.map_err(|error| cookie_failure(&error))?.is_some() {
+        return Ok(());
     }
-    Ok(())
-}
-
-fn cookie_failure(error: &CookiesError) -> Failure {
-    match error {
-        CookiesError::Store(cause) => store_failure(cause),
-        _ => Failure::new(error),
+    let named = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
+    match named.map_err(|error| ledger_failure(&error))?.lacking.is_empty() {
+        false => Ok(()),
+        true => Err(Failure::new(format!(
+            "nothing is known of bookie {bookie}: it has no cookie, and no ledger has entries there; bindery cluster cookie list \
+             shows the bookies of the cluster"
+        ))),
     }
 }
 
@@ -85,9 +72,9 @@ async fn begun(client: &Client, ledgers: u64) -> Result<(), Failure> {
 }
 
 /// Looks through all ledgers again, then removes the cookie.
-async fn finish(client: &Client, lost: &BTreeSet<BookieId>, bookie: &BookieId) -> Result<(), Failure> {
+async fn finish(client: &Client, bookie: &BookieId, lost: &BTreeSet<BookieId>) -> Result<(), Failure> {
     let left = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
-    let left = left.map_err(|error| scan_failure(&error))?;
+    let left = left.map_err(|error| ledger_failure(&error))?;
     if let Some((ledger, _)) = left.lacking.first() {
         return Err(Failure::new(format!(
             "{} to bookie {bookie} still, for example ledger {ledger}: repeat the command; its cookie is kept",
@@ -102,7 +89,7 @@ async fn finish(client: &Client, lost: &BTreeSet<BookieId>, bookie: &BookieId) -
         )));
     }
     // It may have come back meanwhile.
-    check_stopped(client, lost).await?;
+    check_stopped(client.layout(), lost).await?;
     let cookies = client.layout().cookies();
     if let Some((version, _)) = cookies.raw(bookie).await.map_err(|error| cookie_failure(&error))? {
         cookies.delete(bookie, Some(version)).await.map_err(|error| cookie_failure(&error))?;

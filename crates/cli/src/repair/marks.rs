@@ -1,23 +1,17 @@
 //! `bindery cluster under-replicated` and `bindery cluster repair`: what is marked, and the cluster's settings of repair.
 
 use super::args::{ClusterRepairCommand, UnderReplicatedArgs};
-use crate::args::MetadataArgs;
-use crate::cluster_transfer::open_failure;
 use crate::exit::Failure;
 use crate::ledger::access::{ledger_failure, store_failure, with_client};
 use crate::ledger::form;
+use crate::metadata_session::with_session;
 use crate::output;
 use crate::printable::within_line;
 use bindery_client::{Client, LedgerError};
 use bindery_metadata::{Layout, StoreError};
 use bindery_repair::core::audit::audit;
-use bindery_types::BookieId;
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// Marks listed at a time.
-const PAGE: usize = 1000;
 
 /// Prints the ledgers that are marked, the lowest id first.
 pub fn under_replicated(args: UnderReplicatedArgs) -> Result<(), Failure> {
@@ -27,14 +21,10 @@ pub fn under_replicated(args: UnderReplicatedArgs) -> Result<(), Failure> {
 
 async fn list(client: &Client, is_json: bool) -> Result<(), Failure> {
     let layout = client.layout();
-    let registered = layout.registration().list().await.map_err(|error| store_failure(&error))?;
-    let live: BTreeSet<BookieId> = registered.into_iter().map(|bookie| bookie.bookie_id).collect();
+    let live = layout.registration().registered().await.map_err(|error| store_failure(&error))?;
     let marks = layout.under_replication();
-    let (mut after, mut count) = (None, 0u64);
-    loop {
-        let page = marks.after(after, PAGE).await.map_err(|error| store_failure(&error))?;
-        after = page.last().copied();
-        let is_last = page.len() < PAGE;
+    let (mut listing, mut count) = (marks.list(), 0u64);
+    while let Some(page) = listing.next().await.map_err(|error| store_failure(&error))? {
         let mut text = Vec::new();
         for ledger in page {
             let Some(mark) = marks.marked(ledger).await.map_err(|error| store_failure(&error))? else {
@@ -63,9 +53,6 @@ async fn list(client: &Client, is_json: bool) -> Result<(), Failure> {
             text.extend(format!("{ledger}  {state}  {since}  {}\n", names.join(" ")).into_bytes());
         }
         output::write_all(&text)?;
-        if is_last {
-            break;
-        }
     }
     if count == 0 && !is_json {
         output::say("no ledger is marked as under-replicated");
@@ -74,33 +61,27 @@ async fn list(client: &Client, is_json: bool) -> Result<(), Failure> {
 }
 
 /// Shows or changes the cluster's settings of repair.
-pub async fn switch(command: &ClusterRepairCommand) -> Result<(), Failure> {
+pub async fn switch(command: ClusterRepairCommand) -> Result<(), Failure> {
     let (ClusterRepairCommand::Enable(metadata)
     | ClusterRepairCommand::Disable(metadata)
     | ClusterRepairCommand::Status { metadata, .. }
-    | ClusterRepairCommand::Delay { metadata, .. }) = command;
-    let layout = open(metadata).await?;
-    let result = match command {
-        ClusterRepairCommand::Enable(_) => {
-            said(layout.repair_settings().enable().await, "repair is enabled", "it was enabled before")
+    | ClusterRepairCommand::Delay { metadata, .. }) = &command;
+    with_session(metadata, async |layout| {
+        let settings = layout.repair_settings();
+        match &command {
+            ClusterRepairCommand::Enable(_) => {
+                said(settings.enable().await, "repair is enabled", "it was enabled before")
+            }
+            ClusterRepairCommand::Disable(_) => said(
+                settings.disable().await,
+                "repair is disabled until bindery cluster repair enable; ledgers stay marked",
+                "it was disabled before",
+            ),
+            ClusterRepairCommand::Delay { time, .. } => delay(layout, *time).await,
+            ClusterRepairCommand::Status { json, .. } => status(layout, *json).await,
         }
-        ClusterRepairCommand::Disable(_) => said(
-            layout.repair_settings().disable().await,
-            "repair is disabled until bindery cluster repair enable; ledgers stay marked",
-            "it was disabled before",
-        ),
-        ClusterRepairCommand::Delay { time, .. } => delay(&layout, *time).await,
-        ClusterRepairCommand::Status { json, .. } => status(&layout, *json).await,
-    };
-    // The session would end by itself; an error in ending it changes nothing.
-    let _ = layout.store().close().await;
-    result
-}
-
-async fn open(args: &MetadataArgs) -> Result<Layout, Failure> {
-    let uri = args.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
-    let opened = bindery_metadata::connect(&uri, args.options()?).await;
-    opened.map_err(|error| open_failure(&args.metadata, &error))
+    })
+    .await
 }
 
 fn said(outcome: Result<bool, StoreError>, changed: &str, unchanged: &str) -> Result<(), Failure> {
@@ -122,14 +103,9 @@ async fn status(layout: &Layout, is_json: bool) -> Result<(), Failure> {
     let is_disabled = settings.is_disabled().await.map_err(failure)?;
     let delay = settings.delay().await.map_err(failure)?;
     let auditors = layout.auditor_votes().auditors().await.map_err(failure)?;
-    let (mut marked, mut after) = (0u64, None);
-    loop {
-        let page = layout.under_replication().after(after, PAGE).await.map_err(failure)?;
+    let (mut marked, mut listing) = (0u64, layout.under_replication().list());
+    while let Some(page) = listing.next().await.map_err(failure)? {
         marked += page.len() as u64;
-        after = page.last().copied();
-        if page.len() < PAGE {
-            break;
-        }
     }
     if is_json {
         return output::write_all(&form::line(&json!({

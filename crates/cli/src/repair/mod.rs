@@ -10,14 +10,12 @@ mod safety;
 
 pub use self::decommission::run as decommission;
 pub use self::marks::{switch, under_replicated};
-pub use self::recover::run as recover;
+pub use self::recover::{check_stopped, run as recover};
 pub use self::role::{RepairRole, RepairRoleSettings};
 pub use self::run::run;
 pub use self::safety::run as safe_to_stop;
 
 use crate::exit::Failure;
-use crate::ledger::access::ledger_failure;
-use bindery_client::LedgerError;
 use bindery_repair::{RepairConfig, Targets};
 use bindery_types::BookieId;
 use std::collections::BTreeSet;
@@ -44,8 +42,4 @@ fn own_name(given: Option<&str>) -> Result<BookieId, Failure> {
 
 fn bookie_ids(texts: &[String]) -> Result<BTreeSet<BookieId>, Failure> {
     texts.iter().map(|text| BookieId::new(text).map_err(Failure::usage)).collect()
-}
-
-fn scan_failure(error: &LedgerError) -> Failure {
-    ledger_failure(error)
 }

@@ -1,14 +1,15 @@
 //! `bindery bookie recover`: brings back the copies that lost bookies had, now.
 
 use super::args::{BookieRecoverArgs, CopyArgs};
-use super::{bookie_ids, config, own_name, scan_failure};
+use super::{bookie_ids, config, own_name};
 use crate::exit::{self, Failure};
-use crate::ledger::access::{store_failure, with_tuned_client};
+use crate::ledger::access::{ledger_failure, store_failure, with_tuned_client};
 use crate::ledger::form;
 use crate::output;
 use crate::progress::{Progress, Unit};
 use bindery_client::Client;
 use bindery_io::SystemClock;
+use bindery_metadata::Layout;
 use bindery_repair::{StuckLedger, mark_ledgers_of, repair_ledgers};
 use bindery_types::{BookieId, LedgerId};
 use std::collections::BTreeSet;
@@ -20,10 +21,10 @@ const ATTEMPTS: u32 = 3;
 /// Repairs what the bookies had.
 pub fn run(args: BookieRecoverArgs) -> Result<(), Failure> {
     let lost = bookie_ids(&args.bookie_ids)?;
-    let tune = args.placement.tune()?;
-    let (copies, is_dry_run) = (args.copies.clone(), args.dry_run);
-    with_tuned_client(&args.access, true, tune, |client| async move {
-        check_stopped(&client, &lost).await?;
+    let tune = args.worker.placement.tune()?;
+    let (copies, is_dry_run) = (args.worker.copies.clone(), args.dry_run);
+    with_tuned_client(&args.worker.access, true, tune, |client| async move {
+        check_stopped(client.layout(), &lost).await?;
         let marked = mark(&client, &lost, is_dry_run).await?;
         if is_dry_run || marked.is_empty() {
             return Ok(());
@@ -33,18 +34,15 @@ pub fn run(args: BookieRecoverArgs) -> Result<(), Failure> {
     })
 }
 
-/// A bookie that runs has its copies still.
-pub(super) async fn check_stopped(client: &Client, lost: &BTreeSet<BookieId>) -> Result<(), Failure> {
-    let registered = client.layout().registration().list().await.map_err(|error| store_failure(&error))?;
-    for bookie in registered {
-        if lost.contains(&bookie.bookie_id) {
-            return Err(Failure::new(format!(
-                "bookie {} is running: stop it first; nothing was changed",
-                bookie.bookie_id
-            )));
+/// Refuses what is only for bookies that are stopped.
+pub async fn check_stopped(layout: &Layout, bookies: &BTreeSet<BookieId>) -> Result<(), Failure> {
+    let registered = layout.registration().registered().await.map_err(|error| store_failure(&error))?;
+    match registered.intersection(bookies).next() {
+        None => Ok(()),
+        Some(running) => {
+            Err(Failure::new(format!("bookie {running} is running: stop it first; nothing was changed")))
         }
     }
-    Ok(())
 }
 
 /// Marks the ledgers that refer to the bookies, and prints them when that is all.
@@ -54,7 +52,7 @@ pub(super) async fn mark(
     is_dry_run: bool,
 ) -> Result<BTreeSet<LedgerId>, Failure> {
     let marked = mark_ledgers_of(client, &SystemClock::new(), lost, is_dry_run).await;
-    let found = marked.map_err(|error| scan_failure(&error))?;
+    let found = marked.map_err(|error| ledger_failure(&error))?;
     for ledger in &found.unreadable {
         output::say(format!(
             "the metadata of ledger {ledger} cannot be read: whether it refers to the bookie is not known"

@@ -1,9 +1,9 @@
 //! Auditor and worker inside a bookie's process.
 
 use crate::bookie_security::BookieSecurity;
-use bindery_client::Client;
+use crate::own_client::{NotOpened, OwnClient};
 use bindery_io::SystemClock;
-use bindery_metadata::{ConnectOptions, MetadataUri, Security};
+use bindery_metadata::{MetadataUri, Security};
 use bindery_repair::{Repair, RepairConfig, Targets};
 use bindery_server::latch::Latch;
 use bindery_types::BookieId;
@@ -51,7 +51,7 @@ impl RepairRole {
     pub fn spawn(
         settings: &RepairRoleSettings,
         own: BookieId,
-        (metadata, metadata_security): (MetadataUri, Security),
+        metadata: (MetadataUri, Security),
         security: BookieSecurity,
         stop: &Arc<Latch>,
     ) -> RepairRole {
@@ -59,23 +59,24 @@ impl RepairRole {
         RepairRole(tokio::spawn(async move {
             let mut pause = RETRY.0;
             loop {
-                let connected = tokio::select! {
+                let opened = tokio::select! {
                     () = stop.wait() => return,
-                    connected = connect(&metadata, &metadata_security, &security) => connected,
+                    opened = OwnClient::open(&metadata, &security) => opened,
                 };
-                match connected {
-                    Ok(client) => {
-                        let repair = Repair::start(config, client.clone(), Arc::new(SystemClock::new()));
+                match opened {
+                    Ok(own) => {
+                        let repair = Repair::start(config, own.client.clone(), Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
                         stop.wait().await;
                         repair.stop().await;
-                        let layout = client.layout().clone();
-                        client.close().await;
-                        let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
+                        own.close().await;
                         return;
                     }
-                    Err(why) => {
-                        tracing::warn!(retry_s = pause.as_secs(), "repair cannot start yet, retrying: {why}");
+                    Err(NotOpened { failure, .. }) => {
+                        tracing::warn!(
+                            retry_s = pause.as_secs(),
+                            "repair cannot start yet, retrying: {failure}"
+                        );
                     }
                 }
                 tokio::select! {
@@ -93,15 +94,4 @@ impl RepairRole {
             self.0.abort();
         }
     }
-}
-
-async fn connect(
-    metadata: &MetadataUri,
-    metadata_security: &Security,
-    security: &BookieSecurity,
-) -> Result<Client, String> {
-    let options = ConnectOptions { security: metadata_security.clone(), ..ConnectOptions::default() };
-    let layout = bindery_metadata::connect(metadata, options).await.map_err(|error| error.to_string())?;
-    let builder = security.apply(Client::builder().layout(layout)).await?;
-    builder.connect().await.map_err(|error| error.to_string())
 }

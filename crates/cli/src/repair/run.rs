@@ -19,17 +19,17 @@ const SAID_EVERY: Duration = Duration::from_secs(30);
 /// Repairs until it is told to stop.
 pub fn run(args: RepairArgs) -> Result<(), Failure> {
     logging::start(args.log_format);
-    let mut config = config(own_name(args.name.as_deref())?, &args.copies);
+    let mut config = config(own_name(args.name.as_deref())?, &args.worker.copies);
     config.auditor.delay = args.lost_after;
     config.auditor.scan_interval = args.scan_interval;
-    let tune = args.placement.tune()?;
+    let tune = args.worker.placement.tune()?;
     let runtime = runtime::start()?;
     let result = runtime.block_on(async {
         let stop = Arc::new(Latch::default());
         let watching = tokio::spawn(Signals::new()?.run(stop.clone()));
         let client = tokio::select! {
             () = stop.wait() => return Ok(()),
-            client = connect(&args.access, tune) => client?,
+            client = connect(&args.worker.access, tune) => client?,
         };
         let repair = Repair::start(config, client.clone(), Arc::new(SystemClock::new()));
         tracing::info!("repair is running");

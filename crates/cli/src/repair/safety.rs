@@ -1,9 +1,9 @@
 //! `bindery cluster safe-to-stop`: what a rolling restart asks before each step.
 
 use super::args::SafeToStopArgs;
-use super::{bookie_ids, scan_failure};
+use super::bookie_ids;
 use crate::exit::{self, Failure};
-use crate::ledger::access::{store_failure, with_client};
+use crate::ledger::access::{ledger_failure, store_failure, with_client};
 use crate::ledger::form;
 use crate::output;
 use bindery_client::Client;
@@ -62,9 +62,8 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
         }
     })
     .await;
-    let unreadable = scanned.map_err(|error| scan_failure(&error))?;
-    let now = client.layout().registration().list().await.map_err(|error| store_failure(&error))?;
-    let now: BTreeSet<BookieId> = now.into_iter().map(|bookie| bookie.bookie_id).collect();
+    let unreadable = scanned.map_err(|error| ledger_failure(&error))?;
+    let now = client.layout().registration().registered().await.map_err(|error| store_failure(&error))?;
     let writable = registered.iter().filter(|bookie| bookie.mode == RegistrationMode::Writable);
     let left = writable.filter(|bookie| !stopped.contains(&bookie.bookie_id)).count();
     let mut reasons: Vec<String> =
@@ -113,23 +112,17 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
 
 /// Marked ledgers, and the bookies that lack entries of them.
 async fn marked(client: &Client) -> Result<BTreeMap<LedgerId, BTreeSet<BookieId>>, Failure> {
-    const PAGE: usize = 1000;
     let marks = client.layout().under_replication();
-    let (mut found, mut after) = (BTreeMap::new(), None);
-    loop {
-        let page = marks.after(after, PAGE).await.map_err(|error| store_failure(&error))?;
-        after = page.last().copied();
-        let is_last = page.len() < PAGE;
+    let (mut found, mut listing) = (BTreeMap::new(), marks.list());
+    while let Some(page) = listing.next().await.map_err(|error| store_failure(&error))? {
         for ledger in page {
             let mark = marks.marked(ledger).await.map_err(|error| store_failure(&error))?;
             let Some(mark) = mark else { continue };
             let replicas = mark.replicas.iter().filter_map(|replica| BookieId::new(replica.as_str()).ok());
             found.insert(ledger, replicas.collect());
         }
-        if is_last {
-            return Ok(found);
-        }
     }
+    Ok(found)
 }
 
 fn reason(ledger: LedgerId, verdict: StopVerdict) -> String {

@@ -2,11 +2,11 @@
 
 use super::args::TierPauseArgs;
 use crate::args::{LogFormat, MetadataArgs};
-use crate::bucket::with_session;
-use crate::cluster_transfer::store_failure;
 use crate::exit::Failure;
 use crate::ledger::form;
 use crate::logging;
+use crate::metadata_failure::store_failure;
+use crate::metadata_session::with_session;
 use crate::output;
 use crate::printable::within_line;
 use crate::runtime;

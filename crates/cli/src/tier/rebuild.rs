@@ -5,11 +5,12 @@
 
 use super::args::TierRebuildArgs;
 use crate::args::LogFormat;
-use crate::bucket::{catalogue_failure, cluster_of, failure, open_store, with_session};
-use crate::cluster_transfer::store_failure;
+use crate::bucket::{catalogue_failure, cluster_of, failure, open_store};
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};
 use crate::logging;
+use crate::metadata_failure::store_failure;
+use crate::metadata_session::with_session;
 use crate::output;
 use crate::runtime;
 use bindery_io::{SystemClock, SystemRandom};

@@ -4,11 +4,12 @@
 use super::args::TierVerifyArgs;
 use crate::args::{LogFormat, MetadataArgs};
 use crate::bucket::{
-    catalogue_failure, cluster_in, cluster_of, failure, is_lost, open_store, read_catalogue, with_session,
+    catalogue_failure, cluster_in, cluster_of, failure, is_lost, open_store, read_catalogue,
 };
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};
 use crate::logging;
+use crate::metadata_session::with_session;
 use crate::offline::size;
 use crate::output;
 use crate::printable;

@@ -8,10 +8,10 @@ use self::tuning::{Compress, TierTuning, Updates};
 use crate::bookie_security::BookieSecurity;
 use crate::bucket;
 use crate::exit::{self, Failure};
+use crate::own_client::{NotOpened, OwnClient};
 use crate::parse::parse_size;
-use bindery_client::{Client, ConnectError};
 use bindery_io::{Clock, SystemClock, SystemRandom};
-use bindery_metadata::{ConnectOptions, Layout, MetadataUri, OpenError, Security};
+use bindery_metadata::{MetadataUri, Security};
 use bindery_reconciler::core::updates::UpdateMode;
 use bindery_reconciler::{
     Components, MEMORY_MIN, MetricSink, StartError, Tierer, TiererConfig, TiererHandle,
@@ -112,15 +112,13 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
 struct Started {
     cluster: ClusterId,
     tierer: Tierer,
-    client: Client,
-    layout: Layout,
+    own: OwnClient,
 }
 
 impl Started {
     async fn end(self) {
         self.tierer.stop().await;
-        self.client.close().await;
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.layout.store().close()).await;
+        self.own.close().await;
     }
 }
 
@@ -137,56 +135,31 @@ pub struct NotStarted {
 async fn start(
     settings: &TierSettings,
     gate: &Arc<Gate>,
-    (metadata, security): &(MetadataUri, Security),
+    metadata: &(MetadataUri, Security),
 ) -> Result<Started, NotStarted> {
-    let options = ConnectOptions { security: security.clone(), ..ConnectOptions::default() };
-    let layout = bindery_metadata::connect(metadata, options).await.map_err(|error| {
-        let is_transient = matches!(&error, OpenError::Store(cause) if cause.is_transient());
-        let code = if is_transient { exit::UNREACHABLE } else { exit::FAILURE };
-        NotStarted { failure: Failure::with_code(code, &error), is_transient, is_of_store: false }
+    // With this client the tierer reads from bookies and tells them what is in the tier.
+    let opened = OwnClient::open(metadata, &settings.security).await;
+    let own = opened.map_err(|NotOpened { failure, is_transient }| NotStarted {
+        failure,
+        is_transient,
+        is_of_store: false,
     })?;
-    let client = match connect(settings, &layout).await {
-        Ok(client) => client,
-        Err(not_started) => {
-            let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
-            return Err(not_started);
-        }
-    };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let components = Components {
-        layout: layout.clone(),
-        client: client.clone(),
+        layout: own.layout.clone(),
+        client: own.client.clone(),
         store: settings.store.clone(),
         gate: gate.clone(),
         clock,
         random: Arc::new(SystemRandom),
     };
     match Tierer::start(settings.config.clone(), components).await {
-        Ok(tierer) => Ok(Started { cluster: tierer.cluster(), tierer, client, layout }),
+        Ok(tierer) => Ok(Started { cluster: tierer.cluster(), tierer, own }),
         Err(error) => {
-            client.close().await;
-            let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
+            own.close().await;
             Err(not_started(settings, error))
         }
     }
-}
-
-/// The client with which the tierer reads from bookies and tells them what is in the tier. Faults of its TLS and secrets are not
-/// transient: somebody has to mend them.
-async fn connect(settings: &TierSettings, layout: &Layout) -> Result<Client, NotStarted> {
-    let builder = Client::builder().layout(layout.clone());
-    // Faults of files, which somebody has to mend.
-    let secured = settings.security.apply(builder).await;
-    let secured = secured.map_err(|why| NotStarted {
-        failure: Failure::usage(why),
-        is_transient: false,
-        is_of_store: false,
-    })?;
-    secured.connect().await.map_err(|error| NotStarted {
-        is_transient: !matches!(error, ConnectError::Tls(_) | ConnectError::NeedsTls),
-        failure: Failure::new(error),
-        is_of_store: false,
-    })
 }
 
 fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {

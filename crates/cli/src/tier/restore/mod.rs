@@ -26,13 +26,12 @@ mod metadata;
 use super::args::TierRestoreArgs;
 use super::rebuild;
 use crate::args::LogFormat;
-use crate::bucket::{
-    catalogue_failure, cluster_of, failure, is_lost, open_store, read_catalogue, with_session,
-};
-use crate::cluster_transfer::store_failure;
+use crate::bucket::{catalogue_failure, cluster_of, failure, is_lost, open_store, read_catalogue};
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};
 use crate::logging;
+use crate::metadata_failure::store_failure;
+use crate::metadata_session::with_session;
 use crate::output;
 use crate::printable::within_line;
 use crate::progress::{Progress, Unit};
