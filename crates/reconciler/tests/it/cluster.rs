@@ -12,33 +12,25 @@ use bindery_client::{
     BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum, Reconcile,
     Reconciled, TIER_PROPERTY, TIER_PROPERTY_VALUE,
 };
-use bindery_io::{Clock as _, RealDisk, SystemClock, SystemRandom};
+use bindery_io::{Clock as _, SystemClock};
 use bindery_metadata::memory::MemoryCluster;
 use bindery_metadata::store::{MetadataStore, StoreError};
-use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, layout};
-use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
-use bindery_server::config::BookieConfig;
-use bindery_server::disks::DiskLimits;
-use bindery_server::latch::Latch;
+use bindery_metadata::{BookieServiceInfo, Layout};
 use bindery_types::TierSecret;
 use bindery_types::tier::TierExtent;
 use bindery_wire::ErrorCode;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use super::bookies::Bookies as TestBookies;
+pub use super::bookies::{append, entry, payload};
+
 /// The INSTANCEID that `init_cluster` makes of its bytes is read back from the store.
 pub const INSTANCE: [u8; 16] = [1; 16];
 
-struct Running {
-    stop: Arc<Latch>,
-    task: tokio::task::JoinHandle<Ended>,
-}
-
 /// The cluster of one test.
 pub struct Cluster {
-    metadata: MemoryCluster,
-    dir: tempfile::TempDir,
-    bookies: Vec<Option<Running>>,
+    bookies: TestBookies,
     pub registers: Arc<Registers>,
 }
 
@@ -47,17 +39,10 @@ impl Cluster {
     pub async fn start(count: usize, told: usize) -> Cluster {
         // The tierer tells the age of entries by creation times and its own clock.
         let metadata = MemoryCluster::starting_at(SystemClock::new().wall_ms());
-        let store = metadata.open();
-        layout::init_cluster(&store, "/ledgers", LedgerLayout::Hierarchical, INSTANCE).await.unwrap();
-        let mut cluster = Cluster {
-            metadata,
-            dir: tempfile::tempdir().unwrap(),
-            bookies: Vec::new(),
-            registers: Arc::new(Registers::default()),
-        };
+        let bookies = TestBookies::new(metadata, INSTANCE).await;
+        let mut cluster = Cluster { bookies, registers: Arc::new(Registers::default()) };
         for index in 0..count {
-            cluster.bookies.push(None);
-            cluster.start_bookie(index).await;
+            cluster.bookies.start(index, |_| {}).await;
             if index < told {
                 cluster.advertise(index).await;
             }
@@ -66,7 +51,7 @@ impl Cluster {
     }
 
     pub async fn layout(&self) -> Layout {
-        Layout::open(Arc::new(self.metadata.open()), "/ledgers", None).await.unwrap()
+        self.bookies.layout().await
     }
 
     /// A client whose updates go to registers in memory.
@@ -77,39 +62,9 @@ impl Cluster {
         Client::builder().layout(layout).transport(transport).connect().await.unwrap()
     }
 
-    async fn start_bookie(&mut self, index: usize) {
-        let home = self.dir.path().join(format!("b{index}"));
-        let config = BookieConfig {
-            journal_dirs: vec![home.join("journal")],
-            ledger_dirs: vec![home.join("ledgers")],
-            home: Some(home),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            bookie_id: Some(format!("b{index}")),
-            memory_limit: Some(256 << 20),
-            preallocate: 0,
-            journal_file_bytes: 16 << 20,
-            allow_loopback: true,
-            disks: DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() },
-            ..BookieConfig::default()
-        };
-        let components = Components {
-            disk: Arc::new(RealDisk::new()),
-            clock: Arc::new(SystemClock::new()),
-            random: Arc::new(SystemRandom),
-            metadata: Metadata::Layout(self.layout().await),
-        };
-        let bookie = Bookie::start(config, components).await.unwrap();
-        let stop = Arc::new(Latch::default());
-        let task = tokio::spawn({
-            let stop = stop.clone();
-            async move { bookie.run(&stop).await }
-        });
-        self.bookies[index] = Some(Running { stop, task });
-    }
-
     /// Adds the property that a bookie with a tier has.
     async fn advertise(&self, index: usize) {
-        let store = self.metadata.open();
+        let store = self.bookies.metadata.open();
         let path = format!("/ledgers/available/b{index}");
         let node = store.get(&path).await.unwrap();
         let mut info = BookieServiceInfo::decode(&node.data).unwrap();
@@ -121,16 +76,11 @@ impl Cluster {
     }
 
     pub async fn stop_bookie(&mut self, index: usize) {
-        let running = self.bookies[index].take().unwrap();
-        running.stop.set();
-        assert_eq!(running.task.await.unwrap(), Ended::Stopped);
+        self.bookies.stop(index).await;
     }
 
-    pub async fn stop(mut self) {
-        for running in self.bookies.iter_mut().filter_map(Option::take) {
-            running.stop.set();
-            running.task.await.unwrap();
-        }
+    pub async fn stop(self) {
+        self.bookies.stop_all().await;
     }
 }
 
@@ -213,34 +163,10 @@ impl TransportLayer for Told {
     }
 }
 
-pub fn entry(id: i64) -> EntryId {
-    EntryId::new(id).unwrap()
-}
-
-/// Some empty, some large, each different.
-pub fn payload(id: i64) -> Vec<u8> {
-    let size = match id % 7 {
-        0 => 0,
-        6 => 20_000,
-        n => 100 * n as usize,
-    };
-    (0..size).map(|at| (at as i64 * 31 + id) as u8).collect()
-}
-
 pub async fn writer(client: &Client) -> LedgerWriter {
     let mut options = CreateOptions::new(Quorum::new(3, 3, 2).unwrap());
     options.password = b"secret".to_vec();
     client.create_ledger(options).await.unwrap()
-}
-
-/// Appends entries `range`, confirmed.
-pub async fn append(writer: &LedgerWriter, range: std::ops::Range<i64>) {
-    for id in range.clone() {
-        writer.enqueue(&payload(id)).await.unwrap();
-    }
-    let mut progress = writer.progress();
-    let last = entry(range.end - 1);
-    progress.wait_for(|progress| progress.confirmed >= Some(last)).await.unwrap();
 }
 
 /// The entries of a ledger, as readers get them.

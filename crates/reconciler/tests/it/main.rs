@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../../client/tests/it/ledgers/bookies.rs"]
+mod bookies;
 mod cluster;
 mod faulty;
 mod rewrite;

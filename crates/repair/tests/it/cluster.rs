@@ -1,32 +1,23 @@
 //! Bookies in this process, on a metadata store in memory.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum};
-use bindery_io::{Clock as _, RealDisk, SystemClock, SystemRandom};
+use bindery_io::{Clock as _, SystemClock};
+use bindery_metadata::Layout;
 use bindery_metadata::memory::MemoryCluster;
-use bindery_metadata::{Layout, LedgerLayout, layout};
-use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
-use bindery_server::disks::DiskLimits;
-use bindery_server::latch::Latch;
 use bindery_server::maintenance::garbage::GarbageConfig;
 use bytes::Bytes;
 
-const INSTANCE: [u8; 16] = [1; 16];
-pub const PASSWORD: &[u8] = b"secret";
+use super::bookies::Bookies;
+pub use super::bookies::{append, entry, payload};
 
-struct Running {
-    stop: Arc<Latch>,
-    task: tokio::task::JoinHandle<Ended>,
-}
+pub const PASSWORD: &[u8] = b"secret";
 
 /// The cluster of one test.
 pub struct Cluster {
-    metadata: MemoryCluster,
-    dir: tempfile::TempDir,
-    bookies: Vec<Option<Running>>,
+    bookies: Bookies,
 }
 
 pub fn id(name: &str) -> BookieId {
@@ -38,10 +29,7 @@ impl Cluster {
     pub async fn start(count: usize) -> Cluster {
         // Marks say since when, and workers compare that with their clock.
         let metadata = MemoryCluster::starting_at(SystemClock::new().wall_ms());
-        let store = metadata.open();
-        layout::init_cluster(&store, "/ledgers", LedgerLayout::Hierarchical, INSTANCE).await.unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let mut cluster = Cluster { metadata, dir, bookies: Vec::new() };
+        let mut cluster = Cluster { bookies: Bookies::new(metadata, [1; 16]).await };
         for index in 0..count {
             cluster.start_bookie(index).await;
         }
@@ -49,7 +37,7 @@ impl Cluster {
     }
 
     pub async fn layout(&self) -> Layout {
-        Layout::open(Arc::new(self.metadata.open()), "/ledgers", None).await.unwrap()
+        self.bookies.layout().await
     }
 
     /// With a session of its own.
@@ -63,95 +51,39 @@ impl Cluster {
 
     /// `accepts_loss`: it may have lost directories, and its ledgers are then in limbo.
     pub async fn start_bookie_with(&mut self, index: usize, accepts_loss: bool) {
-        let home = self.dir.path().join(format!("b{index}"));
-        let config = BookieConfig {
-            journal_dirs: vec![home.join("journal")],
-            ledger_dirs: vec![home.join("ledgers")],
-            home: Some(home),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            bookie_id: Some(format!("b{index}")),
-            memory_limit: Some(256 << 20),
-            preallocate: 0,
-            journal_file_bytes: 16 << 20,
-            allow_loopback: true,
-            accept_lost_directories: accepts_loss,
-            accept_journal_damage: accepts_loss,
-            garbage: GarbageConfig { interval: Duration::from_secs(1), ..GarbageConfig::default() },
-            disks: DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() },
-            ..BookieConfig::default()
+        let tune = |config: &mut BookieConfig| {
+            config.accept_lost_directories = accepts_loss;
+            config.accept_journal_damage = accepts_loss;
+            config.garbage = GarbageConfig { interval: Duration::from_secs(1), ..GarbageConfig::default() };
         };
-        let components = Components {
-            disk: Arc::new(RealDisk::new()),
-            clock: Arc::new(SystemClock::new()),
-            random: Arc::new(SystemRandom),
-            metadata: Metadata::Layout(self.layout().await),
-        };
-        let bookie = Bookie::start(config, components).await.unwrap();
-        let stop = Arc::new(Latch::default());
-        let task = tokio::spawn({
-            let stop = stop.clone();
-            async move { bookie.run(&stop).await }
-        });
-        if self.bookies.len() <= index {
-            self.bookies.resize_with(index + 1, || None);
-        }
-        self.bookies[index] = Some(Running { stop, task });
+        self.bookies.start(index, tune).await;
     }
 
     pub async fn stop_bookie(&mut self, index: usize) {
-        let running = self.bookies[index].take().unwrap();
-        running.stop.set();
-        assert_eq!(running.task.await.unwrap(), Ended::Stopped);
+        self.bookies.stop(index).await;
     }
 
     /// Stops a bookie for good: its directories and its cookie are gone.
     pub async fn lose_bookie(&mut self, index: usize) {
         self.stop_bookie(index).await;
-        std::fs::remove_dir_all(self.dir.path().join(format!("b{index}"))).unwrap();
+        self.wipe_bookie(index);
         self.layout().await.cookies().delete(&id(&format!("b{index}")), None).await.unwrap();
     }
 
     /// Deletes all that a stopped bookie has; its cookie stays.
     pub fn wipe_bookie(&self, index: usize) {
-        std::fs::remove_dir_all(self.dir.path().join(format!("b{index}"))).unwrap();
+        std::fs::remove_dir_all(self.bookies.home(index)).unwrap();
     }
 
-    pub async fn stop(mut self) {
-        for running in self.bookies.iter_mut().filter_map(Option::take) {
-            running.stop.set();
-            running.task.await.unwrap();
-        }
+    pub async fn stop(self) {
+        self.bookies.stop_all().await;
     }
-}
-
-pub fn entry(id: i64) -> EntryId {
-    EntryId::new(id).unwrap()
-}
-
-/// Some empty, some large, each different.
-pub fn payload(id: i64) -> Vec<u8> {
-    let size = match id % 7 {
-        0 => 0,
-        6 => 20_000,
-        n => 100 * n as usize,
-    };
-    (0..size).map(|at| (at as i64 * 31 + id) as u8).collect()
 }
 
 pub async fn writer(client: &Client, quorum: (usize, usize, usize)) -> LedgerWriter {
     let mut options = CreateOptions::new(Quorum::new(quorum.0, quorum.1, quorum.2).unwrap());
     options.password = PASSWORD.to_vec();
     client.create_ledger(options).await.unwrap()
-}
-
-/// Appends entries `range`, confirmed.
-pub async fn append(writer: &LedgerWriter, range: std::ops::Range<i64>) {
-    for id in range.clone() {
-        writer.enqueue(&payload(id)).await.unwrap();
-    }
-    let mut progress = writer.progress();
-    let last = entry(range.end - 1);
-    progress.wait_for(|progress| progress.confirmed >= Some(last)).await.unwrap();
 }
 
 /// Closed ledgers of `entries` entries.

@@ -1,5 +1,7 @@
 //! Auditor and worker on bookies in this process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+#[path = "../../../client/tests/it/ledgers/bookies.rs"]
+mod bookies;
 mod cluster;
 mod repairing;

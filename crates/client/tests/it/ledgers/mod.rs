@@ -5,6 +5,7 @@
 
 mod announce;
 mod blocking;
+mod bookies;
 mod bulk;
 mod byte_io;
 mod claim;
