@@ -1,4 +1,4 @@
-//! What repair asks of a client: who may hold a copy, what a bookie has, and copies sent to one bookie.
+//! Functions for repair: choosing the bookie for a copy, listing the entries that a bookie has, and sending copies to one bookie.
 //!
 //! # Data flow
 //! ```text

@@ -123,9 +123,9 @@ pub(crate) enum Heard {
 }
 
 impl AddWindow {
-    /// Nothing under way; `confirmed` is the last add confirmed so far. It is not the last entry there can be: a segment may begin
-    /// behind it. What comes from outside is held to that before: LACs by [`EntryCodec`](crate::entry::EntryCodec), and beginnings
-    /// of segments and of the next writer, which are entries themselves.
+    /// Nothing under way; `confirmed` is the last add confirmed (LAC) so far. It is below the highest entry id, because a segment may
+    /// begin behind it. Callers ensure this: [`EntryCodec`](crate::entry::EntryCodec) refuses a higher LAC, and the beginning of a
+    /// segment or of the next writer is an entry id itself.
     pub fn new(quorum: Quorum, ensemble: Vec<BookieId>, confirmed: Option<EntryId>) -> AddWindow {
         assert!(quorum.write_quorum_size() <= WRITE_QUORUM_SIZE_MAX, "one bit per replica");
         assert_eq!(ensemble.len(), quorum.ensemble_size(), "a whole ensemble");

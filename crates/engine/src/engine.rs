@@ -82,7 +82,7 @@ impl Engine {
 
     /// As [`Engine::add_batch`], or [`Engine::add_batch_with`], for adds of one ledger that [`Engine::add_or_ask`] left with the caller and
     /// [`Engine::on_verdict`] allowed. `seen` is what [`Engine::tiered`] said before metadata was read, if the ledger was trimmed. If
-    /// its trim is another one by now, metadata did not speak of it: the adds are left with the caller again, and it begins anew.
+    /// the ledger was trimmed again since, the verdict is out of date: the adds are left with the caller, which asks metadata again.
     pub fn add_judged(
         &self,
         shard: usize,
@@ -502,7 +502,7 @@ impl Engine {
                     break;
                 }
             }
-            // There are already too many, whatever is on disk: the caller asks again with more room, and the rest of this walk would be wasted.
+            // The runs in memory alone exceed the room. The caller asks again with more, so the rest of this walk would be wasted.
             if runs.is_too_much() {
                 return Ok(None);
             }

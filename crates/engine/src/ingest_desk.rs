@@ -1,4 +1,4 @@
-//! What ingests have in common: their limits, why one is refused, and those that wait for their commit.
+//! Limits of ingests, the reasons for refusing one, and the queue of those that wait for their commit.
 //!
 //! An **ingest** takes copies of entries, as repairs bring them, directly into entry logs and past the journals. How it goes is
 //! in [`crate::Ingest`] and `flushing::ingest`, and why it is right in `docs/internals/flush.md`.
@@ -29,7 +29,7 @@ pub enum IngestError {
     /// Another ingest has entries of the ledger.
     #[error("another ingest has entries of ledger {0}: wait until that has ended")]
     Busy(LedgerId),
-    /// The ledger was removed and came back, and that is not on disk yet. A flush of it was asked for.
+    /// The ledger was removed and came back, and that is not on disk yet. A flush is requested.
     #[error("ledger {0} came back from a removal that is not flushed yet: try again in a moment")]
     RemovalNotFlushed(LedgerId),
     /// The ledger was removed and came back since the ingest began, whose copies would count as older than that.

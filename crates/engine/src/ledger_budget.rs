@@ -22,8 +22,8 @@
 //!
 //! # Limits
 //! Shards look at the sum without a common lock, so each of them may exceed the limit by one ledger, and by the fences of one commit
-//! where they go to the tables directly. Not counted: memory that a ledger needs only until it is flushed, which the write cache counts, and
-//! parked polls, which have a limit of their own.
+//! where they go to the tables directly. The sum leaves out memory that a ledger needs only until it is flushed, which the write cache
+//! counts, and parked polls, which have a limit of their own.
 
 use bindery_storage::{IndexPool, IndexUse};
 use std::sync::Arc;

@@ -29,8 +29,8 @@ pub(super) fn warnings(examined: &Examined, config: Option<&Path>) -> Vec<Findin
     warnings.collect()
 }
 
-/// The files with secrets that the settings name, and their keys. The modes of the JAAS file and of the file of users are checked when they are loaded, and
-/// the password of this process's own client as well.
+/// The files with secrets that the settings name, each with its key. Left out are the JAAS file, the file of users and the password file of
+/// this process's own client: the code that loads them checks their modes.
 fn files(examined: &Examined, config: Option<&Path>) -> Vec<(Option<&'static str>, PathBuf)> {
     let bookie = &examined.config;
     let mut found: Vec<(Option<&'static str>, PathBuf)> = Vec::new();

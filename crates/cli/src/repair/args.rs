@@ -63,7 +63,7 @@ pub struct RepairArgs {
     /// How long a bookie may be away before its ledgers are repaired, where the cluster has no lostBookieRecoveryDelay yet
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "15m")]
     pub lost_after: Duration,
-    /// How often all ledgers are looked at
+    /// Time between two scans of all ledgers
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1440m")]
     pub scan_interval: Duration,
     /// Form of log lines on standard error

@@ -16,9 +16,9 @@ use tokio::task::JoinHandle;
 pub struct RepairRoleSettings {
     /// How long a bookie may be away, where metadata does not say it.
     pub lost_after: Option<Duration>,
-    /// How often all ledgers are looked at.
+    /// Time between two scans of all ledgers.
     pub scan_interval: Option<Duration>,
-    /// What an open ledger gets.
+    /// Time that the writer of an open ledger has to replace a lost bookie.
     pub open_grace: Option<Duration>,
     /// Bytes copied in a second.
     pub bytes_per_second: Option<u64>,

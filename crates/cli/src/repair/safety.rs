@@ -48,7 +48,7 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
         if metadata.state == bindery_types::LedgerState::Open {
             found.ensemble_max = found.ensemble_max.max(metadata.quorum.ensemble_size());
         }
-        // What a mark names may lack anything, whether it is there or not.
+        // A bookie that a mark names may lack entries, also when it is registered.
         let verdict = match lacking.get(&ledger) {
             None => verdict(metadata, &live, stopped),
             Some(lacking) => verdict(metadata, &live.difference(lacking).cloned().collect(), stopped),

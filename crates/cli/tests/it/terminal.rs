@@ -17,7 +17,7 @@ fn echoes(terminal: &OwnedFd) -> bool {
     tcgetattr(terminal).unwrap().local_modes.contains(LocalModes::ECHO)
 }
 
-/// A password is asked for without echo. Ctrl-C and other ends at the prompt give it back, or the shell would show nothing any more.
+/// The prompt for a password turns echo off. Ctrl-C and other signals there turn it on again, or the shell would show no input any more.
 #[test]
 fn a_terminal_echoes_again_after_a_signal_at_the_prompt_for_a_password() {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();

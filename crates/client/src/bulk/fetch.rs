@@ -56,10 +56,10 @@ pub(super) struct Job {
     pub(super) position: Option<usize>,
 }
 
-/// The first entries of a window, at least one of those that were asked for.
+/// The first entries of a window that the stream wants, at least one.
 pub(super) struct Part {
     pub(super) entries: Vec<StoredEntry>,
-    /// How many entries of the window it stands for, with those that were not asked for.
+    /// The number of entries that the stream may go past, with those that it does not want.
     pub(super) covered: usize,
     pub(super) permit: Permit,
 }

@@ -243,7 +243,7 @@ impl StoredStream {
         }
     }
 
-    /// Goes on to an entry that is asked for; false when there is none.
+    /// Goes on to the next entry of the position; false when there is none.
     fn pass_over(&mut self) -> bool {
         let quorum = self.ledger.state.replicas().metadata.quorum;
         let belongs = |next, position| quorum.is_in_write_set(entry(next), position);

@@ -63,8 +63,8 @@ pub(super) struct Order {
     pub(super) is_fail_open: bool,
 }
 
-/// Looks now and then at a replica that is as good as the home for all that is known, of which nothing is known of late: whoever
-/// stays asks nobody else, and would not see that its home is the slow one.
+/// Sends a read now and then to a replica without a recent latency that otherwise equals the home. A reader that stays with its home
+/// measures no other replica, and would not see that its home is the slow one.
 fn look_around(seen: &mut [Seen<'_>], operation: Operation, now: Duration) {
     let ordinary = seen.iter().filter(|seen| seen.place == Place::Ordinary);
     let Some((distance, home)) = ordinary.map(|seen| (seen.distance, seen.draw)).min() else { return };

@@ -448,7 +448,7 @@ async fn runs_of_entries_are_chosen_and_hedged_as_single_ones() {
     setup.assert_idle().await;
 }
 
-/// C14. What a reader asks of bookies that have to fetch it first is fetched once.
+/// C14. A bookie may have to fetch a run from object storage first; a reader that stays with one bookie has it fetched once.
 #[tokio::test(start_paused = true)]
 async fn runs_of_a_closed_ledger_come_from_one_replica_until_that_one_is_not_well() {
     let setup = Setup::new().await;

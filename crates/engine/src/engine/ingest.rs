@@ -13,8 +13,8 @@
 //! 1. Nothing of an ingest is shown before its commit, everything is after it; one that is not committed leaves nothing behind: its
 //!    files are removed at once, or by the next start.
 //! 2. No entry of an ingest is here in another copy of its generation or a lower one, in memory or on disk, durable or not. The
-//!    generation is taken first and the copies are sought afterwards: what is placed in between has a higher one, as has
-//!    everything that is not flushed. So any other copy that ever comes is newer, and the order among copies of an entry is never
+//!    generation is taken before the copies are looked for: copies that are placed in between have a higher one, and so have all
+//!    that are not flushed. So any other copy that ever comes is newer, and the order among copies of an entry is never
 //!    in doubt (decision 0013).
 //! 3. Bytes are taken as they are: body, ids and LAC (last add confirmed) in one. They are not verified against a digest: whoever
 //!    brings them did that.
@@ -89,7 +89,7 @@ impl Drop for Claims {
     }
 }
 
-/// An ingest under way. Dropped, it leaves nothing: that removes files, so it is done on a thread that may block.
+/// An ingest under way. Dropping it removes its files, so it is dropped on a thread that may block.
 pub struct Ingest {
     directory: usize,
     header: Generation,
@@ -353,7 +353,7 @@ impl Ingest {
         self.check_room(unwritten)
     }
 
-    /// As flushes do: what rewrites need stays free.
+    /// Refuses to use the room that rewrites need, as flushes do.
     fn check_room(&self, unwritten: u64) -> Result<(), IngestError> {
         let shared = &self.claims.engine.shared;
         let kept = shared.rewrite_room(self.directory);

@@ -349,7 +349,7 @@ impl Engine {
     pub fn trim(&self, ledger: LedgerId, compared: &Tiered, below: EntryId) -> Result<(), TrimError> {
         let check = |shard: &Shard| {
             let tiered = shard.tiered(ledger).ok_or(TrimError::NotTiered)?;
-            // What was added since may be of another ledger that got the id. Adds behind the trim ask whose they are.
+            // Entries that were added since may belong to another ledger with the same id. Adds after the trim wait for metadata.
             let is_as_compared = (tiered.life, tiered.update, tiered.changes)
                 == (compared.life, compared.update, compared.changes);
             if !is_as_compared {

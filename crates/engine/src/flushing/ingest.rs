@@ -4,7 +4,7 @@
 //! # Data flow
 //! ```text
 //! IngestDesk -> each ledger ready, under the lock of its shard -> names durable -> commit -> last entry, LAC, polls -> waiter
-//!                 '- not at rest: a freeze is asked for; again after the next flush
+//!                 '- not at rest: request a freeze, try again after the next flush
 //! ```
 //!
 //! # Invariants

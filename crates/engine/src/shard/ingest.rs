@@ -48,7 +48,7 @@ impl Shard {
         if self.takes_no_adds() {
             return Err(IngestError::ReadOnly(NO_WRITES.into()));
         }
-        // Invariant 2. Other journals may have been flushed since the ingest began, so that `most` is not the lower one.
+        // Both bounds hold: a journal may have been flushed since the ingest took `most`, and this shard's may not (invariant 2).
         let flushed = match self.config.canaries.has(Canary::M52RemovalNotAwaited) {
             true => self.generation - 1,
             false => flushed,

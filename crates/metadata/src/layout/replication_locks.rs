@@ -75,7 +75,8 @@ impl ReplicationLocks {
         }
     }
 
-    /// Whether the session that took the lock is the current one: a look without a request, for use often.
+    /// Whether the session that took the lock is still the current one. This sends no request, so a caller may ask it often; that the lock
+    /// is there only [`holds`](Self::holds) shows.
     pub fn may_hold(&self, lock: &ReplicationLock) -> bool {
         self.session() == Ok(lock.session)
     }

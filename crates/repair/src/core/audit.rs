@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState, Quorum, Segment};
 
-/// Copies that one bookie should have: of the entries of a segment those that belong to its position.
+/// Copies that a bookie should have and that are missing. They are of the entries in one segment that belong to its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
     /// First entry of the segment, which names it.

@@ -43,9 +43,9 @@ pub struct AuditorCore {
     is_disabled: bool,
     /// `None` before the first list.
     live: Option<BTreeSet<BookieId>>,
-    /// Those that were seen, or that metadata names, and are not registered: since when.
+    /// Bookies that are not registered, but were once or are named by metadata, with the time since which they are away.
     away: BTreeMap<BookieId, Duration>,
-    /// Lost ones for which a scan was made: it need not be repeated.
+    /// Lost bookies whose ledgers were marked by a scan, so that their loss calls for no other one.
     scanned: BTreeSet<BookieId>,
     /// Those that were away during a scan: what they endanger together was looked at.
     danger_seen: BTreeSet<BookieId>,
@@ -61,7 +61,7 @@ pub struct AuditorCore {
 struct Scan {
     /// Those that were lost when it began.
     lost: BTreeSet<BookieId>,
-    /// Those that were away when it began: what nobody names is forgotten at its end.
+    /// Those that were away when it began. A scan of all ledgers forgets the ones that no ledger names.
     away: BTreeSet<BookieId>,
     /// Away and named by a ledger.
     named: BTreeSet<BookieId>,
@@ -148,7 +148,8 @@ impl AuditorCore {
         true
     }
 
-    /// Which bookies of a ledger are to be marked. Bookies that it names and nobody saw are taken note of (invariant 3).
+    /// Says which bookies of a ledger are to be marked. A bookie that it names and that was never registered is away from now on
+    /// (invariant 3).
     pub fn judge(&mut self, now: Duration, metadata: &LedgerMetadata) -> Vec<BookieId> {
         let (Some(live), Some(scan)) = (&self.live, &mut self.scan) else { return Vec::new() };
         for bookie in metadata.segments().iter().flat_map(|segment| &segment.ensemble) {

@@ -26,7 +26,7 @@ pub enum StopVerdict {
     Unreadable,
 }
 
-/// What stopping `stopped` would do to a ledger while `live` are registered.
+/// Judges what becomes of a ledger if the bookies in `stopped` stop now. `live` holds all bookies that are registered, these included.
 pub fn verdict(
     metadata: &LedgerMetadata,
     live: &BTreeSet<BookieId>,

@@ -162,7 +162,7 @@ async fn audit_while_elected(
     }
 }
 
-/// Waits until a session is not the current one: one that is lost, or only suspended, is not the auditor's any more.
+/// Waits until the session `own` is lost or suspended. From then on another process may be elected.
 async fn is_left(session: &mut watch::Receiver<SessionState>, own: SessionId) {
     let _other = session.wait_for(|state| *state != SessionState::Connected(own)).await;
 }

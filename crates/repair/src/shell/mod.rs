@@ -28,21 +28,21 @@ pub use self::report::{RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
 use crate::core::auditor::AuditorSettings;
 
-/// Which bookies get copies from a worker.
+/// The bookies that a worker copies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Targets {
-    /// This one alone: the bookie that a worker is part of. Copies cross the network once.
+    /// This bookie alone, which the worker is part of. Copies then cross the network once.
     Own(BookieId),
-    /// Whichever the placement policy chooses: for a worker that is part of no bookie.
+    /// Any that the placement policy chooses. This is for a worker outside of bookies.
     Any,
 }
 
 /// How ledgers are repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairConfig {
-    /// The name of this process in votes and locks: the bookie's id, where it is part of one.
+    /// The name of this process in votes and locks. A worker inside a bookie has the bookie's id.
     pub name: BookieId,
-    /// Which bookies get copies.
+    /// The bookies that it copies to.
     pub targets: Targets,
     /// Times of the auditor.
     pub auditor: AuditorSettings,
@@ -52,9 +52,9 @@ pub struct RepairConfig {
     pub memory_limit: u64,
     /// Bytes copied in a second, if limited.
     pub bytes_per_second: Option<u64>,
-    /// Ledgers under way.
+    /// Ledgers that are repaired at the same time.
     pub parallel: usize,
-    /// How often marks are looked for.
+    /// Time between two listings of the marks.
     pub look_interval: Duration,
 }
 

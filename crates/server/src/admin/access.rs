@@ -102,7 +102,7 @@ struct Changes {
     left_out: u64,
 }
 
-/// The place of an address among those whose token or password is being checked.
+/// Notes that a token or password of this address is being checked, until it is dropped.
 struct AskingPlace(Arc<Mutex<BTreeSet<IpAddr>>>, IpAddr);
 
 impl Drop for AskingPlace {

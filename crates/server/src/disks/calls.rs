@@ -18,7 +18,8 @@
 //! 5. Reads are no answer to calls that change something: a frozen file system still serves reads.
 //!
 //! # Limits
-//! [`SLOTS`] calls of each directory and kind at once. More are passed on without a slot: where so many hang, those that have one show it.
+//! [`SLOTS`] calls of each directory and kind are noted at once. Further calls are passed on and not noted: if so many hang, the noted ones
+//! are enough to show it.
 
 use bindery_io::{Clock, Disk, DiskFile, DiskLayer, DiskLock, Entry, FileLayer, OpenMode, Space};
 use std::io::{self, IoSlice};

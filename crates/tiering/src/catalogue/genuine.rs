@@ -6,9 +6,9 @@
 //! # Invariants
 //! 1. No catalogue begins, and none is believed to be empty, while there are objects: an id is reserved in the log before its object
 //!    is there.
-//! 2. A record is read or written only behind the record that was read last, which is still there with the same content, and it is
-//!    written only where the store lists none behind it. The catalogue that was read is recognised by that record, or else by the newest manifest, which is never
-//!    deleted, or else by the marker.
+//! 2. A process reads or writes a record only after it has found the record that it read last unchanged, and writes one only if the
+//!    store lists none behind that. By this record it knows the catalogue again; where the record is gone, by the newest manifest, which
+//!    is never deleted, or else by the marker.
 //! 3. An object whose id was reserved later than the newest record was written proves that records are missing: ids are drawn
 //!    before the record that reserves them, by the clock of the same process.
 //! 4. A process that finds another catalogue than it has followed reads that one from its beginning, or fails: it never goes on from

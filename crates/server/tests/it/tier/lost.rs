@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Tier invariant 7. A bookie that was away while its ledger's object was rewritten and deleted is told of the new one as soon as somebody
-/// misses an entry there, and a tierer asks.
+/// A bookie may be away while the object of its ledger is rewritten and the old one deleted. After the first read that misses an entry
+/// there, a tierer asks the bookie and tells it of the new object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bookie_whose_object_is_gone_is_told_again() {
     is_told_again(false).await;

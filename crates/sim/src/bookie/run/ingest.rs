@@ -87,7 +87,7 @@ impl Sim {
             let entry = EntryId::new(copy.entry).expect("not negative");
             match ingest.append(ledger, entry, &copy.body) {
                 Ok(()) => brought.push(copy),
-                // Another ingest has it and waits for its commit, or its removal is on its way to disk.
+                // Another ingest holds the ledger until its commit, or a removal of the ledger is not flushed yet.
                 Err(IngestError::Busy(_) | IngestError::RemovalNotFlushed(_)) => self.hit("ingest.put_off"),
                 Err(IngestError::BehindRemoval(_) | IngestError::LedgersOutOfOrder(_)) => break,
                 Err(IngestError::Tiered { .. }) if copy.entry <= self.ghost.trimmed(ledger) => break,
