@@ -67,7 +67,7 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     };
     let bookie = started.map_err(|error| Failure::with_code(start_code(&error), error))?;
     if let Some(role) = &role {
-        bookie.extend_admin(role.admin());
+        bookie.extend_admin(Part::Tier, role.admin());
     }
     // Reading and telling bookies is over before this one takes its registration back, or a little later: it is not needed.
     let tiering = role.map(|role| role.spawn(&stop));

@@ -17,6 +17,7 @@ use crate::tier_role::TierRole;
 use bindery_coordinator::{Coordinator, CoordinatorConfig};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{ConnectOptions, InitOutcome, MetadataUri, Security};
+use bindery_server::admin::extension::Part;
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::descriptors;
@@ -79,7 +80,7 @@ impl Cluster {
         match started {
             Ok(bookies) => {
                 if let (Some(role), Some(first)) = (&role, bookies.first()) {
-                    first.extend_admin(role.admin());
+                    first.extend_admin(Part::Tier, role.admin());
                 }
                 Ok(Cluster { metadata, coordinator, bookies, role, _home: home })
             }
