@@ -1,7 +1,8 @@
 //! Which of the marked ledgers is repaired next.
 //!
 //! # Invariants
-//! 1. Fewest live copies first, then the one that was marked first, then by id.
+//! 1. Fewest live copies first, then the one that was marked first. Those marked at the same time, as by one scan, come in an order of
+//!    this worker's own: workers that take the same ledgers in the same order would meet at each lock.
 //! 2. A ledger that could not be repaired waits for a pause that grows, [`PAUSE_MAX`] at most, and holds up no other meanwhile. Its
 //!    reason stays until it is repaired or no longer marked.
 //! 3. A ledger is given out once at a time.
@@ -27,6 +28,7 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 struct Rank {
     copies: usize,
     since_ms: i64,
+    turn: u64,
     ledger: LedgerId,
 }
 
@@ -58,17 +60,24 @@ pub struct RepairQueue {
     ledgers: BTreeMap<LedgerId, Marked>,
     order: BTreeSet<Rank>,
     left_out: u64,
+    salt: u64,
 }
 
 impl RepairQueue {
+    /// Empty; `salt` differs from worker to worker.
+    pub fn new(salt: u64) -> RepairQueue {
+        RepairQueue { salt, ..RepairQueue::default() }
+    }
+
     /// Whether the ledger is known.
     pub fn knows(&self, ledger: LedgerId) -> bool {
         self.ledgers.contains_key(&ledger)
     }
 
-    /// Notes a marked ledger, and how many live copies its rarest entry has. `since_ms`: when it was marked.
-    pub fn put(&mut self, ledger: LedgerId, copies: usize, since_ms: i64) {
-        let rank = Rank { copies, since_ms, ledger };
+    /// Notes a marked ledger, and how many live copies its rarest entry has. `since_ms`: when it was marked. `not_before`: one that was not
+    /// known waits until then, because others are better placed to repair it.
+    pub fn put(&mut self, ledger: LedgerId, copies: usize, since_ms: i64, not_before: Duration) {
+        let rank = Rank { copies, since_ms, turn: turn(self.salt, ledger), ledger };
         if let Some(known) = self.ledgers.get_mut(&ledger) {
             self.order.remove(&known.rank);
             if copies < known.rank.copies {
@@ -91,8 +100,7 @@ impl RepairQueue {
             }
             self.left_out += 1;
         }
-        let marked =
-            Marked { rank, not_before: Duration::ZERO, pause: Duration::ZERO, why: None, is_out: false };
+        let marked = Marked { rank, not_before, pause: Duration::ZERO, why: None, is_out: false };
         self.ledgers.insert(ledger, marked);
         self.order.insert(rank);
     }
@@ -194,6 +202,17 @@ impl RepairQueue {
     }
 }
 
+/// When a ledger's turn is among those of the same danger and time: by id where there is no salt, else in an order that seems random.
+fn turn(salt: u64, ledger: LedgerId) -> u64 {
+    let id = ledger.get().unsigned_abs();
+    if salt == 0 {
+        return id;
+    }
+    // The finalizer of SplitMix64.
+    let mixed = (id ^ salt).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,7 +229,7 @@ mod tests {
     fn the_fewest_copies_come_first_then_the_oldest_mark() {
         let mut queue = RepairQueue::default();
         for (ledger, copies, since) in [(1, 2, 10), (2, 1, 30), (3, 1, 20), (4, 2, 5), (5, 2, 5)] {
-            queue.put(id(ledger), copies, since);
+            queue.put(id(ledger), copies, since, Duration::ZERO);
         }
         let taken: Vec<i64> =
             std::iter::from_fn(|| queue.take(seconds(0))).map(|ledger| ledger.get()).collect();
@@ -221,10 +240,40 @@ mod tests {
     }
 
     #[test]
+    fn workers_take_ledgers_of_one_scan_in_orders_of_their_own() {
+        let taken = |salt| -> Vec<i64> {
+            let mut queue = RepairQueue::new(salt);
+            for ledger in 0..50 {
+                queue.put(id(ledger), 2, 7, Duration::ZERO);
+            }
+            queue.put(id(99), 1, 8, Duration::ZERO);
+            std::iter::from_fn(|| queue.take(seconds(0))).map(|ledger| ledger.get()).collect()
+        };
+        let (one, two) = (taken(1), taken(2));
+        assert_eq!((one[0], two[0]), (99, 99), "danger comes first");
+        let same = one[1..].iter().zip(&two[1..]).filter(|(one, two)| one == two).count();
+        assert!(same < 10, "{one:?} and {two:?}");
+        let mut sorted = one;
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..50).chain([99]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_others_are_to_repair_waits_for_them() {
+        let mut queue = RepairQueue::default();
+        queue.put(id(1), 1, 0, seconds(4));
+        queue.put(id(2), 2, 0, Duration::ZERO);
+        assert_eq!(queue.take(seconds(0)), Some(id(2)));
+        queue.put(id(1), 1, 0, seconds(9));
+        assert_eq!(queue.take(seconds(3)), None);
+        assert_eq!(queue.take(seconds(4)), Some(id(1)), "the first time counts");
+    }
+
+    #[test]
     fn what_cannot_be_repaired_waits_ever_longer_and_holds_up_no_other() {
         let mut queue = RepairQueue::default();
-        queue.put(id(1), 1, 0);
-        queue.put(id(2), 2, 0);
+        queue.put(id(1), 1, 0, Duration::ZERO);
+        queue.put(id(2), 2, 0, Duration::ZERO);
         let mut now = seconds(0);
         assert_eq!(queue.take(now), Some(id(1)));
         queue.came(now, id(1), Attempt::Failed("no copy is left".into()));
@@ -241,9 +290,9 @@ mod tests {
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
         assert_eq!(queue.stuck().collect::<Vec<_>>(), [(id(1), "no copy is left")]);
-        queue.put(id(1), 1, 0);
+        queue.put(id(1), 1, 0, Duration::ZERO);
         assert_eq!(queue.take(now), None, "it was known to be in this danger");
-        queue.put(id(1), 0, 0);
+        queue.put(id(1), 0, 0, Duration::ZERO);
         assert_eq!(queue.take(now), Some(id(1)), "it is in greater danger");
         queue.came(now, id(1), Attempt::Later(seconds(30), "its writer may be alive".into()));
         queue.keep(&BTreeSet::new());
@@ -254,11 +303,11 @@ mod tests {
     fn beyond_the_limit_the_least_endangered_are_left_out() {
         let mut queue = RepairQueue::default();
         for ledger in 0..LEDGERS_MAX as i64 {
-            queue.put(id(ledger), 2, 0);
+            queue.put(id(ledger), 2, 0, Duration::ZERO);
         }
-        queue.put(id(i64::MAX), 2, 0);
+        queue.put(id(i64::MAX), 2, 0, Duration::ZERO);
         assert_eq!((queue.len(), queue.left_out(), queue.knows(id(i64::MAX))), (LEDGERS_MAX, 1, false));
-        queue.put(id(i64::MAX), 1, 0);
+        queue.put(id(i64::MAX), 1, 0, Duration::ZERO);
         assert_eq!((queue.len(), queue.left_out()), (LEDGERS_MAX, 2));
         assert_eq!(queue.take(seconds(0)), Some(id(i64::MAX)));
         assert_eq!(queue.by_copies(), BTreeMap::from([(1, 1), (2, LEDGERS_MAX as u64 - 1)]));

@@ -111,11 +111,12 @@ async fn learn(
     let is_asked = seen.is_some_and(|seen| version.is_some() && version != seen);
     *seen = Some(version);
     let (bookies, read_only) = common.layout().registration().watch_lists().await?;
-    let live = common.live_now().await?;
+    // Read here: the watch of `common.facts` may fire a moment after the one above.
+    let live = common.layout().registration().registered().await?;
     let now = common.now();
     core.on_disabled(is_disabled);
     core.on_delay(delay.and_then(|stored| stored.delay), is_asked);
-    core.on_bookies(now, (*live).clone());
+    core.on_bookies(now, live);
     let mut state = common.state.lock();
     state.is_disabled = is_disabled;
     state.away = core.away().keys().map(|bookie| bookie.to_string()).collect();
