@@ -13,6 +13,7 @@ use crate::tier_role::TierRole;
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::OpenError;
 use bindery_metadata::layout::CookiesError;
+use bindery_server::admin::extension::Part;
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
 use bindery_server::latch::Latch;
 use std::sync::Arc;
@@ -76,6 +77,9 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     let repairing = settings
         .repair
         .map(|(repair, security)| RepairRole::spawn(&repair, own, store, repair_metadata, security, &stop));
+    if let Some(repairing) = &repairing {
+        bookie.extend_admin(Part::Repair, repairing.admin());
+    }
     let ended = bookie.run(&stop).await;
     watching.abort();
     stop.set();

@@ -1,10 +1,12 @@
 //! Auditor and worker inside a bookie's process.
 
+use super::admin::{RepairAdmin, Standing};
 use crate::bookie_security::BookieSecurity;
 use crate::own_client::{NotOpened, OwnClient};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
 use bindery_repair::{Repair, RepairConfig, Targets};
+use bindery_server::admin::extension::AdminExtension;
 use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
 use bindery_types::BookieId;
@@ -44,7 +46,10 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// Repair beside a bookie.
-pub struct RepairRole(JoinHandle<()>);
+pub struct RepairRole {
+    task: JoinHandle<()>,
+    admin: Arc<RepairAdmin>,
+}
 
 impl RepairRole {
     /// Runs until `stop`, and copies into the bookie whose `store` it is. A start that fails is tried again: the bookie does not depend on it. It has a session of its own with the
@@ -58,7 +63,9 @@ impl RepairRole {
         stop: &Arc<Latch>,
     ) -> RepairRole {
         let (config, stop) = (settings.config(own), stop.clone());
-        RepairRole(tokio::spawn(async move {
+        let admin = Arc::new(RepairAdmin::default());
+        let shown = admin.clone();
+        let task = tokio::spawn(async move {
             let mut pause = RETRY.0;
             loop {
                 let opened = tokio::select! {
@@ -70,7 +77,9 @@ impl RepairRole {
                         let (client, engine) = (own.client.clone(), Some(store.engine().clone()));
                         let repair = Repair::start(config, client, engine, Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
+                        shown.set(Standing::Runs(repair.handle(), own.client.clone()));
                         stop.wait().await;
+                        shown.set(Standing::Ended);
                         repair.stop().await;
                         own.close().await;
                         return;
@@ -80,6 +89,7 @@ impl RepairRole {
                             retry_s = pause.as_secs(),
                             "repair cannot start yet, retrying: {failure}"
                         );
+                        shown.set(Standing::Failed(failure.to_string()));
                     }
                 }
                 tokio::select! {
@@ -88,13 +98,19 @@ impl RepairRole {
                 }
                 pause = (pause * 2).min(RETRY.1);
             }
-        }))
+        });
+        RepairRole { task, admin }
+    }
+
+    /// The part that an admin port shows.
+    pub fn admin(&self) -> Arc<dyn AdminExtension> {
+        self.admin.clone()
     }
 
     /// Waits for its end once it is told to stop, but not for long: locks go with the session, and another worker goes on.
     pub async fn ended(mut self) {
-        if tokio::time::timeout(STOP_MAX, &mut self.0).await.is_err() {
-            self.0.abort();
+        if tokio::time::timeout(STOP_MAX, &mut self.task).await.is_err() {
+            self.task.abort();
         }
     }
 }
