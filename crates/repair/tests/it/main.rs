@@ -5,3 +5,4 @@
 mod bookies;
 mod cluster;
 mod repairing;
+mod requests;

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use super::cluster::{Cluster, append, assert_whole, entry, id, sealed, writer};
 
 /// Far above anything that must happen.
-const HANG: Duration = Duration::from_secs(60);
+pub const HANG: Duration = Duration::from_secs(60);
 
-fn config(name: &str, delay: Duration) -> RepairConfig {
+pub fn config(name: &str, delay: Duration) -> RepairConfig {
     let mut config = RepairConfig::new(id(name), Targets::Own(id(name)));
     config.auditor.delay = delay;
     config.open_grace = Duration::from_millis(500);
@@ -63,7 +63,7 @@ async fn stop_all(all: Vec<Repair>) {
 }
 
 /// Entries that the ledgers had on a bookie.
-async fn entries_on(client: &Client, ledgers: &[LedgerId], bookie: &str) -> (u64, u64) {
+pub async fn entries_on(client: &Client, ledgers: &[LedgerId], bookie: &str) -> (u64, u64) {
     let (mut entries, mut of) = (0, 0);
     for ledger in ledgers {
         let metadata = client.metadata(*ledger).await.unwrap().metadata;
