@@ -1,6 +1,7 @@
 //! The worker: knows what is marked, and repairs some ledgers at a time, in the order of the queue.
 //!
-//! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; twice [`LEDGERS_MAX`] marks listed
+//! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; twice [`LEDGERS_MAX`] marks, and a page,
+//! listed at a time
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -93,10 +94,15 @@ struct Worker {
     ranked_by: Arc<BTreeSet<BookieId>>,
     /// Of a ranking under way: the last ledger that was ranked, `None` at its beginning.
     ranking: Option<Option<LedgerId>>,
+    /// Where the last listing of marks ended, if that was not at the end.
+    listed_upto: Option<LedgerId>,
+    /// The last ledger that was offered to the queue.
+    offered_upto: Option<LedgerId>,
 }
 
 /// Metadata of ledgers read at one look, and at a time: a look is to be short, and there is one each second.
 const RANKED_AT_ONCE: usize = 500;
+const RANKED_WHEN_CLOGGED: usize = 50;
 const RANK_READS_MAX: usize = 32;
 
 impl Worker {
@@ -109,6 +115,8 @@ impl Worker {
             ended: Vec::new(),
             ranked_by: Arc::default(),
             ranking: None,
+            listed_upto: None,
+            offered_upto: None,
         }
     }
 
@@ -120,19 +128,9 @@ impl Worker {
     async fn look(&mut self) -> Result<(), StoreError> {
         let is_disabled = self.common.layout().repair_settings().is_disabled().await?;
         self.common.state.lock().is_disabled = is_disabled;
-        let mut listing = self.common.layout().under_replication().list();
-        let mut marked = BTreeSet::new();
-        while marked.len() < 2 * LEDGERS_MAX
-            && let Some(page) = listing.next().await?
-        {
-            let is_wanted = |ledger: &LedgerId| self.only.as_ref().is_none_or(|only| only.contains(ledger));
-            marked.extend(page.into_iter().filter(is_wanted));
-        }
-        self.queue.keep(&marked);
-        self.common.open_since.lock().retain(|ledger, _| marked.contains(ledger));
+        let marked = self.list().await?;
         let live = self.common.live().await?;
-        let mut unranked: Vec<LedgerId> =
-            marked.into_iter().filter(|ledger| !self.queue.knows(*ledger)).take(RANKED_AT_ONCE).collect();
+        let mut unranked = self.unranked(&marked);
         // What is known is ranked again when other bookies are there, some at a time.
         if self.ranked_by != live {
             (self.ranked_by, self.ranking) = (live.clone(), Some(None));
@@ -147,6 +145,42 @@ impl Worker {
         self.rank(unranked, &live).await?;
         self.tell();
         Ok(())
+    }
+
+    /// Lists what is marked, from where the last listing ended: more marks than fit are seen one part after the other.
+    async fn list(&mut self) -> Result<BTreeSet<LedgerId>, StoreError> {
+        let (after, mut upto) = (self.listed_upto.take(), None);
+        let mut listing = self.common.layout().under_replication().list_after(after);
+        let mut marked = BTreeSet::new();
+        while let Some(page) = listing.next().await? {
+            let last = page.last().copied();
+            let is_wanted = |ledger: &LedgerId| self.only.as_ref().is_none_or(|only| only.contains(ledger));
+            marked.extend(page.into_iter().filter(is_wanted));
+            if marked.len() >= 2 * LEDGERS_MAX {
+                upto = last;
+                break;
+            }
+        }
+        self.listed_upto = upto;
+        self.queue.keep(&marked, after, upto);
+        let is_listed =
+            |ledger| after.is_none_or(|after| ledger > after) && upto.is_none_or(|upto| ledger <= upto);
+        self.common.open_since.lock().retain(|ledger, _| marked.contains(ledger) || !is_listed(*ledger));
+        Ok(marked)
+    }
+
+    /// Ledgers that are not known yet, and those that there was no room for, in turns.
+    fn unranked(&mut self, marked: &BTreeSet<LedgerId>) -> Vec<LedgerId> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let behind = self.offered_upto.map_or(Unbounded, Excluded);
+        let before = self.offered_upto.map(|upto| marked.range((Unbounded, Included(upto))));
+        let in_turns = marked.range((behind, Unbounded)).chain(before.into_iter().flatten());
+        // Each that comes in again is tried again.
+        let max = if self.queue.is_clogged() { RANKED_WHEN_CLOGGED } else { RANKED_AT_ONCE };
+        let unranked = in_turns.filter(|ledger| !self.queue.knows(**ledger)).take(max);
+        let unranked: Vec<LedgerId> = unranked.copied().collect();
+        self.offered_upto = unranked.last().copied().or(self.offered_upto);
+        unranked
     }
 
     /// Reads marks and metadata of ledgers, and puts them into the queue by their danger.
@@ -291,10 +325,16 @@ impl Worker {
     /// Puts the state of the queue into the report. It walks the queue, so it is for each look and not for each ledger.
     fn tell(&self) {
         let stuck: Vec<StuckLedger> = self.stuck().take(RepairReport::STUCK_MAX).collect();
-        let stuck_count = self.queue.stuck().count() as u64;
+        let stuck_count = self.queue.stuck_count();
+        let grace_ms =
+            self.common.config.mark_grace.map(|grace| i64::try_from(grace.as_millis()).unwrap_or(i64::MAX));
+        let now_ms = self.common.clock.wall_ms();
+        let overdue =
+            grace_ms.map_or(0, |grace_ms| self.queue.marked_before(now_ms.saturating_sub(grace_ms)));
         let mut state = self.common.state.lock();
         state.waiting = self.queue.by_copies();
         state.left_out = self.queue.left_out();
+        state.overdue = overdue;
         (state.stuck, state.stuck_count) = (stuck, stuck_count);
     }
 }
