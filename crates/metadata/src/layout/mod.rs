@@ -8,6 +8,7 @@
 //! <root>/underreplication/ledgers/*/*/*/*/urL<id>            ledgers that lack replicas
 //! <root>/underreplication/auditorelection/V_<n>              who is the auditor
 //! <root>/underreplication/disable  lostBookieRecoveryDelay   settings of repair
+//! <root>/underreplication/check*ctime  *checkctime           when auditors ended their checks
 //! <root>/underreplication/bindery-marks/<id>                what bookies know a store by (ours)
 //! <root>/underreplication/bindery-tier-paused              tiering is paused (ours)
 //! <root>/underreplication/bindery-tier-secret              by which bookies know tierers (ours)
@@ -47,7 +48,7 @@ pub use self::membership::Membership;
 pub use self::paths::LedgerLayout;
 use self::paths::Root;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
-pub use self::repair_settings::{RepairSettings, StoredDelay};
+pub use self::repair_settings::{PeriodicCheck, RepairSettings, StoredDelay};
 pub use self::repaired::Repaired;
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
 pub use self::store_marks::StoreMarks;

@@ -2,5 +2,6 @@
 
 pub mod audit;
 pub mod auditor;
+pub mod check;
 pub mod queue;
 pub mod safety;

@@ -1,11 +1,12 @@
 //! The parts that read and write: the auditor's, the worker's, and what joins them in one process.
 //!
 //! ```text
-//! Repair::start --> election --elected--> scans (`auditing`)
+//! Repair::start --> election --elected--> scans (`auditing`), periodic checks (`checking`)
 //!               '-> worker: marks --> RepairQueue --> one task for each ledger under way (`ledger`)
 //! ```
 
 mod auditing;
+mod checking;
 mod facts;
 mod intake;
 mod ledger;
@@ -28,9 +29,10 @@ use tokio::time::Instant;
 
 pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers_of};
 use self::facts::Facts;
-pub use self::report::{RepairReport, StuckLedger};
+pub use self::report::{CheckReport, PlacementReport, RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
 use crate::core::auditor::AuditorSettings;
+use crate::core::check::Progress;
 
 /// The bookies that a worker copies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +41,37 @@ pub enum Targets {
     Own(BookieId),
     /// Any that the placement policy chooses. This is for a worker outside of bookies.
     Any,
+}
+
+/// The periodic checks of an auditor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckSettings {
+    /// Time from the end of one check of all ledgers to the next one, `None` for never.
+    pub interval: Option<Duration>,
+    /// Whether it stands for the check of replicas of BookKeeper's auditor, too, whose time it then writes.
+    pub covers_replicas: bool,
+    /// Of the entries between the first and the last one of a position, the share in percent that is read.
+    pub read_percent: u32,
+    /// Ledgers that are checked at the same time.
+    pub parallel: usize,
+    /// Requests to all bookies and for metadata in a second.
+    pub requests_per_second: u32,
+    /// Time from the end of one check of placement to the next one, `None` for never.
+    pub placement_interval: Option<Duration>,
+}
+
+impl Default for CheckSettings {
+    /// Each week, as in BookKeeper. A ledger of one segment on three bookies takes ten requests, so 100 ledgers are checked in a second.
+    fn default() -> CheckSettings {
+        CheckSettings {
+            interval: Some(Duration::from_secs(604_800)),
+            covers_replicas: false,
+            read_percent: 0,
+            parallel: 8,
+            requests_per_second: 1000,
+            placement_interval: None,
+        }
+    }
 }
 
 /// How ledgers are repaired.
@@ -60,6 +93,12 @@ pub struct RepairConfig {
     pub parallel: usize,
     /// Time between two listings of the marks.
     pub look_interval: Duration,
+    /// The checks that it makes as the auditor.
+    pub checks: CheckSettings,
+    /// Whether new marks say since when, by the clock of this process.
+    pub stamps_marks: bool,
+    /// Marks older than this are counted in [`RepairReport::overdue`]; `None` counts none.
+    pub mark_grace: Option<Duration>,
 }
 
 impl RepairConfig {
@@ -75,6 +114,9 @@ impl RepairConfig {
             bytes_per_second: None,
             parallel: 4,
             look_interval: Duration::from_secs(1),
+            checks: CheckSettings::default(),
+            stamps_marks: true,
+            mark_grace: None,
         }
     }
 }
@@ -90,6 +132,8 @@ struct Common {
     began: Instant,
     state: Mutex<RepairReport>,
     facts: Facts,
+    /// How far the check of all ledgers is. It outlives an election that was lost and won again.
+    progress: Mutex<Progress>,
     /// Ledgers that are not closed and whose last ensemble lost a bookie: since when this worker knows. No more than the queue has.
     open_since: Mutex<BTreeMap<LedgerId, Instant>>,
 }
@@ -112,6 +156,7 @@ impl Common {
             clock,
             began: Instant::now(),
             state: Mutex::default(),
+            progress: Mutex::default(),
             open_since: Mutex::default(),
         }
     }
@@ -123,6 +168,11 @@ impl Common {
     /// Time of the cores.
     fn now(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// What new marks say of the time.
+    fn mark_time(&self) -> Option<i64> {
+        self.config.stamps_marks.then(|| self.clock.wall_ms())
     }
 
     fn note_error(&self, what: &str, error: &dyn std::fmt::Display) {
