@@ -126,6 +126,8 @@ struct Worker {
     common: Arc<Common>,
     /// Fires when the first ledger is marked.
     marks: Option<Firing>,
+    /// Nothing was marked when that watch was armed. Otherwise it may not fire with the next mark.
+    is_idle: bool,
     queue: RepairQueue,
     tasks: JoinSet<(LedgerId, Attempt)>,
     /// Of [`repair_ledgers`]: no others are repaired, and those that are repaired or fail are noted in `ended`.
@@ -178,6 +180,7 @@ impl Worker {
         Worker {
             common,
             marks: None,
+            is_idle: false,
             queue: RepairQueue::new(salt.finish()),
             tasks: JoinSet::new(),
             only: None,
@@ -196,7 +199,7 @@ impl Worker {
     /// Time to the next look at the marks.
     fn look_interval(&self) -> Duration {
         let interval = self.common.config.look_interval;
-        if self.queue.is_empty() && self.only.is_none() {
+        if self.is_idle && self.only.is_none() {
             return interval.max(IDLE_LOOK_INTERVAL);
         }
         let times = u32::try_from(self.queue.len() / LISTED_EACH_INTERVAL).unwrap_or(u32::MAX).max(1);
@@ -233,6 +236,7 @@ impl Worker {
         let marks = self.common.layout().under_replication();
         let (may_be_marked, watch) = marks.watch().await?;
         self.marks = Some(Box::pin(watch.changed()));
+        self.is_idle = !may_be_marked;
         let marked = self.list().await?;
         if may_be_marked && self.queue.is_empty() && marked.is_empty() {
             // The watch must not miss the next mark. Where marks of others are left, pruning ends at the first one.
