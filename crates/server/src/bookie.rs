@@ -156,14 +156,19 @@ pub struct Bookie {
 /// process gets the directories, also when the bookie has ended.
 #[derive(Clone)]
 pub struct LocalStore {
-    engine: Arc<Engine>,
+    shared: Arc<Shared>,
     _dirs: Arc<DataDirs>,
 }
 
 impl LocalStore {
     /// The bookie's engine.
     pub fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+        &self.shared.engine
+    }
+
+    /// How many adds it answered since it began, and the sum of their times in microseconds.
+    pub fn add_times(&self) -> (u64, u64) {
+        self.shared.metrics.add_entry.totals()
     }
 }
 
@@ -436,7 +441,7 @@ impl Bookie {
 
     /// For parts of this process that write to the ledger directories beside the bookie.
     pub fn local_store(&self) -> LocalStore {
-        LocalStore { engine: self.shared.engine.clone(), _dirs: self.dirs.clone() }
+        LocalStore { shared: self.shared.clone(), _dirs: self.dirs.clone() }
     }
 
     /// Lets another part of the process answer on the admin port, too. The first one stays.

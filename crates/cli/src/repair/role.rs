@@ -4,7 +4,7 @@ use crate::bookie_security::BookieSecurity;
 use crate::own_client::{NotOpened, OwnClient};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
-use bindery_repair::{Repair, RepairConfig, Targets};
+use bindery_repair::{AddTimes, OwnBookie, Repair, RepairConfig, Targets};
 use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
 use bindery_types::BookieId;
@@ -43,6 +43,14 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 /// How long the end of the process waits for ledgers under way.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
+struct Adds(LocalStore);
+
+impl AddTimes for Adds {
+    fn totals(&self) -> (u64, u64) {
+        self.0.add_times()
+    }
+}
+
 /// Repair beside a bookie.
 pub struct RepairRole(JoinHandle<()>);
 
@@ -67,8 +75,11 @@ impl RepairRole {
                 };
                 match opened {
                     Ok(own) => {
-                        let (client, engine) = (own.client.clone(), Some(store.engine().clone()));
-                        let repair = Repair::start(config, client, engine, Arc::new(SystemClock::new()));
+                        let adds = Arc::new(Adds(store.clone()));
+                        let bookie = OwnBookie { engine: store.engine().clone(), adds };
+                        let client = own.client.clone();
+                        let repair =
+                            Repair::start(config, client, Some(bookie), Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
                         stop.wait().await;
                         repair.stop().await;

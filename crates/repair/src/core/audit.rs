@@ -248,7 +248,10 @@ mod tests {
         assert!(is_for("c", &["a", "c"], &found), "it may lack entries");
         let whole = audit(&ledger, |_| true);
         assert!(is_for("c", &["x"], &whole), "it only has to be unmarked");
-        assert!(is_for("c", &["c"], &whole) && !is_for("b", &["c"], &whole), "c may lack entries, b has none of them");
+        assert!(
+            is_for("c", &["c"], &whole) && !is_for("b", &["c"], &whole),
+            "c may lack entries, b has none of them"
+        );
     }
 
     #[test]

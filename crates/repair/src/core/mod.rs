@@ -3,5 +3,6 @@
 pub mod audit;
 pub mod auditor;
 pub mod check;
+pub mod pace;
 pub mod queue;
 pub mod safety;

@@ -371,7 +371,7 @@ impl Job<'_> {
     /// The engine of a bookie, if this process is that bookie.
     fn own_engine(&self, bookie: &BookieId) -> Option<&Arc<Engine>> {
         let is_own = matches!(&self.common.config.targets, Targets::Own(own) if own == bookie);
-        self.common.engine.as_ref().filter(|_| is_own)
+        self.common.own.as_ref().filter(|_| is_own).map(|own| &own.engine)
     }
 
     /// As [`fill`](Self::fill), of the bookie that this process is: large copies go past its journal.

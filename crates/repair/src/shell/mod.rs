@@ -10,6 +10,7 @@ mod checking;
 mod facts;
 mod intake;
 mod ledger;
+mod pacing;
 mod report;
 mod worker;
 
@@ -74,6 +75,21 @@ impl Default for CheckSettings {
     }
 }
 
+/// How many adds a bookie answered since it began, and how long they took.
+pub trait AddTimes: Send + Sync {
+    /// The number of adds, and the sum of their times in microseconds.
+    fn totals(&self) -> (u64, u64);
+}
+
+/// The bookie that a worker is part of.
+#[derive(Clone)]
+pub struct OwnBookie {
+    /// Takes copies in past the journal.
+    pub engine: Arc<Engine>,
+    /// Copies give way while its adds take longer.
+    pub adds: Arc<dyn AddTimes>,
+}
+
 /// How ledgers are repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairConfig {
@@ -125,8 +141,7 @@ impl RepairConfig {
 struct Common {
     config: RepairConfig,
     client: Client,
-    /// The bookie that this process is, if copies for it may go past its journal.
-    engine: Option<Arc<Engine>>,
+    own: Option<OwnBookie>,
     bulk: BulkReader,
     clock: Arc<dyn Clock>,
     began: Instant,
@@ -139,12 +154,7 @@ struct Common {
 }
 
 impl Common {
-    fn new(
-        config: RepairConfig,
-        client: Client,
-        engine: Option<Arc<Engine>>,
-        clock: Arc<dyn Clock>,
-    ) -> Common {
+    fn new(config: RepairConfig, client: Client, own: Option<OwnBookie>, clock: Arc<dyn Clock>) -> Common {
         let bulk =
             BulkOptions::new().memory_limit(config.memory_limit).bytes_per_second(config.bytes_per_second);
         Common {
@@ -152,7 +162,7 @@ impl Common {
             facts: Facts::new(client.layout().clone()),
             config,
             client,
-            engine,
+            own,
             clock,
             began: Instant::now(),
             state: Mutex::default(),
@@ -203,18 +213,19 @@ impl RepairHandle {
 
 impl Repair {
     /// Starts both: it stands for election at once, and repairs what is marked. Ledgers are read and copied through `client`, whose
-    /// session with the metadata store should be its own: locks of one session do not exclude each other. `engine` is that of the bookie
-    /// that this process is ([`Targets::Own`]): large copies go past its journal. Without it they go to the bookie as adds.
+    /// session with the metadata store should be its own: locks of one session do not exclude each other. `own` is the bookie that
+    /// this process is ([`Targets::Own`]): large copies go past its journal. Without it they go to the bookie as adds.
     pub fn start(
         config: RepairConfig,
         client: Client,
-        engine: Option<Arc<Engine>>,
+        own: Option<OwnBookie>,
         clock: Arc<dyn Clock>,
     ) -> Repair {
-        let common = Arc::new(Common::new(config, client, engine, clock));
+        let common = Arc::new(Common::new(config, client, own, clock));
         let (stop, stopped) = watch::channel(false);
         let tasks = vec![
             tokio::spawn(auditing::run(common.clone(), stopped.clone())),
+            tokio::spawn(pacing::run(common.clone(), stopped.clone())),
             tokio::spawn(worker::run(common.clone(), stopped)),
         ];
         Repair { handle: RepairHandle(common), stop, tasks }

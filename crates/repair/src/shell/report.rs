@@ -47,6 +47,10 @@ pub struct RepairReport {
     pub stuck_count: u64,
     /// Bytes of copies under way.
     pub held_bytes: u64,
+    /// Bytes that may be copied in a second now, if that is limited.
+    pub bytes_per_second: Option<u64>,
+    /// Whether that is less than configured, because adds of clients take longer or a bookie that is read from has too much to do.
+    pub is_slowed_down: bool,
     /// The last failure of anything but a ledger.
     pub last_error: Option<String>,
     /// The check of all ledgers, of an auditor.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum};
-use bindery_engine::Engine;
 use bindery_io::{Clock as _, SystemClock};
 use bindery_metadata::Layout;
 use bindery_metadata::memory::MemoryCluster;
+use bindery_repair::{AddTimes, OwnBookie};
+use bindery_server::bookie::LocalStore;
 use bindery_server::config::BookieConfig;
 use bindery_server::maintenance::garbage::GarbageConfig;
 use bytes::Bytes;
@@ -16,6 +17,14 @@ use super::bookies::Bookies;
 pub use super::bookies::{append, entry, payload};
 
 pub const PASSWORD: &[u8] = b"secret";
+
+struct Adds(LocalStore);
+
+impl AddTimes for Adds {
+    fn totals(&self) -> (u64, u64) {
+        self.0.add_times()
+    }
+}
 
 /// The cluster of one test.
 pub struct Cluster {
@@ -62,8 +71,9 @@ impl Cluster {
     }
 
     /// Of a bookie that runs.
-    pub fn engine(&self, index: usize) -> Option<Arc<Engine>> {
-        self.bookies.store(index).map(|store| store.engine().clone())
+    pub fn own(&self, index: usize) -> Option<OwnBookie> {
+        let store = self.bookies.store(index)?;
+        Some(OwnBookie { engine: store.engine().clone(), adds: Arc::new(Adds(store.clone())) })
     }
 
     pub async fn stop_bookie(&mut self, index: usize) {

@@ -28,7 +28,7 @@ async fn start_all(cluster: &Cluster, indexes: std::ops::Range<usize>, delay: Du
     for index in indexes {
         let client = cluster.client().await;
         let config = config(&format!("b{index}"), delay);
-        all.push(Repair::start(config, client, cluster.engine(index), Arc::new(SystemClock::new())));
+        all.push(Repair::start(config, client, cluster.own(index), Arc::new(SystemClock::new())));
     }
     all
 }
