@@ -3,5 +3,6 @@
 
 #[path = "../../../client/tests/it/ledgers/bookies.rs"]
 mod bookies;
+mod checking;
 mod cluster;
 mod repairing;
