@@ -4,7 +4,7 @@ use crate::bookie_security::BookieSecurity;
 use crate::own_client::{NotOpened, OwnClient};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
-use bindery_repair::{AddTimes, OwnBookie, Repair, RepairConfig, Targets};
+use bindery_repair::{AddTimes, CheckSettings, OwnBookie, Repair, RepairConfig, Targets};
 use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
 use bindery_types::BookieId;
@@ -23,6 +23,12 @@ pub struct RepairRoleSettings {
     pub open_grace: Option<Duration>,
     /// Bytes copied in a second.
     pub bytes_per_second: Option<u64>,
+    /// Checks that it makes as the auditor.
+    pub checks: CheckSettings,
+    /// Whether marks say since when.
+    pub stamps_marks: Option<bool>,
+    /// Older marks are counted.
+    pub mark_grace: Option<Duration>,
 }
 
 impl RepairRoleSettings {
@@ -34,6 +40,9 @@ impl RepairRoleSettings {
         auditor.scan_interval = self.scan_interval.unwrap_or(auditor.scan_interval);
         config.open_grace = self.open_grace.unwrap_or(config.open_grace);
         config.bytes_per_second = self.bytes_per_second;
+        config.checks = self.checks.clone();
+        config.stamps_marks = self.stamps_marks.unwrap_or(config.stamps_marks);
+        config.mark_grace = self.mark_grace;
         config
     }
 }

@@ -558,6 +558,24 @@ fn a_bookie_repairs_when_its_file_says_so_and_needs_a_user_where_clients_do() {
     assert_eq!(found.lost_after, Some(Duration::from_secs(5)));
     assert!(found.scan_interval.unwrap() > Duration::from_secs(1 << 30), "0 is never");
     assert_eq!((found.open_grace, found.bytes_per_second), (Some(Duration::from_millis(1500)), None));
+    assert_eq!((found.checks, found.mark_grace), (CheckSettings::default(), None));
+    let found = with(
+        "autoRecoveryDaemonEnabled=true\nauditorPeriodicCheckInterval=0\nauditorReplicasCheckInterval=50\n\
+         auditorLedgerVerificationPercentage=10\n\
+         auditorMaxNumberOfConcurrentOpenLedgerOperations=1000\nunderreplicatedLedgerRecoveryGracePeriod=60\n\
+         storeSystemTimeAsLedgerUnderreplicatedMarkTime=false\n",
+    );
+    let found = found.unwrap().unwrap();
+    assert_eq!((found.stamps_marks, found.mark_grace), (Some(false), Some(Duration::from_secs(60))));
+    let CheckSettings { interval, covers_replicas, read_percent, parallel, .. } =
+        found.checks;
+    assert_eq!((interval, covers_replicas), (Some(Duration::from_secs(50)), true));
+    assert_eq!((read_percent, parallel), (10, 500));
+    let never = with("autoRecoveryDaemonEnabled=true\nauditorPeriodicCheckInterval=0\n").unwrap().unwrap();
+    assert_eq!(never.checks.interval, None);
+    let faults =
+        with("autoRecoveryDaemonEnabled=true\nauditorLedgerVerificationPercentage=101\n").unwrap_err();
+    assert!(faults[0].contains("=101: give a whole number from 0 to 100"), "{faults:?}");
     let fast = with("autoRecoveryDaemonEnabled=true\nreplicationRateByBytes=1000000\n").unwrap().unwrap();
     assert_eq!(fast.bytes_per_second, Some(1_000_000));
     let faults = with("autoRecoveryDaemonEnabled=true\nreplicationRateByBytes=fast\n").unwrap_err();

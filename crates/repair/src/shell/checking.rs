@@ -7,7 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A ledger is marked only when its metadata are still those by which a bookie lacks something: what a repair moved is no lack.
+//! 1. A ledger is marked only when a bookie lacks something at two looks by the same metadata: what a repair moved, and a copy that
+//!    came late, is no lack.
 //! 2. A bookie that did not answer, or is busy, is left alone for [`SILENT_PAUSE`]: it holds up no check, and no check burdens it.
 //! 3. While repair is disabled nothing is asked; the check goes on where it was.
 //! 4. One ledger that cannot be checked is named and holds up no other.
@@ -23,7 +24,8 @@ use std::time::Duration;
 use bindery_client::transport::BookieError;
 use bindery_client::{EntryAvailability, ErrorCode, FoundCopy};
 use bindery_metadata::StoreError;
-use bindery_metadata::layout::{LedgerError, PeriodicCheck, StoredLedger};
+use bindery_metadata::layout::{LedgerError, PeriodicCheck};
+use bindery_metadata::store::Version;
 use bindery_types::{BookieId, LedgerId, LedgerMetadata};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -45,8 +47,8 @@ const DUE_LOOK: Duration = Duration::from_secs(60);
 const DISABLED_LOOK: Duration = Duration::from_secs(1);
 /// After a failure of the metadata store.
 const RETRY: Duration = Duration::from_secs(10);
-/// How often metadata may change under the check of a ledger.
-const CHANGES_MAX: u32 = 5;
+/// How often a ledger is looked at, while it changes.
+const LOOKS_MAX: u32 = 5;
 
 /// Runs for as long as this process is the auditor; dropped, it ends between any two requests.
 pub(super) async fn run(common: Arc<Common>) -> Infallible {
@@ -196,8 +198,8 @@ impl Check {
 
     /// Checks a ledger, and marks it for those that lack something.
     async fn ledger(&self, ledger: LedgerId) -> Result<Outcome, LedgerError> {
-        let mut found: Option<(StoredLedger, Vec<BookieId>)> = None;
-        for _ in 0..CHANGES_MAX {
+        let mut found: Option<(Version, Vec<BookieId>)> = None;
+        for _ in 0..LOOKS_MAX {
             self.turn().await;
             let ledgers = self.common.layout().ledgers();
             let stored = match found.is_none() {
@@ -212,20 +214,24 @@ impl Check {
                 }
                 Err(error) => return Err(error),
             };
-            // Invariant 1.
-            if let Some((looked_at, lacking)) = &found
-                && looked_at.version == stored.version
-            {
-                return self.mark(ledger, lacking).await;
-            }
             let (lacking, unknown) = self.members(ledger, &stored.metadata).await?;
+            // Invariant 1.
+            if let Some((version, before)) = &found
+                && *version == stored.version
+            {
+                let still: Vec<BookieId> =
+                    lacking.iter().filter(|bookie| before.contains(bookie)).cloned().collect();
+                if !still.is_empty() {
+                    return self.mark(ledger, &still).await;
+                }
+            }
             match (lacking.is_empty(), unknown) {
-                (false, _) => found = Some((stored, lacking)),
+                (false, _) => found = Some((stored.version, lacking)),
                 (true, Some(why)) => return Ok(Outcome::Unchecked(why)),
                 (true, None) => return Ok(Outcome::Whole),
             }
         }
-        Ok(Outcome::Unchecked("its metadata keep changing".into()))
+        Ok(Outcome::Unchecked("it keeps changing".into()))
     }
 
     /// The bookies of a ledger that lack something, and why nothing is known of others.

@@ -87,6 +87,10 @@ impl Cluster {
         self.layout().await.cookies().delete(&id(&format!("b{index}")), None).await.unwrap();
     }
 
+    pub fn home(&self, index: usize) -> std::path::PathBuf {
+        self.bookies.home(index)
+    }
+
     /// Deletes all that a stopped bookie has; its cookie stays.
     pub fn wipe_bookie(&self, index: usize) {
         std::fs::remove_dir_all(self.bookies.home(index)).unwrap();

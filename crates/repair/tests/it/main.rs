@@ -3,6 +3,7 @@
 
 #[path = "../../../client/tests/it/ledgers/bookies.rs"]
 mod bookies;
+mod checking;
 mod cluster;
 mod repairing;
 mod requests;
