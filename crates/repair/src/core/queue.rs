@@ -3,7 +3,8 @@
 //! # Invariants
 //! 1. Fewest live copies first, then the one that was marked first, then by id.
 //! 2. A ledger that could not be repaired waits for a pause that grows, [`PAUSE_MAX`] at most, and holds up no other meanwhile. Its
-//!    reason stays until it is repaired or no longer marked.
+//!    reason stays until it is repaired or no longer marked. What was only to be looked at later is looked at when another number of its
+//!    copies is there.
 //! 3. A ledger is given out once at a time.
 //!
 //! # Limits     [`LEDGERS_MAX`] ledgers; beyond them the least endangered are left out until there is room
@@ -37,6 +38,10 @@ struct Marked {
     pause: Duration,
     why: Option<String>,
     is_out: bool,
+    /// It waits, and nothing failed.
+    is_later: bool,
+    /// More copies are there than when it was given out.
+    is_better: bool,
 }
 
 /// What came of an attempt.
@@ -74,6 +79,11 @@ impl RepairQueue {
             if copies < known.rank.copies {
                 // In greater danger than before: no pause of a better time holds.
                 (known.not_before, known.pause) = (Duration::ZERO, Duration::ZERO);
+            } else if copies > known.rank.copies {
+                known.is_better = true;
+                if known.is_later {
+                    known.not_before = Duration::ZERO;
+                }
             }
             known.rank = rank;
             self.order.insert(rank);
@@ -91,8 +101,15 @@ impl RepairQueue {
             }
             self.left_out += 1;
         }
-        let marked =
-            Marked { rank, not_before: Duration::ZERO, pause: Duration::ZERO, why: None, is_out: false };
+        let marked = Marked {
+            rank,
+            not_before: Duration::ZERO,
+            pause: Duration::ZERO,
+            why: None,
+            is_out: false,
+            is_later: false,
+            is_better: false,
+        };
         self.ledgers.insert(ledger, marked);
         self.order.insert(rank);
     }
@@ -118,7 +135,7 @@ impl RepairQueue {
         };
         let ledger = self.order.iter().find(is_due)?.ledger;
         if let Some(known) = self.ledgers.get_mut(&ledger) {
-            known.is_out = true;
+            (known.is_out, known.is_better) = (true, false);
         }
         Some(ledger)
     }
@@ -127,6 +144,7 @@ impl RepairQueue {
     pub fn came(&mut self, now: Duration, ledger: LedgerId, attempt: Attempt) {
         let Some(known) = self.ledgers.get_mut(&ledger) else { return };
         known.is_out = false;
+        known.is_later = matches!(attempt, Attempt::Later(..));
         match attempt {
             Attempt::Done => self.forget(ledger),
             Attempt::Elsewhere => {
@@ -135,7 +153,8 @@ impl RepairQueue {
                 known.why = None;
             }
             Attempt::Later(pause, why) => {
-                known.not_before = now + pause;
+                // What it waits for may have come meanwhile.
+                known.not_before = if known.is_better { now } else { now + pause };
                 known.why = Some(why);
             }
             Attempt::Failed(why) => {
@@ -248,6 +267,27 @@ mod tests {
         queue.came(now, id(1), Attempt::Later(seconds(30), "its writer may be alive".into()));
         queue.keep(&BTreeSet::new());
         assert!(queue.is_empty() && queue.stuck().next().is_none());
+    }
+
+    #[test]
+    fn what_waits_for_a_bookie_is_looked_at_when_it_is_back() {
+        let mut queue = RepairQueue::default();
+        queue.put(id(1), 2, 0);
+        queue.put(id(2), 2, 0);
+        assert_eq!((queue.take(seconds(0)), queue.take(seconds(0))), (Some(id(1)), Some(id(2))));
+        queue.came(seconds(0), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        queue.came(seconds(0), id(2), Attempt::Failed("no spare bookie".into()));
+        queue.put(id(1), 2, 0);
+        assert_eq!(queue.take(seconds(1)), None, "nothing changed");
+        queue.put(id(1), 3, 0);
+        queue.put(id(2), 3, 0);
+        assert_eq!((queue.take(seconds(1)), queue.take(seconds(1))), (Some(id(1)), None));
+        // Also when that is seen during the attempt.
+        queue.put(id(1), 4, 0);
+        queue.came(seconds(1), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        assert_eq!(queue.take(seconds(1)), Some(id(1)));
+        queue.came(seconds(1), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        assert_eq!(queue.take(seconds(120)), Some(id(2)), "the other one is due before");
     }
 
     #[test]

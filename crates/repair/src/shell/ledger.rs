@@ -30,9 +30,11 @@ const COPIES_MAX: usize = 4;
 const STEPS_MAX: usize = 1000;
 /// Between two looks at the end of an open ledger whose writer may be alive.
 const ALIVE_LOOK: Duration = Duration::from_secs(2);
-/// Pauses before another attempt: while repair is disabled, of a ledger that was marked again, and of one that is written to.
+/// Pauses before another attempt: while repair is disabled, of a ledger that was marked again, of one whose bookie may come back, and of
+/// one that is written to.
 const DISABLED_PAUSE: Duration = Duration::from_secs(1);
 const MARKED_AGAIN_PAUSE: Duration = Duration::from_millis(500);
+const AWAITED_PAUSE_MAX: Duration = Duration::from_secs(120);
 const WRITTEN_PAUSE_MIN: Duration = Duration::from_secs(5);
 
 /// Why an attempt ends before the ledger is whole.
@@ -97,7 +99,10 @@ impl Job<'_> {
             let live = self.common.live_now().await?;
             let (metadata, _) = view.metadata();
             let found = audit(&metadata, |bookie| live.contains(bookie));
-            let is_left = |lack: &&Lack| !given_up.contains_key(&(lack.first, lack.position));
+            let awaited = self.awaited(&found, &mark).await?;
+            let is_left = |lack: &&Lack| {
+                !awaited.contains_key(&lack.bookie) && !given_up.contains_key(&(lack.first, lack.position))
+            };
             let (place, step) = if let Some(lack) = found.lacks.iter().find(is_left) {
                 ((lack.first, lack.position), self.replace(&view, &metadata, lack, &live).await)
             } else if let Some(lack) = self.incomplete(&metadata, &mark, &live, &completed, &given_up).await?
@@ -113,6 +118,9 @@ impl Job<'_> {
                 let tells = |attempt: &Attempt| matches!(attempt, Attempt::Failed(_));
                 let why = given_up.values().find(|attempt| tells(attempt)).or(given_up.values().next());
                 return Ok(why.expect("it is not empty").clone());
+            } else if let Some((bookie, left)) = awaited.iter().min_by_key(|(_, left)| **left) {
+                let why = format!("{bookie} is away: it has {left:?} to come back before it is replaced");
+                return Ok(Attempt::Later((*left).min(AWAITED_PAUSE_MAX), why));
             } else if found.open.is_empty() {
                 return self.finish(&mark, has_changed).await;
             } else {
@@ -133,6 +141,17 @@ impl Job<'_> {
             }
         }
         Err(End::Changed)
+    }
+
+    /// Bookies that are away and not replaced yet, and how long their return is waited for still.
+    async fn awaited(&self, found: &Audit, mark: &Marked) -> Result<BTreeMap<BookieId, Duration>, End> {
+        if self.common.is_on_demand || found.is_whole() || found.is_endangered() {
+            return Ok(BTreeMap::new());
+        }
+        // Auditors and operators say since when; writers do not.
+        let ordered = if mark.since_ms.is_some() { mark.replicas.as_slice() } else { &[] };
+        let delay = self.common.delay().await?;
+        Ok(self.common.absences.lock().awaited(self.common.now(), delay, found, ordered))
     }
 
     /// The ledger was deleted.

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers_of};
 pub use self::report::{RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
+use crate::core::absence::Absences;
 use crate::core::auditor::AuditorSettings;
 
 /// The bookies that a worker copies to.
@@ -84,6 +85,9 @@ struct Common {
     began: Instant,
     state: Mutex<RepairReport>,
     live: Mutex<Option<(Instant, Arc<BTreeSet<BookieId>>)>>,
+    absences: Mutex<Absences>,
+    /// An operator waits for it: no bookie that is away is waited for.
+    is_on_demand: bool,
     /// Ledgers that are not closed and whose last ensemble lost a bookie: since when this worker knows. No more than the queue has.
     open_since: Mutex<BTreeMap<LedgerId, Instant>>,
 }
@@ -103,6 +107,8 @@ impl Common {
             began: Instant::now(),
             state: Mutex::default(),
             live: Mutex::default(),
+            absences: Mutex::default(),
+            is_on_demand: false,
             open_since: Mutex::default(),
         }
     }
@@ -130,8 +136,19 @@ impl Common {
     async fn live_now(&self) -> Result<Arc<BTreeSet<BookieId>>, StoreError> {
         let asked_at = Instant::now();
         let live = Arc::new(self.layout().registration().registered().await?);
+        self.absences.lock().on_bookies(self.now(), &live);
         *self.live.lock() = Some((asked_at, live.clone()));
         Ok(live)
+    }
+
+    /// How long a bookie may be away.
+    async fn delay(&self) -> Result<Duration, StoreError> {
+        match self.layout().repair_settings().delay().await {
+            Ok(delay) => Ok(delay.unwrap_or(self.config.auditor.delay)),
+            // It holds no number, which the auditor reports.
+            Err(StoreError::Protocol(_)) => Ok(self.config.auditor.delay),
+            Err(error) => Err(error),
+        }
     }
 
     fn note_error(&self, what: &str, error: &dyn std::fmt::Display) {

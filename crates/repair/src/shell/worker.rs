@@ -64,7 +64,8 @@ pub async fn repair_ledgers(
     mut progress: impl FnMut(&RepairReport),
 ) -> Result<Vec<StuckLedger>, StoreError> {
     let (stop, stopped) = watch::channel(false);
-    let mut worker = Worker::new(Arc::new(Common::new(config, client, clock)));
+    let common = Common { is_on_demand: true, ..Common::new(config, client, clock) };
+    let mut worker = Worker::new(Arc::new(common));
     worker.only = Some(ledgers.clone());
     let outcome = worker.work_off(&stopped, attempts, &mut progress).await;
     stop.send_replace(true);
