@@ -1,5 +1,6 @@
 //! What is decided, without I/O.
 
+pub mod absence;
 pub mod audit;
 pub mod auditor;
 pub mod check;

@@ -21,7 +21,7 @@ use std::time::Duration;
 use bindery_client::{BulkOptions, BulkReader, Client};
 use bindery_engine::Engine;
 use bindery_io::Clock;
-use bindery_metadata::Layout;
+use bindery_metadata::{Layout, StoreError};
 use bindery_types::{BookieId, LedgerId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -29,9 +29,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers_of};
-use self::facts::Facts;
+use self::facts::{Bookies, Facts};
 pub use self::report::{CheckReport, PlacementReport, RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
+use crate::core::absence::Absences;
 use crate::core::auditor::AuditorSettings;
 use crate::core::check::Progress;
 
@@ -147,6 +148,9 @@ struct Common {
     began: Instant,
     state: Mutex<RepairReport>,
     facts: Facts,
+    absences: Mutex<Absences>,
+    /// An operator waits for it: no bookie that is away is waited for.
+    is_on_demand: bool,
     /// How far the check of all ledgers is. It outlives an election that was lost and won again.
     progress: Mutex<Progress>,
     /// Ledgers that are not closed and whose last ensemble lost a bookie: since when this worker knows. No more than the queue has.
@@ -166,6 +170,8 @@ impl Common {
             clock,
             began: Instant::now(),
             state: Mutex::default(),
+            absences: Mutex::default(),
+            is_on_demand: false,
             progress: Mutex::default(),
             open_since: Mutex::default(),
         }
@@ -183,6 +189,18 @@ impl Common {
     /// What new marks say of the time.
     fn mark_time(&self) -> Option<i64> {
         self.config.stamps_marks.then(|| self.clock.wall_ms())
+    }
+
+    /// The bookies that are registered.
+    async fn bookies(&self) -> Result<Arc<Bookies>, StoreError> {
+        let bookies = self.facts.bookies().await?;
+        self.absences.lock().on_bookies(self.now(), &bookies.ids);
+        Ok(bookies)
+    }
+
+    /// How long a bookie may be away.
+    async fn delay(&self) -> Result<Duration, StoreError> {
+        Ok(self.facts.delay().await?.unwrap_or(self.config.auditor.delay))
     }
 
     fn note_error(&self, what: &str, error: &dyn std::fmt::Display) {

@@ -103,7 +103,8 @@ pub async fn repair_ledgers(
     mut progress: impl FnMut(&RepairReport),
 ) -> Result<Vec<StuckLedger>, StoreError> {
     let (stop, stopped) = watch::channel(false);
-    let mut worker = Worker::new(Arc::new(Common::new(config, client, None, clock)));
+    let common = Common { is_on_demand: true, ..Common::new(config, client, None, clock) };
+    let mut worker = Worker::new(Arc::new(common));
     worker.only = Some(ledgers.clone());
     let outcome = worker.work_off(&stopped, attempts, &mut progress).await;
     stop.send_replace(true);
@@ -242,7 +243,7 @@ impl Worker {
             // The watch must not miss the next mark. Where marks of others are left, pruning ends at the first one.
             marks.prune().await?;
         }
-        let live = self.common.facts.bookies().await?;
+        let live = self.common.bookies().await?;
         let mut unranked = self.unranked(&marked);
         // What is known is ranked again when other bookies are there, some at a time.
         if self.ranked_by.ids != live.ids {

@@ -36,7 +36,7 @@ fn config(name: &str, interval: Duration) -> RepairConfig {
 }
 
 async fn start(client: Client, config: RepairConfig) -> Repair {
-    Repair::start(config, client, Arc::new(SystemClock::new()))
+    Repair::start(config, client, None, Arc::new(SystemClock::new()))
 }
 
 async fn until(all: &[Repair], what: &str, is_it: impl Fn(&RepairReport) -> bool) -> RepairReport {
