@@ -4,4 +4,5 @@
 #[path = "../../../client/tests/it/ledgers/bookies.rs"]
 mod bookies;
 mod cluster;
+mod healing;
 mod repairing;
