@@ -1,5 +1,6 @@
 //! Bookies in this process, on a metadata store in memory.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +75,30 @@ impl Cluster {
     pub fn own(&self, index: usize) -> Option<OwnBookie> {
         let store = self.bookies.store(index)?;
         Some(OwnBookie { engine: store.engine().clone(), adds: Arc::new(Adds(store.clone())) })
+    }
+
+    /// It flushes, scrubs and compacts all the time.
+    pub async fn start_scrubbing_bookie(&mut self, index: usize) {
+        let tune = |config: &mut BookieConfig| {
+            config.garbage =
+                GarbageConfig { interval: Duration::from_millis(500), ..GarbageConfig::default() };
+            config.flush_interval = Duration::from_millis(200);
+            config.space.collection_interval = Duration::from_millis(500);
+            config.space.scrub_period = Duration::from_millis(500);
+            config.space.scrub_bytes_per_second = 64 << 20;
+            config.space.replaced_grace = Duration::ZERO;
+        };
+        self.bookies.start(index, tune).await;
+    }
+
+    /// The entry logs of a bookie.
+    pub fn entry_logs(&self, index: usize) -> Vec<PathBuf> {
+        let current = self.bookies.home(index).join("ledgers/current");
+        let mut logs: Vec<PathBuf> =
+            std::fs::read_dir(current).unwrap().map(|file| file.unwrap().path()).collect();
+        logs.retain(|path| path.extension().is_some_and(|extension| extension == "elog"));
+        logs.sort();
+        logs
     }
 
     pub async fn stop_bookie(&mut self, index: usize) {

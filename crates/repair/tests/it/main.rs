@@ -5,5 +5,6 @@
 mod bookies;
 mod checking;
 mod cluster;
+mod healing;
 mod repairing;
 mod requests;
