@@ -1,9 +1,10 @@
-//! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing, but asks
-//! for garbage collection or a scrub when told to. [`access`] says which peers may.
+//! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It asks for garbage collection or a scrub
+//! when told to, and changes the cluster's settings of repair ([`cluster`]). [`access`] says which peers may.
 //!
 //! # Limits     connections, bytes and waits: [`port`]; scrubs waited for: [`SCRUB_WAITS_MAX`]
 
 pub mod access;
+mod cluster;
 pub mod extension;
 pub(crate) mod port;
 mod socket;
@@ -12,7 +13,8 @@ mod socket;
 mod tls_tests;
 
 use self::access::Access;
-use self::extension::AdminExtension;
+use self::cluster::MetadataQuestions;
+use self::extension::{Extensions, Part};
 use crate::config::AdminScope;
 use crate::disks::{DiskDesk, ReadOnlyReasons};
 use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, PoolFlow, Sort};
@@ -52,8 +54,10 @@ pub struct AdminState {
     pub disks: OnceLock<(Arc<DiskDesk>, Arc<ReadOnlyReasons>)>,
     /// Set from the start when this port speaks TLS.
     pub tls: OnceLock<Arc<Tls>>,
-    /// Set when a tierer runs in this process.
-    pub extension: OnceLock<Arc<dyn AdminExtension>>,
+    /// Other parts of this process.
+    pub extensions: Extensions,
+    /// Of the cluster's metadata.
+    pub(crate) metadata: MetadataQuestions,
     /// Serving.
     pub is_running: AtomicBool,
     /// Clients find it, as far as the metadata store has said.
@@ -100,7 +104,9 @@ fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
         .route("/api/v1/bookie/tier", any(trimming))
         .route("/api/v1/bookie/tier/ledger", any(tiered_ledger))
         .route("/api/v1/bookie/flow", any(flow))
+        .route("/api/v1/bookie/info", any(space))
         .route("/api/v1/tier/{name}", any(tierer))
+        .merge(cluster::routes())
 }
 
 /// Other methods are not found, as in Java.
@@ -149,9 +155,9 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         let now_ms = u64::try_from(shared.clock.wall_ms()).unwrap_or(0);
         let of_tls = shared.tls.iter().chain(state.tls.get()).flat_map(|tls| tls.alarms(now_ms));
         let of_logins = shared.auth.iter().flat_map(|auth| auth.alarms());
-        let of_extension =
-            state.extension.get().and_then(|extension| extension.fault()).map(|fault| fault.alarm);
-        of_tls.chain(of_logins).chain(alarm_of_places(shared)).chain(of_extension).collect()
+        let of_extensions =
+            state.extensions.iter().filter_map(|extension| extension.fault()).map(|fault| fault.alarm);
+        of_tls.chain(of_logins).chain(alarm_of_places(shared)).chain(of_extensions).collect()
     });
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
@@ -313,6 +319,9 @@ impl Drop for ScrubWait<'_> {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
+
+/// How long file systems may take to say their space.
+const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Between two looks whether the pass has ended.
 const SCRUB_LOOK: Duration = Duration::from_millis(100);
@@ -534,6 +543,29 @@ async fn flow(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) ->
     }
 }
 
+/// Free and total bytes of the file systems that hold ledgers.
+async fn space(State(state): State<Arc<AdminState>>, method: Method) -> Response {
+    if method != Method::GET {
+        return (StatusCode::NOT_FOUND, "Only GET is supported.").into_response();
+    }
+    let Some(shared) = state.shared.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    let volumes = shared.volumes.clone();
+    let measuring = tokio::task::spawn_blocking(move || volumes.space());
+    match tokio::time::timeout(SPACE_WAIT_MAX, measuring).await {
+        Ok(Ok(Ok(space))) => json(&serde_json::json!({ "freeSpace": space.free, "totalSpace": space.total })),
+        Ok(Ok(Err(error))) => {
+            let why = format!("cannot read the free disk space: {error}\n");
+            (StatusCode::INTERNAL_SERVER_ERROR, why).into_response()
+        }
+        Ok(Err(_)) | Err(_) => {
+            let why = "the file systems do not say their space in time: try again\n";
+            (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+        }
+    }
+}
+
 /// The tierer of this process.
 async fn tierer(
     State(state): State<Arc<AdminState>>,
@@ -541,9 +573,10 @@ async fn tierer(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     method: Method,
     uri: Uri,
+    body: Bytes,
 ) -> Response {
-    match state.extension.get() {
-        Some(extension) => extension::answer(&**extension, &name, peer, &method, &uri).await,
+    match state.extensions.get(Part::Tier) {
+        Some(extension) => extension::answer(&**extension, &name, peer, (&method, &uri, &body)).await,
         None => (StatusCode::NOT_FOUND, "No tierer runs in this process\n").into_response(),
     }
 }
@@ -563,7 +596,7 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     if let Some(shared) = state.shared.get() {
         expose(shared, &mut out);
         if let Some(tier) = &shared.tier {
-            let fault = state.extension.get().and_then(|extension| extension.fault());
+            let fault = state.extensions.get(Part::Tier).and_then(|extension| extension.fault());
             let is_usable = !fault.is_some_and(|fault| fault.is_of_store);
             crate::tier::expose(tier, is_usable, shared.clock.monotonic_ns(), &mut out);
         }
@@ -581,7 +614,7 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     if let Some(desk) = state.garbage.get() {
         expose_garbage(desk, &mut out);
     }
-    if let Some(extension) = state.extension.get() {
+    for extension in state.extensions.iter() {
         extension.expose(&mut out).await;
     }
     exposed(out)

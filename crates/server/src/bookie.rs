@@ -30,7 +30,7 @@ pub use error::StartError;
 pub use running::STOP_REST_MAX;
 
 use crate::admin::AdminState;
-use crate::admin::extension::AdminExtension;
+use crate::admin::extension::{AdminExtension, Part};
 use crate::auth::Auth;
 use crate::cluster_record::ClusterRecord;
 use crate::config::{BookieConfig, Identity};
@@ -279,6 +279,7 @@ impl Bookie {
         disk_watch.check(&shared.engine, &standing, &desk).await;
         let engine = machine.start(components.disk.clone(), Arc::new(Completion::new(shared.clone())));
         let _ = state.shared.set(shared.clone());
+        state.metadata.open(layout.clone());
         let _ = state.disks.set((disk_watch.desk(), standing.clone()));
         let stop_serving = Arc::new(Latch::default());
         let serving = tokio::spawn({
@@ -445,8 +446,8 @@ impl Bookie {
     }
 
     /// Lets another part of the process answer on the admin port, too. The first one stays.
-    pub fn extend_admin(&self, extension: Arc<dyn AdminExtension>) {
-        let _ = self.state.extension.set(extension);
+    pub fn extend_admin(&self, part: Part, extension: Arc<dyn AdminExtension>) {
+        self.state.extensions.add(part, extension);
     }
 
     /// Where its admin port listens.

@@ -1,5 +1,6 @@
 //! Auditor and worker inside a process that serves as a bookie.
 
+use super::admin::{RepairAdmin, Standing};
 use crate::bookie_security::BookieSecurity;
 use crate::exit::Failure;
 use crate::ledger::access::store_failure;
@@ -9,6 +10,7 @@ use bindery_client::{ErrorCode, LedgerId};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
 use bindery_repair::{AddTimes, CheckSettings, OwnBookie, Repair, RepairConfig, Targets};
+use bindery_server::admin::extension::AdminExtension;
 use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
 use bindery_types::BookieId;
@@ -87,7 +89,10 @@ impl AddTimes for Adds {
 }
 
 /// Repair beside a bookie, or beside those of a process.
-pub struct RepairRole(JoinHandle<()>);
+pub struct RepairRole {
+    task: JoinHandle<()>,
+    admin: Arc<RepairAdmin>,
+}
 
 impl RepairRole {
     /// Runs until `stop`, and copies into the bookie whose `store` it is. A start that fails is tried again: bookies do not depend on it.
@@ -100,7 +105,9 @@ impl RepairRole {
         stop: &Arc<Latch>,
     ) -> RepairRole {
         let stop = stop.clone();
-        RepairRole(tokio::spawn(async move {
+        let admin = Arc::new(RepairAdmin::default());
+        let shown = admin.clone();
+        let task = tokio::spawn(async move {
             let mut pause = RETRY.0;
             let mut said = None;
             loop {
@@ -117,13 +124,16 @@ impl RepairRole {
                         let client = own.client.clone();
                         let repair = Repair::start(config, client, bookie, Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
+                        shown.set(Standing::Runs(repair.handle(), own.client.clone()));
                         stop.wait().await;
+                        shown.set(Standing::Ended);
                         repair.stop().await;
                         own.close().await;
                         return;
                     }
                     Err(failure) => {
                         let why = failure.to_string();
+                        shown.set(Standing::Failed(why.clone()));
                         // Once for each reason: it may last until an operator comes.
                         if said.as_ref() != Some(&why) {
                             tracing::warn!(
@@ -139,13 +149,19 @@ impl RepairRole {
                 }
                 pause = (pause * 2).min(RETRY.1);
             }
-        }))
+        });
+        RepairRole { task, admin }
+    }
+
+    /// The part that an admin port shows.
+    pub fn admin(&self) -> Arc<dyn AdminExtension> {
+        self.admin.clone()
     }
 
     /// Waits for its end once it is told to stop, but not for long: locks go with the session, and another worker goes on.
     pub async fn ended(mut self) {
-        if tokio::time::timeout(STOP_MAX, &mut self.0).await.is_err() {
-            self.0.abort();
+        if tokio::time::timeout(STOP_MAX, &mut self.task).await.is_err() {
+            self.task.abort();
         }
     }
 }

@@ -3,10 +3,10 @@
 mod operators;
 
 use super::*;
-use bindery_repair::CheckSettings;
 use crate::command_line::{Cli, Command};
 use crate::sources::host::tests::Fake;
 use bindery_client::TlsOptions;
+use bindery_repair::CheckSettings;
 use bindery_server::config::AdminScope;
 use bindery_server::sockets::Keepalive;
 use clap::Parser;

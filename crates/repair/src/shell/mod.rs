@@ -205,7 +205,9 @@ impl Common {
 
     fn note_error(&self, what: &str, error: &dyn std::fmt::Display) {
         tracing::warn!(%error, "repair: {what}");
-        self.state.lock().last_error = Some(format!("{what}: {error}"));
+        let mut state = self.state.lock();
+        (state.last_error, state.last_error_ms) =
+            (Some(format!("{what}: {error}")), Some(self.clock.wall_ms()));
     }
 }
 

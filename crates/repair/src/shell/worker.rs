@@ -130,7 +130,8 @@ struct Worker {
     /// Nothing was marked when that watch was armed. Otherwise it may not fire with the next mark.
     is_idle: bool,
     queue: RepairQueue,
-    tasks: JoinSet<(LedgerId, Attempt)>,
+    /// Each with the time that it took.
+    tasks: JoinSet<(LedgerId, Attempt, Duration)>,
     /// Of [`repair_ledgers`]: no others are repaired, and those that are repaired or fail are noted in `ended`.
     only: Option<BTreeSet<LedgerId>>,
     /// Ledgers, and whether they failed.
@@ -396,18 +397,21 @@ impl Worker {
             let Some(ledger) = self.queue.take(now) else { break };
             let (common, stopped) = (self.common.clone(), stopped.clone());
             self.common.state.lock().under_way.push(ledger.get());
-            self.tasks.spawn(async move { (ledger, repair(&common, ledger, &stopped).await) });
+            self.tasks.spawn(async move {
+                let began = Instant::now();
+                (ledger, repair(&common, ledger, &stopped).await, began.elapsed())
+            });
         }
     }
 
     /// Waits for a repair to end. Never ends while there is none.
     async fn end_one(&mut self) {
         let Some(ended) = self.tasks.join_next().await else { return std::future::pending().await };
-        let (ledger, attempt) = match ended {
+        let (ledger, attempt, took) = match ended {
             Ok(ended) => ended,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
-        self.common.state.lock().under_way.retain(|under_way| *under_way != ledger.get());
+        self.common.state.lock().ended(ledger, &attempt, took);
         let is_failure = matches!(attempt, Attempt::Failed(_));
         if let Attempt::Failed(why) = &attempt {
             tracing::warn!(%ledger, why, "cannot be repaired now");

@@ -125,7 +125,7 @@ async fn the_auditors_death_elects_another_and_a_bookie_that_is_back_in_time_cos
     .await;
     cluster.stop_bookie(0).await;
     until(&all, "b0 is missed", async |reports: &[RepairReport]| {
-        reports.iter().any(|report| report.away == ["b0"])
+        reports.iter().any(|report| report.away.keys().eq(["b0"]))
     })
     .await;
     cluster.start_bookie(0).await;
