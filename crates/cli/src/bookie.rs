@@ -72,9 +72,10 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     // Reading and telling bookies is over before this one takes its registration back, or a little later: it is not needed.
     let tiering = role.map(|role| role.spawn(&stop));
     let own = bookie.bookie_id().clone();
+    let store = bookie.local_store();
     let repairing = settings
         .repair
-        .map(|(repair, security)| RepairRole::spawn(&repair, own, repair_metadata, security, &stop));
+        .map(|(repair, security)| RepairRole::spawn(&repair, own, store, repair_metadata, security, &stop));
     let ended = bookie.run(&stop).await;
     watching.abort();
     stop.set();

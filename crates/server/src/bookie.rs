@@ -53,7 +53,7 @@ use crate::tier::{Tier, TrimTask, Trimmer};
 use crate::tls::{Tls, TlsConfig};
 use crate::turns::Turns;
 use crate::volumes::Volumes;
-use bindery_engine::EngineThreads;
+use bindery_engine::{Engine, EngineThreads};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{
     BookieRegistrar, BookieServiceInfo, Layout, MetadataUri, RegistrationEvent, RegistrationMode,
@@ -150,6 +150,21 @@ pub struct Bookie {
     admin: Option<AdminTask>,
     /// Ends with the bookie: the directories' locks.
     dirs: Arc<DataDirs>,
+}
+
+/// What a part of a bookie's process uses that writes to its ledger directories beside it, as repair does. While it is kept, no other
+/// process gets the directories, also when the bookie has ended.
+#[derive(Clone)]
+pub struct LocalStore {
+    engine: Arc<Engine>,
+    _dirs: Arc<DataDirs>,
+}
+
+impl LocalStore {
+    /// The bookie's engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
 }
 
 impl Bookie {
@@ -417,6 +432,11 @@ impl Bookie {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// For parts of this process that write to the ledger directories beside the bookie.
+    pub fn local_store(&self) -> LocalStore {
+        LocalStore { engine: self.shared.engine.clone(), _dirs: self.dirs.clone() }
     }
 
     /// Lets another part of the process answer on the admin port, too. The first one stays.

@@ -52,7 +52,9 @@ fn interval(text: &str) -> Result<Duration, String> {
         _ => return span(text),
     };
     let seconds = whole.filter(|hours| (1..=24 * 366).contains(hours)).map(|hours| u64::from(hours) * 3600);
-    seconds.map(Duration::from_secs).ok_or_else(|| "give 0, or a time up to 366d, for example 7d or 12h".to_owned())
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "give 0, or a time up to 366d, for example 7d or 12h".to_owned())
 }
 
 fn rate(text: &str) -> Result<u64, String> {

@@ -5,6 +5,7 @@ use crate::own_client::{NotOpened, OwnClient};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
 use bindery_repair::{CheckSettings, Repair, RepairConfig, Targets};
+use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
 use bindery_types::BookieId;
 use std::sync::Arc;
@@ -55,11 +56,12 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 pub struct RepairRole(JoinHandle<()>);
 
 impl RepairRole {
-    /// Runs until `stop`. A start that fails is tried again: the bookie does not depend on it. It has a session of its own with the
+    /// Runs until `stop`, and copies into the bookie whose `store` it is. A start that fails is tried again: the bookie does not depend on it. It has a session of its own with the
     /// metadata store, because locks of one session do not exclude each other.
     pub fn spawn(
         settings: &RepairRoleSettings,
         own: BookieId,
+        store: LocalStore,
         metadata: (MetadataUri, Security),
         security: BookieSecurity,
         stop: &Arc<Latch>,
@@ -74,7 +76,8 @@ impl RepairRole {
                 };
                 match opened {
                     Ok(own) => {
-                        let repair = Repair::start(config, own.client.clone(), Arc::new(SystemClock::new()));
+                        let (client, engine) = (own.client.clone(), Some(store.engine().clone()));
+                        let repair = Repair::start(config, client, engine, Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
                         stop.wait().await;
                         repair.stop().await;

@@ -34,7 +34,7 @@ pub fn run(args: RepairArgs) -> Result<(), Failure> {
             () = stop.wait() => return Ok(()),
             client = connect(&args.worker.access, tune) => client?,
         };
-        let repair = Repair::start(config, client.clone(), Arc::new(SystemClock::new()));
+        let repair = Repair::start(config, client.clone(), None, Arc::new(SystemClock::new()));
         tracing::info!("repair is running");
         let handle = repair.handle();
         let mut said = handle.report();

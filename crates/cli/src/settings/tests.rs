@@ -567,8 +567,7 @@ fn a_bookie_repairs_when_its_file_says_so_and_needs_a_user_where_clients_do() {
     );
     let found = found.unwrap().unwrap();
     assert_eq!((found.stamps_marks, found.mark_grace), (Some(false), Some(Duration::from_secs(60))));
-    let CheckSettings { interval, covers_replicas, read_percent, parallel, .. } =
-        found.checks;
+    let CheckSettings { interval, covers_replicas, read_percent, parallel, .. } = found.checks;
     assert_eq!((interval, covers_replicas), (Some(Duration::from_secs(50)), true));
     assert_eq!((read_percent, parallel), (10, 500));
     let never = with("autoRecoveryDaemonEnabled=true\nauditorPeriodicCheckInterval=0\n").unwrap().unwrap();

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use super::paths::create_parents;
 use crate::codec::text::{self, Printer, TextError};
-use crate::store::{CreateMode, MetadataStore, Op, StoreError, Version};
+use crate::store::{CreateMode, MetadataStore, Op, StoreError, Version, Watch};
 
 /// How often a mark may change under the one that adds to it.
 const CONFLICTS_MAX: u32 = 16;
@@ -117,7 +117,7 @@ impl UnderReplication {
     }
 
     /// Removes the mark of a ledger that lacks nothing, unless it was marked again since `version` was read (invariant 2): then it is
-    /// false. The nodes above it go when they are empty, as Java's workers remove them.
+    /// false. The node that only this mark is below goes, too; those above that stay for [`prune`](Self::prune).
     ///
     /// # Errors
     /// Of the store. A mark that is gone is no error.
@@ -127,21 +127,63 @@ impl UnderReplication {
             Err(StoreError::BadVersion { .. }) => return Ok(false),
             Err(other) => return Err(other),
         }
-        self.prune(ledger).await?;
+        self.delete_empty(&parts(ledger)).await?;
         Ok(true)
     }
 
-    /// Removes the nodes above a mark, from the lowest on, as far as they are empty.
-    async fn prune(&self, ledger: LedgerId) -> Result<(), StoreError> {
-        let parts = parts(ledger);
-        for length in (1..=parts.len()).rev() {
-            match self.store.delete(&self.parent(&parts[..length]), None).await {
-                Ok(()) | Err(StoreError::NoNode { .. }) => {}
-                Err(StoreError::NotEmpty { .. }) => return Ok(()),
-                Err(other) => return Err(other),
+    /// The operations that [`unmark`](Self::unmark) consists of, for a transaction with others.
+    pub(super) fn unmarking(&self, ledger: LedgerId, version: Version) -> [Op; 2] {
+        [
+            Op::Delete { path: self.path(ledger), expected: Some(version) },
+            Op::Delete { path: self.parent(&parts(ledger)), expected: None },
+        ]
+    }
+
+    /// Removes the nodes above marks that have gone, as Java's workers do, so that [`watch`](Self::watch) sees the next mark. To be
+    /// called when no mark is listed; it ends at the first node that is in use.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn prune(&self) -> Result<(), StoreError> {
+        for first in self.children(&[], 0).await? {
+            for second in self.children(&[first], 0).await? {
+                for third in self.children(&[first, second], 0).await? {
+                    for fourth in self.children(&[first, second, third], 0).await? {
+                        if !self.delete_empty(&[first, second, third, fourth]).await? {
+                            return Ok(());
+                        }
+                    }
+                    self.delete_empty(&[first, second, third]).await?;
+                }
+                self.delete_empty(&[first, second]).await?;
             }
+            self.delete_empty(&[first]).await?;
         }
         Ok(())
+    }
+
+    /// Deletes a node above marks; false when something is below it.
+    async fn delete_empty(&self, parts: &[u16]) -> Result<bool, StoreError> {
+        match self.store.delete(&self.parent(parts), None).await {
+            Ok(()) | Err(StoreError::NoNode { .. }) => Ok(true),
+            Err(StoreError::NotEmpty { .. }) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Whether any ledger may be marked, with a watch. Where none is, and [`prune`](Self::prune) left nothing, it fires with the first
+    /// mark; where some are, it need not fire with another one.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn watch(&self) -> Result<(bool, Watch), StoreError> {
+        let root = self.parent(&[]);
+        match self.store.children_and_watch(&root).await {
+            Ok((children, watch)) => Ok((!children.is_empty(), watch)),
+            // Nothing was ever marked.
+            Err(StoreError::NoNode { .. }) => Ok((false, self.store.exists_and_watch(&root).await?.1)),
+            Err(other) => Err(other),
+        }
     }
 
     /// Marked ledgers with ids above `after`, ascending, `max` at most; fewer only at the end. An id is what the nodes above a mark
@@ -403,6 +445,38 @@ mod tests {
             assert_eq!(marks.marked(ledger).await.unwrap(), None);
         }
         assert!(marks.unmark(ids[1], old.version).await.unwrap(), "one that is gone is gone");
-        assert_eq!(store.children("/l/underreplication/ledgers").await.unwrap(), Vec::<String>::new());
+        let left = async || store.children("/l/underreplication/ledgers").await.unwrap();
+        assert_eq!(left().await, ["0000", "7fff"], "what other marks may share");
+        marks.prune().await.unwrap();
+        assert_eq!(left().await, Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn a_watch_sees_the_first_mark_and_pruning_leaves_what_is_marked() {
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let lacks = [BookieId::new("b:1").unwrap()];
+        let (one, two) = (LedgerId::new(3).unwrap(), LedgerId::new(0x2_0000).unwrap());
+        for round in 0..3 {
+            let (is_marked, mut watch) = marks.watch().await.unwrap();
+            assert!(!is_marked && !watch.has_fired(), "round {round}");
+            marks.mark(one, &lacks).await.unwrap();
+            if round == 0 {
+                // Its root was made. From then on marks are seen below that.
+                assert!(watch.has_fired());
+                (_, watch) = marks.watch().await.unwrap();
+            }
+            marks.mark(two, &lacks).await.unwrap();
+            assert!(round == 0 || watch.has_fired(), "round {round}");
+            assert!(marks.watch().await.unwrap().0);
+            let version = marks.marked(one).await.unwrap().unwrap().version;
+            assert!(marks.unmark(one, version).await.unwrap());
+            marks.prune().await.unwrap();
+            assert_eq!(marks.after(None, 9).await.unwrap(), [two], "round {round}");
+            let version = marks.marked(two).await.unwrap().unwrap().version;
+            assert!(marks.unmark(two, version).await.unwrap());
+            marks.prune().await.unwrap();
+        }
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! put --> fresh, by rank --take--> out --came--> waiting, by time --due--> due, by rank --take--> out
+//!  '--------------------- left to others first --> waiting
 //! ```
 //!
 //! # Invariants
-//! 1. Fewest live copies first, then the one that was marked first, then by id.
+//! 1. Fewest live copies first, then the one that was marked first. Those marked at the same time, as by one scan, come in an order of
+//!    this worker's own: workers that take the same ledgers in the same order would meet at each lock.
 //! 2. A ledger that could not be repaired waits for a pause that grows, [`PAUSE_MAX`] at most. Its reason stays until it is repaired or no
 //!    longer marked.
 //! 3. A ledger is given out once at a time.
@@ -33,6 +35,7 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 struct Rank {
     copies: usize,
     since_ms: i64,
+    order: u64,
     ledger: LedgerId,
 }
 
@@ -41,9 +44,9 @@ struct Rank {
 enum Turn {
     /// It was not tried yet, or is in greater danger than when it was.
     Fresh,
-    /// It was tried, and waits until then.
+    /// It was tried, or is left to others, until then.
     Waiting(Duration),
-    /// It was tried, and may be tried again.
+    /// It waited, and may be taken now.
     Due,
     /// It is being repaired.
     Out,
@@ -55,6 +58,12 @@ struct Marked {
     turn: Turn,
     pause: Duration,
     why: Option<String>,
+}
+
+impl Marked {
+    fn is_stuck(&self) -> bool {
+        self.why.is_some() && matches!(self.turn, Turn::Waiting(_) | Turn::Due)
+    }
 }
 
 /// What came of an attempt.
@@ -77,20 +86,29 @@ pub struct RepairQueue {
     fresh: BTreeSet<Rank>,
     waiting: BTreeSet<(Duration, LedgerId)>,
     due: BTreeSet<Rank>,
-    /// Whether the last one that was given out had been tried before.
+    /// Of `waiting` and `due`, those that could not be repaired; others are left to other workers for a while.
+    stuck: usize,
+    /// Whether the last one that was given out had waited.
     was_retry: bool,
     left_out: u64,
+    salt: u64,
 }
 
 impl RepairQueue {
+    /// Empty; `salt` differs from worker to worker.
+    pub fn new(salt: u64) -> RepairQueue {
+        RepairQueue { salt, ..RepairQueue::default() }
+    }
+
     /// Whether the ledger is known.
     pub fn knows(&self, ledger: LedgerId) -> bool {
         self.ledgers.contains_key(&ledger)
     }
 
-    /// Notes a marked ledger, and how many live copies its rarest entry has. `since_ms`: when it was marked.
-    pub fn put(&mut self, ledger: LedgerId, copies: usize, since_ms: i64) {
-        let rank = Rank { copies, since_ms, ledger };
+    /// Notes a marked ledger, and how many live copies its rarest entry has. `since_ms`: when it was marked. `not_before`: one that was not
+    /// known waits until then, because others are better placed to repair it.
+    pub fn put(&mut self, ledger: LedgerId, copies: usize, since_ms: i64, not_before: Option<Duration>) {
+        let rank = Rank { copies, since_ms, order: order(self.salt, ledger), ledger };
         if let Some(mut known) = self.remove(ledger) {
             if copies < known.rank.copies {
                 // In greater danger than before: no pause of a better time holds.
@@ -108,7 +126,8 @@ impl RepairQueue {
                 None => return,
             }
         }
-        self.enter(Marked { rank, turn: Turn::Fresh, pause: Duration::ZERO, why: None });
+        let turn = not_before.map_or(Turn::Fresh, Turn::Waiting);
+        self.enter(Marked { rank, turn, pause: Duration::ZERO, why: None });
     }
 
     /// The ledger that makes room for a new one (invariant 4).
@@ -123,6 +142,7 @@ impl RepairQueue {
 
     fn enter(&mut self, marked: Marked) {
         let rank = marked.rank;
+        self.stuck += usize::from(marked.is_stuck());
         match marked.turn {
             Turn::Fresh => drop(self.fresh.insert(rank)),
             Turn::Waiting(until) => drop(self.waiting.insert((until, rank.ledger))),
@@ -134,6 +154,7 @@ impl RepairQueue {
 
     fn remove(&mut self, ledger: LedgerId) -> Option<Marked> {
         let marked = self.ledgers.remove(&ledger)?;
+        self.stuck -= usize::from(marked.is_stuck());
         match marked.turn {
             Turn::Fresh => drop(self.fresh.remove(&marked.rank)),
             Turn::Waiting(until) => drop(self.waiting.remove(&(until, ledger))),
@@ -158,7 +179,7 @@ impl RepairQueue {
 
     /// Whether more than half of the room is used by ledgers that could not be repaired when they were tried last.
     pub fn is_clogged(&self) -> bool {
-        self.waiting.len() + self.due.len() > LEDGERS_MAX / 2
+        self.stuck > LEDGERS_MAX / 2
     }
 
     fn turn_to(&mut self, ledger: LedgerId, turn: Turn) {
@@ -267,6 +288,17 @@ impl RepairQueue {
     }
 }
 
+/// Where a ledger comes among those of the same danger and time: by id where there is no salt, else in an order that seems random.
+fn order(salt: u64, ledger: LedgerId) -> u64 {
+    let id = ledger.get().unsigned_abs();
+    if salt == 0 {
+        return id;
+    }
+    // The finalizer of SplitMix64.
+    let mixed = (id ^ salt).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,7 +315,7 @@ mod tests {
     fn the_fewest_copies_come_first_then_the_oldest_mark() {
         let mut queue = RepairQueue::default();
         for (ledger, copies, since) in [(1, 2, 10), (2, 1, 30), (3, 1, 20), (4, 2, 5), (5, 2, 5)] {
-            queue.put(id(ledger), copies, since);
+            queue.put(id(ledger), copies, since, None);
         }
         let taken: Vec<i64> =
             std::iter::from_fn(|| queue.take(seconds(0))).map(|ledger| ledger.get()).collect();
@@ -294,10 +326,40 @@ mod tests {
     }
 
     #[test]
+    fn workers_take_ledgers_of_one_scan_in_orders_of_their_own() {
+        let taken = |salt| -> Vec<i64> {
+            let mut queue = RepairQueue::new(salt);
+            for ledger in 0..50 {
+                queue.put(id(ledger), 2, 7, None);
+            }
+            queue.put(id(99), 1, 8, None);
+            std::iter::from_fn(|| queue.take(seconds(0))).map(|ledger| ledger.get()).collect()
+        };
+        let (one, two) = (taken(1), taken(2));
+        assert_eq!((one[0], two[0]), (99, 99), "danger comes first");
+        let same = one[1..].iter().zip(&two[1..]).filter(|(one, two)| one == two).count();
+        assert!(same < 10, "{one:?} and {two:?}");
+        let mut sorted = one;
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..50).chain([99]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_others_are_to_repair_waits_for_them() {
+        let mut queue = RepairQueue::default();
+        queue.put(id(1), 1, 0, Some(seconds(4)));
+        queue.put(id(2), 2, 0, None);
+        assert_eq!(queue.take(seconds(0)), Some(id(2)));
+        queue.put(id(1), 1, 0, Some(seconds(9)));
+        assert_eq!(queue.take(seconds(3)), None);
+        assert_eq!(queue.take(seconds(4)), Some(id(1)), "the first time counts");
+    }
+
+    #[test]
     fn what_cannot_be_repaired_waits_ever_longer_and_holds_up_no_other() {
         let mut queue = RepairQueue::default();
-        queue.put(id(1), 1, 0);
-        queue.put(id(2), 2, 0);
+        queue.put(id(1), 1, 0, None);
+        queue.put(id(2), 2, 0, None);
         let mut now = seconds(0);
         assert_eq!(queue.take(now), Some(id(1)));
         queue.came(now, id(1), Attempt::Failed("no copy is left".into()));
@@ -314,9 +376,9 @@ mod tests {
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
         assert_eq!(queue.stuck().collect::<Vec<_>>(), [(id(1), "no copy is left")]);
-        queue.put(id(1), 1, 0);
+        queue.put(id(1), 1, 0, None);
         assert_eq!(queue.take(now), None, "it was known to be in this danger");
-        queue.put(id(1), 0, 0);
+        queue.put(id(1), 0, 0, None);
         assert_eq!(queue.take(now), Some(id(1)), "it is in greater danger");
         queue.came(now, id(1), Attempt::Later(seconds(30), "its writer may be alive".into()));
         queue.keep(&BTreeSet::new(), None, None);
@@ -327,12 +389,12 @@ mod tests {
     fn of_those_that_were_tried_one_comes_between_two_fresh_ones() {
         let mut queue = RepairQueue::default();
         for ledger in 0..10 {
-            queue.put(id(ledger), 0, 0);
+            queue.put(id(ledger), 0, 0, None);
             assert_eq!(queue.take(seconds(0)), Some(id(ledger)));
             queue.came(seconds(0), id(ledger), Attempt::Failed("no copy is left".into()));
         }
         for ledger in 10..14 {
-            queue.put(id(ledger), 2, 0);
+            queue.put(id(ledger), 2, 0, None);
         }
         // All of the first ten are due, and have fewer copies.
         let taken: Vec<i64> =
@@ -341,7 +403,7 @@ mod tests {
         queue.came(seconds(2), id(3), Attempt::Later(seconds(30), "its writer may be alive".into()));
         assert_eq!(queue.wake_at(), Some(seconds(32)));
         assert_eq!(queue.marked_before(0), 0, "no mark said since when");
-        queue.put(id(20), 1, 1000);
+        queue.put(id(20), 1, 1000, None);
         assert_eq!((queue.marked_before(1000), queue.marked_before(1001)), (0, 1));
     }
 
@@ -349,14 +411,14 @@ mod tests {
     fn those_that_cannot_be_repaired_leave_half_of_the_room_to_others() {
         let mut queue = RepairQueue::default();
         for ledger in 0..LEDGERS_MAX as i64 {
-            queue.put(id(ledger), 0, 0);
+            queue.put(id(ledger), 0, 0, None);
             let taken = queue.take(seconds(0)).unwrap();
             queue.came(seconds(0), taken, Attempt::Failed("no copy is left".into()));
         }
         assert!(queue.is_clogged() && queue.take(seconds(1)).is_none());
         let beyond = LEDGERS_MAX as i64..2 * LEDGERS_MAX as i64;
         for ledger in beyond.clone() {
-            queue.put(id(ledger), 2, 0);
+            queue.put(id(ledger), 2, 0, None);
         }
         assert_eq!((queue.len(), queue.left_out()), (LEDGERS_MAX, LEDGERS_MAX as u64));
         let known = beyond.filter(|ledger| queue.knows(id(*ledger))).count();
@@ -370,14 +432,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_to_others_is_not_stuck() {
+        let mut queue = RepairQueue::default();
+        for ledger in 0..LEDGERS_MAX as i64 {
+            queue.put(id(ledger), 2, 0, Some(seconds(4)));
+        }
+        assert!(!queue.is_clogged() && queue.take(seconds(3)).is_none());
+        assert_eq!(queue.take(seconds(4)), Some(id(0)));
+        assert_eq!(queue.stuck_count(), 0);
+    }
+
+    #[test]
     fn beyond_the_limit_the_least_endangered_are_left_out() {
         let mut queue = RepairQueue::default();
         for ledger in 0..LEDGERS_MAX as i64 {
-            queue.put(id(ledger), 2, 0);
+            queue.put(id(ledger), 2, 0, None);
         }
-        queue.put(id(i64::MAX), 2, 0);
+        queue.put(id(i64::MAX), 2, 0, None);
         assert_eq!((queue.len(), queue.left_out(), queue.knows(id(i64::MAX))), (LEDGERS_MAX, 1, false));
-        queue.put(id(i64::MAX), 1, 0);
+        queue.put(id(i64::MAX), 1, 0, None);
         assert_eq!((queue.len(), queue.left_out()), (LEDGERS_MAX, 2));
         assert_eq!(queue.take(seconds(0)), Some(id(i64::MAX)));
         assert_eq!(queue.by_copies(), BTreeMap::from([(1, 1), (2, LEDGERS_MAX as u64 - 1)]));

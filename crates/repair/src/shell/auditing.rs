@@ -118,11 +118,12 @@ async fn learn(
     let is_asked = seen.is_some_and(|seen| version.is_some() && version != seen);
     *seen = Some(version);
     let (bookies, read_only) = common.layout().registration().watch_lists().await?;
-    let live = common.live_now().await?;
+    // Read here: the watch of `common.facts` may fire a moment after the one above.
+    let live = common.layout().registration().registered().await?;
     let now = common.now();
     core.on_disabled(is_disabled);
     core.on_delay(delay.and_then(|stored| stored.delay), is_asked);
-    core.on_bookies(now, (*live).clone());
+    core.on_bookies(now, live);
     let mut state = common.state.lock();
     state.is_disabled = is_disabled;
     state.away = core.away().keys().map(|bookie| bookie.to_string()).collect();
@@ -190,6 +191,8 @@ async fn scan(
     let mut looks = Looks::all(common.layout().clone());
     let mut is_first_pass = true;
     loop {
+        // Marks of a pass are of one time: then each worker has an order of its own for them.
+        let since_ms = common.mark_time();
         while let Some((ledger, stored)) = looks.next().await? {
             if elected.has_fired() || *stopped.borrow() || *session.borrow() != own {
                 return Err(LedgerError::Store(StoreError::SessionExpired));
@@ -206,7 +209,7 @@ async fn scan(
                 held.push(ledger);
                 continue;
             }
-            count(common, marking.mark(ledger, verdict.lost, common.mark_time()).await)?;
+            count(common, marking.mark(ledger, verdict.lost, since_ms).await)?;
         }
         // The marks of the first pass are made before those of the second.
         while let Some(made) = marking.next().await {
@@ -368,6 +371,7 @@ pub async fn mark_ledgers_of(
 ) -> Result<LedgersOf, LedgerError> {
     let mut found = LedgersOf::default();
     let mut marking = Marking::new(client.layout());
+    let since_ms = clock.wall_ms();
     let mut looks = Looks::all(client.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
         let lacking: Vec<BookieId> =
@@ -375,9 +379,7 @@ pub async fn mark_ledgers_of(
         if lacking.is_empty() {
             continue;
         }
-        if !is_dry_run
-            && let Some((_, made)) = marking.mark(ledger, lacking.clone(), Some(clock.wall_ms())).await
-        {
+        if !is_dry_run && let Some((_, made)) = marking.mark(ledger, lacking.clone(), Some(since_ms)).await {
             made?;
         }
         found.lacking.push((ledger, lacking));

@@ -7,17 +7,20 @@
 
 mod auditing;
 mod checking;
+mod facts;
+mod intake;
 mod ledger;
 mod report;
 mod worker;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::{BulkOptions, BulkReader, Client};
+use bindery_engine::Engine;
 use bindery_io::Clock;
-use bindery_metadata::{Layout, StoreError};
+use bindery_metadata::Layout;
 use bindery_types::{BookieId, LedgerId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -25,6 +28,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers_of};
+use self::facts::Facts;
 pub use self::report::{CheckReport, PlacementReport, RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
 use crate::core::auditor::AuditorSettings;
@@ -121,32 +125,37 @@ impl RepairConfig {
 struct Common {
     config: RepairConfig,
     client: Client,
+    /// The bookie that this process is, if copies for it may go past its journal.
+    engine: Option<Arc<Engine>>,
     bulk: BulkReader,
     clock: Arc<dyn Clock>,
     began: Instant,
     state: Mutex<RepairReport>,
-    live: Mutex<Option<(Instant, Arc<BTreeSet<BookieId>>)>>,
+    facts: Facts,
     /// How far the check of all ledgers is. It outlives an election that was lost and won again.
     progress: Mutex<Progress>,
     /// Ledgers that are not closed and whose last ensemble lost a bookie: since when this worker knows. No more than the queue has.
     open_since: Mutex<BTreeMap<LedgerId, Instant>>,
 }
 
-/// How old the list of bookies may be that a copy begins with, or goes on with.
-const LIVE_AGE_MAX: Duration = Duration::from_secs(1);
-
 impl Common {
-    fn new(config: RepairConfig, client: Client, clock: Arc<dyn Clock>) -> Common {
+    fn new(
+        config: RepairConfig,
+        client: Client,
+        engine: Option<Arc<Engine>>,
+        clock: Arc<dyn Clock>,
+    ) -> Common {
         let bulk =
             BulkOptions::new().memory_limit(config.memory_limit).bytes_per_second(config.bytes_per_second);
         Common {
             bulk: client.bulk(bulk),
+            facts: Facts::new(client.layout().clone()),
             config,
             client,
+            engine,
             clock,
             began: Instant::now(),
             state: Mutex::default(),
-            live: Mutex::default(),
             progress: Mutex::default(),
             open_since: Mutex::default(),
         }
@@ -159,24 +168,6 @@ impl Common {
     /// Time of the cores.
     fn now(&self) -> Duration {
         self.began.elapsed()
-    }
-
-    /// The bookies that are registered, as they were a moment ago.
-    async fn live(&self) -> Result<Arc<BTreeSet<BookieId>>, StoreError> {
-        if let Some((at, live)) = self.live.lock().clone()
-            && at.elapsed() < LIVE_AGE_MAX
-        {
-            return Ok(live);
-        }
-        self.live_now().await
-    }
-
-    /// The bookies that are registered, read now.
-    async fn live_now(&self) -> Result<Arc<BTreeSet<BookieId>>, StoreError> {
-        let asked_at = Instant::now();
-        let live = Arc::new(self.layout().registration().registered().await?);
-        *self.live.lock() = Some((asked_at, live.clone()));
-        Ok(live)
     }
 
     /// What new marks say of the time.
@@ -212,9 +203,15 @@ impl RepairHandle {
 
 impl Repair {
     /// Starts both: it stands for election at once, and repairs what is marked. Ledgers are read and copied through `client`, whose
-    /// session with the metadata store should be its own: locks of one session do not exclude each other.
-    pub fn start(config: RepairConfig, client: Client, clock: Arc<dyn Clock>) -> Repair {
-        let common = Arc::new(Common::new(config, client, clock));
+    /// session with the metadata store should be its own: locks of one session do not exclude each other. `engine` is that of the bookie
+    /// that this process is ([`Targets::Own`]): large copies go past its journal. Without it they go to the bookie as adds.
+    pub fn start(
+        config: RepairConfig,
+        client: Client,
+        engine: Option<Arc<Engine>>,
+        clock: Arc<dyn Clock>,
+    ) -> Repair {
+        let common = Arc::new(Common::new(config, client, engine, clock));
         let (stop, stopped) = watch::channel(false);
         let tasks = vec![
             tokio::spawn(auditing::run(common.clone(), stopped.clone())),

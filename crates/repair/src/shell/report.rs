@@ -34,6 +34,8 @@ pub struct RepairReport {
     pub entries: u64,
     /// Their bytes, as stored.
     pub bytes: u64,
+    /// Those of these bytes that went into entry logs of this bookie past its journal.
+    pub bytes_past_journal: u64,
     /// Copies that were dropped because the bookie they replaced came back.
     pub dropped: u64,
     /// Open ledgers that were closed to be repaired.

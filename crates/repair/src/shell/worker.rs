@@ -1,24 +1,42 @@
 //! The worker: knows what is marked, and repairs some ledgers at a time, in the order of the queue.
 //!
+//! While nothing is marked it waits for the watch of the marks, and asks the metadata store for nothing but that.
+//!
 //! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; twice [`LEDGERS_MAX`] marks, and a page,
 //! listed at a time
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::LedgerError;
-use bindery_types::{BookieId, LedgerId};
+use bindery_metadata::store::WatchEvent;
+use bindery_types::LedgerId;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::facts::Bookies;
 use super::ledger::repair;
 use super::report::{RepairReport, StuckLedger};
-use super::{Common, RepairConfig, stops};
-use crate::core::audit::audit;
+use super::{Common, RepairConfig, Targets, stops};
+use crate::core::audit::{audit, is_for};
 use crate::core::queue::{Attempt, LEDGERS_MAX, RepairQueue};
+
+/// Time between two looks while nothing is marked: the watch tells earlier.
+const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// Marks are listed less often, the more there are: so many are listed each interval.
+const LISTED_EACH_INTERVAL: usize = 1000;
+/// The longest time between two listings.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(30);
+/// The shortest wait for a ledger that is due, and the wait while repair is disabled.
+const DUE_MIN: Duration = Duration::from_millis(10);
+const DISABLED_LOOK: Duration = Duration::from_secs(1);
+/// How long a ledger is left to other workers whose bookies could take the copies.
+const OTHERS_FIRST: Duration = Duration::from_secs(4);
 
 /// Runs until it is told to stop.
 pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>) {
@@ -26,24 +44,44 @@ pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>)
     let mut look_at = Instant::now();
     while !*stopped.borrow() {
         if Instant::now() >= look_at {
-            look_at = Instant::now() + worker.common.config.look_interval;
-            if let Err(error) = worker.look().await {
+            let looked = worker.look().await;
+            look_at = Instant::now() + worker.look_interval();
+            if let Err(error) = looked {
                 if error == StoreError::Closed {
                     break;
                 }
                 worker.common.note_error("marks of ledgers", &error);
+                look_at = Instant::now() + worker.common.config.look_interval;
             }
         }
+        worker.learn_disabled().await;
         worker.start(&stopped);
+        let due = worker.due_in();
+        let mut marks = worker.marks.take();
         tokio::select! {
             () = stops(&mut stopped) => {}
             () = worker.end_one() => {}
             () = tokio::time::sleep_until(look_at) => {}
+            () = tokio::time::sleep(due) => {}
+            () = fires(&mut marks) => look_at = Instant::now(),
         }
+        worker.marks = marks;
     }
     while !worker.tasks.is_empty() {
         worker.end_one().await;
     }
+}
+
+/// A watch that is being waited for.
+type Firing = Pin<Box<dyn Future<Output = WatchEvent> + Send>>;
+
+/// Waits for a watch; for ever where there is none.
+async fn fires(watch: &mut Option<Firing>) {
+    match watch {
+        Some(firing) => drop(firing.await),
+        None => std::future::pending().await,
+    }
+    *watch = None;
 }
 
 /// Failures of the metadata store in a row, and time without any progress, after which [`repair_ledgers`] gives up.
@@ -65,7 +103,7 @@ pub async fn repair_ledgers(
     mut progress: impl FnMut(&RepairReport),
 ) -> Result<Vec<StuckLedger>, StoreError> {
     let (stop, stopped) = watch::channel(false);
-    let mut worker = Worker::new(Arc::new(Common::new(config, client, clock)));
+    let mut worker = Worker::new(Arc::new(Common::new(config, client, None, clock)));
     worker.only = Some(ledgers.clone());
     let outcome = worker.work_off(&stopped, attempts, &mut progress).await;
     stop.send_replace(true);
@@ -80,10 +118,16 @@ struct Ranked {
     ledger: LedgerId,
     copies: usize,
     since_ms: i64,
+    /// This worker can repair a part of it, as far as metadata say.
+    is_for_us: bool,
 }
 
 struct Worker {
     common: Arc<Common>,
+    /// Fires when the first ledger is marked.
+    marks: Option<Firing>,
+    /// Nothing was marked when that watch was armed. Otherwise it may not fire with the next mark.
+    is_idle: bool,
     queue: RepairQueue,
     tasks: JoinSet<(LedgerId, Attempt)>,
     /// Of [`repair_ledgers`]: no others are repaired, and those that are repaired or fail are noted in `ended`.
@@ -91,13 +135,37 @@ struct Worker {
     /// Ledgers, and whether they failed.
     ended: Vec<(LedgerId, bool)>,
     /// The bookies by which the known ledgers were ranked, or are being ranked.
-    ranked_by: Arc<BTreeSet<BookieId>>,
+    ranked_by: Arc<Bookies>,
     /// Of a ranking under way: the last ledger that was ranked, `None` at its beginning.
     ranking: Option<Option<LedgerId>>,
     /// Where the last listing of marks ended, if that was not at the end.
     listed_upto: Option<LedgerId>,
     /// The last ledger that was offered to the queue.
     offered_upto: Option<LedgerId>,
+}
+
+/// Reads what a marked ledger is ordered by; `None` when it is not marked any more.
+async fn ranked(common: &Common, ledger: LedgerId, live: &Bookies) -> Result<Option<Ranked>, StoreError> {
+    let (since_ms, replicas) = match common.layout().under_replication().marked(ledger).await {
+        Ok(Some(mark)) => (mark.since_ms.unwrap_or(0), mark.replicas),
+        Ok(None) => return Ok(None),
+        // The attempt to repair it says what is wrong with it.
+        Err(StoreError::Protocol(_)) => (0, Vec::new()),
+        Err(error) => return Err(error),
+    };
+    match common.layout().ledgers().get(ledger).await {
+        Ok(stored) => {
+            let found = audit(&stored.metadata, |bookie| live.ids.contains(bookie));
+            let is_for_us = match &common.config.targets {
+                Targets::Any => true,
+                Targets::Own(own) => is_for(own, &stored.metadata, &replicas, &found),
+            };
+            Ok(Some(Ranked { ledger, copies: found.copies_min, since_ms, is_for_us }))
+        }
+        Err(LedgerError::Store(error)) => Err(error),
+        // Deleted: its mark is to go. Or nothing is known of it.
+        Err(_) => Ok(Some(Ranked { ledger, copies: usize::MAX, since_ms, is_for_us: true })),
+    }
 }
 
 /// Metadata of ledgers read at one look, and at a time: a look is to be short, and there is one each second.
@@ -107,9 +175,13 @@ const RANK_READS_MAX: usize = 32;
 
 impl Worker {
     fn new(common: Arc<Common>) -> Worker {
+        let mut salt = DefaultHasher::new();
+        common.config.name.as_str().hash(&mut salt);
         Worker {
             common,
-            queue: RepairQueue::default(),
+            marks: None,
+            is_idle: false,
+            queue: RepairQueue::new(salt.finish()),
             tasks: JoinSet::new(),
             only: None,
             ended: Vec::new(),
@@ -124,15 +196,56 @@ impl Worker {
         self.queue.stuck().map(|(ledger, why)| StuckLedger { ledger: ledger.get(), why: why.to_owned() })
     }
 
+    /// Time to the next look at the marks.
+    fn look_interval(&self) -> Duration {
+        let interval = self.common.config.look_interval;
+        if self.is_idle && self.only.is_none() {
+            return interval.max(IDLE_LOOK_INTERVAL);
+        }
+        let times = u32::try_from(self.queue.len() / LISTED_EACH_INTERVAL).unwrap_or(u32::MAX).max(1);
+        interval.saturating_mul(times).min(LOOK_INTERVAL_MAX.max(interval))
+    }
+
+    /// Time until a ledger that waits may be taken.
+    fn due_in(&self) -> Duration {
+        if self.common.state.lock().is_disabled {
+            return DISABLED_LOOK;
+        }
+        match self.queue.wake_at() {
+            Some(at) if self.tasks.len() < self.parallel() => {
+                at.saturating_sub(self.common.now()).max(DUE_MIN)
+            }
+            // One that ends makes room.
+            _ => IDLE_LOOK_INTERVAL,
+        }
+    }
+
+    fn parallel(&self) -> usize {
+        self.common.config.parallel.max(1)
+    }
+
+    async fn learn_disabled(&mut self) {
+        // Without an answer it stays as it was known last.
+        if let Ok(is_disabled) = self.common.facts.is_disabled().await {
+            self.common.state.lock().is_disabled = is_disabled;
+        }
+    }
+
     /// Looks at what is marked, and how endangered it is.
     async fn look(&mut self) -> Result<(), StoreError> {
-        let is_disabled = self.common.layout().repair_settings().is_disabled().await?;
-        self.common.state.lock().is_disabled = is_disabled;
+        let marks = self.common.layout().under_replication();
+        let (may_be_marked, watch) = marks.watch().await?;
+        self.marks = Some(Box::pin(watch.changed()));
+        self.is_idle = !may_be_marked;
         let marked = self.list().await?;
-        let live = self.common.live().await?;
+        if may_be_marked && self.queue.is_empty() && marked.is_empty() {
+            // The watch must not miss the next mark. Where marks of others are left, pruning ends at the first one.
+            marks.prune().await?;
+        }
+        let live = self.common.facts.bookies().await?;
         let mut unranked = self.unranked(&marked);
         // What is known is ranked again when other bookies are there, some at a time.
-        if self.ranked_by != live {
+        if self.ranked_by.ids != live.ids {
             (self.ranked_by, self.ranking) = (live.clone(), Some(None));
         }
         if let Some(upto) = self.ranking
@@ -184,40 +297,23 @@ impl Worker {
     }
 
     /// Reads marks and metadata of ledgers, and puts them into the queue by their danger.
-    async fn rank(
-        &mut self,
-        ledgers: Vec<LedgerId>,
-        live: &Arc<BTreeSet<BookieId>>,
-    ) -> Result<(), StoreError> {
+    async fn rank(&mut self, ledgers: Vec<LedgerId>, live: &Arc<Bookies>) -> Result<(), StoreError> {
         let mut ledgers = ledgers.into_iter();
         let mut reads: JoinSet<Result<Option<Ranked>, StoreError>> = JoinSet::new();
         loop {
             while reads.len() < RANK_READS_MAX
                 && let Some(ledger) = ledgers.next()
             {
-                let (layout, live) = (self.common.layout().clone(), live.clone());
-                reads.spawn(async move {
-                    let since_ms = match layout.under_replication().marked(ledger).await {
-                        Ok(Some(mark)) => mark.since_ms.unwrap_or(0),
-                        Ok(None) => return Ok(None),
-                        // The attempt to repair it says what is wrong with it.
-                        Err(StoreError::Protocol(_)) => 0,
-                        Err(error) => return Err(error),
-                    };
-                    let copies = match layout.ledgers().get(ledger).await {
-                        Ok(stored) => audit(&stored.metadata, |bookie| live.contains(bookie)).copies_min,
-                        Err(LedgerError::Store(error)) => return Err(error),
-                        // Deleted: its mark is to go. Or nothing is known of it.
-                        Err(_) => usize::MAX,
-                    };
-                    Ok(Some(Ranked { ledger, copies, since_ms }))
-                });
+                let (common, live) = (self.common.clone(), live.clone());
+                reads.spawn(async move { ranked(&common, ledger, &live).await });
             }
             match reads.join_next().await {
                 None => return Ok(()),
                 Some(Ok(read)) => {
-                    if let Some(Ranked { ledger, copies, since_ms }) = read? {
-                        self.queue.put(ledger, copies, since_ms);
+                    if let Some(Ranked { ledger, copies, since_ms, is_for_us }) = read? {
+                        let now = self.common.now();
+                        let not_before = (!is_for_us).then_some(now + OTHERS_FIRST);
+                        self.queue.put(ledger, copies, since_ms, not_before);
                     }
                 }
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
@@ -290,7 +386,7 @@ impl Worker {
         if self.common.state.lock().is_disabled {
             return;
         }
-        while self.tasks.len() < self.common.config.parallel.max(1) {
+        while self.tasks.len() < self.parallel() {
             let now = match &self.only {
                 // A caller who waits for them wants to know soon.
                 Some(_) => self.common.now() + Duration::from_secs(1),

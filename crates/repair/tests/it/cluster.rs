@@ -1,8 +1,10 @@
 //! Bookies in this process, on a metadata store in memory.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum};
+use bindery_engine::Engine;
 use bindery_io::{Clock as _, SystemClock};
 use bindery_metadata::Layout;
 use bindery_metadata::memory::MemoryCluster;
@@ -57,6 +59,11 @@ impl Cluster {
             config.garbage = GarbageConfig { interval: Duration::from_secs(1), ..GarbageConfig::default() };
         };
         self.bookies.start(index, tune).await;
+    }
+
+    /// Of a bookie that runs.
+    pub fn engine(&self, index: usize) -> Option<Arc<Engine>> {
+        self.bookies.store(index).map(|store| store.engine().clone())
     }
 
     pub async fn stop_bookie(&mut self, index: usize) {

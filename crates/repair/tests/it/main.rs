@@ -6,3 +6,4 @@ mod bookies;
 mod checking;
 mod cluster;
 mod repairing;
+mod requests;
