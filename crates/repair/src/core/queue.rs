@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! put --> fresh, by rank --take--> out --came--> waiting, by time --due--> due, by rank --take--> out
+//!  '--------------------- left to others first --> waiting
 //! ```
 //!
 //! # Invariants
@@ -43,9 +44,9 @@ struct Rank {
 enum Turn {
     /// It was not tried yet, or is in greater danger than when it was.
     Fresh,
-    /// It was tried, and waits until then.
+    /// It was tried, or is left to others, until then.
     Waiting(Duration),
-    /// It was tried, and may be tried again.
+    /// It waited, and may be taken now.
     Due,
     /// It is being repaired.
     Out,
@@ -61,6 +62,12 @@ struct Marked {
     is_later: bool,
     /// More copies are there than when it was given out.
     is_better: bool,
+}
+
+impl Marked {
+    fn is_stuck(&self) -> bool {
+        self.why.is_some() && matches!(self.turn, Turn::Waiting(_) | Turn::Due)
+    }
 }
 
 /// What came of an attempt.
@@ -83,7 +90,9 @@ pub struct RepairQueue {
     fresh: BTreeSet<Rank>,
     waiting: BTreeSet<(Duration, LedgerId)>,
     due: BTreeSet<Rank>,
-    /// Whether the last one that was given out had been tried before.
+    /// Of `waiting` and `due`, those that could not be repaired; others are left to other workers for a while.
+    stuck: usize,
+    /// Whether the last one that was given out had waited.
     was_retry: bool,
     left_out: u64,
     salt: u64,
@@ -143,6 +152,7 @@ impl RepairQueue {
 
     fn enter(&mut self, marked: Marked) {
         let rank = marked.rank;
+        self.stuck += usize::from(marked.is_stuck());
         match marked.turn {
             Turn::Fresh => drop(self.fresh.insert(rank)),
             Turn::Waiting(until) => drop(self.waiting.insert((until, rank.ledger))),
@@ -154,6 +164,7 @@ impl RepairQueue {
 
     fn remove(&mut self, ledger: LedgerId) -> Option<Marked> {
         let marked = self.ledgers.remove(&ledger)?;
+        self.stuck -= usize::from(marked.is_stuck());
         match marked.turn {
             Turn::Fresh => drop(self.fresh.remove(&marked.rank)),
             Turn::Waiting(until) => drop(self.waiting.remove(&(until, ledger))),
@@ -178,7 +189,7 @@ impl RepairQueue {
 
     /// Whether more than half of the room is used by ledgers that could not be repaired when they were tried last.
     pub fn is_clogged(&self) -> bool {
-        self.waiting.len() + self.due.len() > LEDGERS_MAX / 2
+        self.stuck > LEDGERS_MAX / 2
     }
 
     fn turn_to(&mut self, ledger: LedgerId, turn: Turn) {
@@ -453,6 +464,17 @@ mod tests {
         assert_eq!(queue.take(seconds(1)), Some(id(1)));
         queue.came(seconds(1), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
         assert_eq!(queue.take(seconds(120)), Some(id(2)), "the other one is due before");
+    }
+
+    #[test]
+    fn what_is_left_to_others_is_not_stuck() {
+        let mut queue = RepairQueue::default();
+        for ledger in 0..LEDGERS_MAX as i64 {
+            queue.put(id(ledger), 2, 0, Some(seconds(4)));
+        }
+        assert!(!queue.is_clogged() && queue.take(seconds(3)).is_none());
+        assert_eq!(queue.take(seconds(4)), Some(id(0)));
+        assert_eq!(queue.stuck_count(), 0);
     }
 
     #[test]

@@ -195,6 +195,8 @@ async fn scan(
     let mut looks = Looks::all(common.layout().clone());
     let mut is_first_pass = true;
     loop {
+        // Marks of a pass are of one time: then each worker has an order of its own for them.
+        let since_ms = common.mark_time();
         while let Some((ledger, stored)) = looks.next().await? {
             if elected.has_fired() || *stopped.borrow() || *session.borrow() != own {
                 return Err(LedgerError::Store(StoreError::SessionExpired));
@@ -211,7 +213,7 @@ async fn scan(
                 held.push(ledger);
                 continue;
             }
-            count(common, marking.mark(ledger, verdict.lost, common.mark_time()).await)?;
+            count(common, marking.mark(ledger, verdict.lost, since_ms).await)?;
         }
         // The marks of the first pass are made before those of the second.
         while let Some(made) = marking.next().await {
@@ -373,6 +375,7 @@ pub async fn mark_ledgers_of(
 ) -> Result<LedgersOf, LedgerError> {
     let mut found = LedgersOf::default();
     let mut marking = Marking::new(client.layout());
+    let since_ms = clock.wall_ms();
     let mut looks = Looks::all(client.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
         let lacking: Vec<BookieId> =
@@ -380,9 +383,7 @@ pub async fn mark_ledgers_of(
         if lacking.is_empty() {
             continue;
         }
-        if !is_dry_run
-            && let Some((_, made)) = marking.mark(ledger, lacking.clone(), Some(clock.wall_ms())).await
-        {
+        if !is_dry_run && let Some((_, made)) = marking.mark(ledger, lacking.clone(), Some(since_ms)).await {
             made?;
         }
         found.lacking.push((ledger, lacking));
