@@ -5,5 +5,6 @@
 mod bookies;
 mod checking;
 mod cluster;
+mod many;
 mod repairing;
 mod requests;
