@@ -24,6 +24,6 @@ pub mod core;
 mod shell;
 
 pub use self::shell::{
-    CheckReport, CheckSettings, LedgersOf, PlacementReport, Repair, RepairConfig, RepairHandle, RepairReport,
-    StuckLedger, Targets, for_each_ledger, mark_ledgers_of, repair_ledgers,
+    AddTimes, CheckReport, CheckSettings, LedgersOf, OwnBookie, PlacementReport, Repair, RepairConfig,
+    RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger, mark_ledgers_of, repair_ledgers,
 };

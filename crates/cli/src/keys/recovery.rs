@@ -26,7 +26,8 @@ fn or_never(interval: Option<Duration>) -> String {
 
 pub(super) const KEYS: &[Key] = &[
     applied("autoRecoveryDaemonEnabled", "false", "Find and replace lost copies inside the bookie: auditor and replication worker")
-        .shown(|view| view.repair.is_some().to_string()),
+        .shown(|view| view.repair.is_none_or(|repair| repair.is_on).to_string())
+        .flag("--repair-role", |args| args.repair_role.is_some()),
     applied("auditorPeriodicBookieCheckInterval", "86400", "Time between two looks through all ledgers for lost bookies")
         .unit("s")
         .shown(|view| seconds(repair(view).auditor.scan_interval)),

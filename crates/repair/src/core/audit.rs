@@ -42,6 +42,11 @@ impl Audit {
         lacking.into_iter()
     }
 
+    /// Whether an entry lost two copies or more and has one left, or none: then no delay is waited for.
+    pub fn is_endangered(&self) -> bool {
+        self.lost_max >= 2 && self.copies_min <= 1
+    }
+
     /// Whether it lacks nothing.
     pub fn is_whole(&self) -> bool {
         self.lacks.is_empty() && self.open.is_empty()

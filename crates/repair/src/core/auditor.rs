@@ -11,7 +11,9 @@
 //! 2. Where an entry has lost two copies or more and has one left, or none, no delay is waited for.
 //! 3. A bookie that this auditor never saw has been away since the auditor began.
 //! 4. What invariant 2 is about is marked before all else, and nothing waits for it while one bookie alone is away.
-//! 5. While repair is disabled nothing is marked; what was missed meanwhile is looked at as soon as it is enabled.
+//! 5. Nothing is looked at before the auditor has settled: where all bookies start at once, after a power cut or an upgrade of the whole
+//!    cluster, the first auditor sees few of them, and would take every ledger for endangered.
+//! 6. While repair is disabled nothing is marked; what was missed meanwhile is looked at as soon as it is enabled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,11 +29,17 @@ pub struct AuditorSettings {
     pub delay: Duration,
     /// A scan of all ledgers from time to time, for bookies that were lost before this auditor began.
     pub scan_interval: Duration,
+    /// How long a new auditor waits before it looks at anything; no longer than a bookie may be away.
+    pub settle: Duration,
 }
 
 impl Default for AuditorSettings {
     fn default() -> AuditorSettings {
-        AuditorSettings { delay: Duration::from_secs(900), scan_interval: Duration::from_secs(86_400) }
+        AuditorSettings {
+            delay: Duration::from_secs(900),
+            scan_interval: Duration::from_secs(86_400),
+            settle: Duration::from_secs(60),
+        }
     }
 }
 
@@ -136,8 +144,13 @@ impl AuditorCore {
         now >= since + self.delay
     }
 
+    /// No scan begins before this (invariant 4).
+    fn not_before(&self) -> Duration {
+        self.retry_at.max(self.began + self.settings.settle.min(self.delay))
+    }
+
     fn is_scan_due(&self, now: Duration) -> bool {
-        if self.live.is_none() || self.is_disabled || self.scan.is_some() || now < self.retry_at {
+        if self.live.is_none() || self.is_disabled || self.scan.is_some() || now < self.not_before() {
             return false;
         }
         let is_lost_news = self.lost(now).any(|bookie| !self.scanned.contains(bookie));
@@ -169,7 +182,7 @@ impl AuditorCore {
         }
         let found = audit(metadata, |bookie| live.contains(bookie));
         // Invariant 2.
-        let is_urgent = found.lost_max >= 2 && found.copies_min <= 1;
+        let is_urgent = found.is_endangered();
         let is_lost = |bookie| self.away.get(bookie).is_some_and(|since| self.is_over(now, *since));
         let lost = found.lacking().filter(|bookie| is_urgent || is_lost(*bookie)).cloned().collect();
         // With one away no ledger has lost more copies than another.
@@ -200,8 +213,8 @@ impl AuditorCore {
         if self.is_disabled || self.live.is_none() {
             return now + IDLE;
         }
-        if now < self.retry_at {
-            return self.retry_at;
+        if now < self.not_before() {
+            return self.not_before();
         }
         let waiting = self.away.iter().filter(|(bookie, _)| !self.scanned.contains(*bookie));
         let next = waiting.map(|(_, since)| *since + self.delay).filter(|at| *at > now).min();
@@ -254,7 +267,8 @@ mod tests {
     }
 
     fn core() -> AuditorCore {
-        AuditorCore::new(seconds(0), AuditorSettings { delay: DELAY, scan_interval: seconds(1000) })
+        let settle = Duration::ZERO;
+        AuditorCore::new(seconds(0), AuditorSettings { delay: DELAY, scan_interval: seconds(1000), settle })
     }
 
     #[test]
@@ -315,6 +329,23 @@ mod tests {
         assert_eq!(scan(&mut core, seconds(5), &["a b c"]), marks(&[""]));
         assert_eq!(core.wake_at(seconds(5)), seconds(60));
         assert_eq!(scan(&mut core, seconds(60), &["a b c"]), marks(&["a"]));
+    }
+
+    #[test]
+    fn a_cluster_that_starts_is_not_taken_for_one_that_lost_its_bookies() {
+        let mut core = AuditorCore::new(seconds(10), AuditorSettings::default());
+        core.on_bookies(seconds(10), ids("c"));
+        assert_eq!(scan(&mut core, seconds(10), &["a b c"]), None, "one copy is seen");
+        assert_eq!(core.wake_at(seconds(10)), seconds(70));
+        core.on_bookies(seconds(30), ids("b c"));
+        core.on_bookies(seconds(50), ids("a b c"));
+        assert_eq!(scan(&mut core, seconds(69), &["a b c"]), None);
+        assert_eq!(scan(&mut core, seconds(70), &["a b c"]), marks(&[""]));
+        // Who says that a bookie is replaced at once means it.
+        let mut core = AuditorCore::new(seconds(10), AuditorSettings::default());
+        core.on_delay(Some(Duration::ZERO), false);
+        core.on_bookies(seconds(10), ids("c"));
+        assert_eq!(scan(&mut core, seconds(10), &["a b c"]), marks(&["a b"]));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What is decided, without I/O.
 
+pub mod absence;
 pub mod audit;
 pub mod auditor;
 pub mod check;
+pub mod pace;
 pub mod queue;
 pub mod safety;

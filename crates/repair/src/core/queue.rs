@@ -9,7 +9,7 @@
 //! 1. Fewest live copies first, then the one that was marked first. Those marked at the same time, as by one scan, come in an order of
 //!    this worker's own: workers that take the same ledgers in the same order would meet at each lock.
 //! 2. A ledger that could not be repaired waits for a pause that grows, [`PAUSE_MAX`] at most. Its reason stays until it is repaired or no
-//!    longer marked.
+//!    longer marked. What was only to be looked at later is looked at when more of its copies are there.
 //! 3. A ledger is given out once at a time.
 //! 4. Those that could not be repaired hold up no other: while there are fresh ones, two of them do not come in a row; and when the room
 //!    is used up, no more than half of it is theirs.
@@ -58,6 +58,10 @@ struct Marked {
     turn: Turn,
     pause: Duration,
     why: Option<String>,
+    /// It waits, and nothing failed.
+    is_later: bool,
+    /// More copies are there than when it was given out.
+    is_better: bool,
 }
 
 impl Marked {
@@ -114,6 +118,11 @@ impl RepairQueue {
                 // In greater danger than before: no pause of a better time holds.
                 known.pause = Duration::ZERO;
                 known.turn = if known.turn == Turn::Out { Turn::Out } else { Turn::Fresh };
+            } else if copies > known.rank.copies {
+                known.is_better = true;
+                if known.is_later && known.turn != Turn::Out {
+                    known.turn = Turn::Due;
+                }
             }
             known.rank = rank;
             self.enter(known);
@@ -127,7 +136,8 @@ impl RepairQueue {
             }
         }
         let turn = not_before.map_or(Turn::Fresh, Turn::Waiting);
-        self.enter(Marked { rank, turn, pause: Duration::ZERO, why: None });
+        let (pause, why) = (Duration::ZERO, None);
+        self.enter(Marked { rank, turn, pause, why, is_later: false, is_better: false });
     }
 
     /// The ledger that makes room for a new one (invariant 4).
@@ -203,7 +213,9 @@ impl RepairQueue {
         };
         let ledger = if is_retry { due } else { fresh }?.ledger;
         self.was_retry = is_retry;
-        self.turn_to(ledger, Turn::Out);
+        if let Some(known) = self.remove(ledger) {
+            self.enter(Marked { turn: Turn::Out, is_better: false, ..known });
+        }
         Some(ledger)
     }
 
@@ -214,10 +226,12 @@ impl RepairQueue {
             known.pause = (known.pause * 2).clamp(PAUSE_MIN, max);
             known.pause
         };
+        known.is_later = matches!(attempt, Attempt::Later(..));
         let (pause, why) = match attempt {
             Attempt::Done => return,
             Attempt::Elsewhere => (wait_doubled(ELSEWHERE_PAUSE_MAX), None),
-            Attempt::Later(pause, why) => (pause, Some(why)),
+            // What it waits for may have come meanwhile.
+            Attempt::Later(pause, why) => (if known.is_better { Duration::ZERO } else { pause }, Some(why)),
             Attempt::Failed(why) => (wait_doubled(PAUSE_MAX), Some(why)),
         };
         (known.turn, known.why) = (Turn::Waiting(now + pause), why);
@@ -429,6 +443,27 @@ mod tests {
         assert!(queue.knows(id(9)) && !queue.knows(id(10)));
         assert!(queue.knows(id(LEDGERS_MAX as i64)), "it is under way");
         assert!(queue.knows(id(LEDGERS_MAX as i64 + 1)));
+    }
+
+    #[test]
+    fn what_waits_for_a_bookie_is_looked_at_when_it_is_back() {
+        let mut queue = RepairQueue::default();
+        queue.put(id(1), 2, 0, None);
+        queue.put(id(2), 2, 0, None);
+        assert_eq!((queue.take(seconds(0)), queue.take(seconds(0))), (Some(id(1)), Some(id(2))));
+        queue.came(seconds(0), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        queue.came(seconds(0), id(2), Attempt::Failed("no spare bookie".into()));
+        queue.put(id(1), 2, 0, None);
+        assert_eq!(queue.take(seconds(1)), None, "nothing changed");
+        queue.put(id(1), 3, 0, None);
+        queue.put(id(2), 3, 0, None);
+        assert_eq!((queue.take(seconds(1)), queue.take(seconds(1))), (Some(id(1)), None));
+        // Also when that is seen during the attempt.
+        queue.put(id(1), 4, 0, None);
+        queue.came(seconds(1), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        assert_eq!(queue.take(seconds(1)), Some(id(1)));
+        queue.came(seconds(1), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        assert_eq!(queue.take(seconds(120)), Some(id(2)), "the other one is due before");
     }
 
     #[test]

@@ -121,12 +121,16 @@ async fn learn(
     // Read here: the watch of `common.facts` may fire a moment after the one above.
     let live = common.layout().registration().registered().await?;
     let now = common.now();
+    let wall_ms = common.clock.wall_ms();
     core.on_disabled(is_disabled);
     core.on_delay(delay.and_then(|stored| stored.delay), is_asked);
     core.on_bookies(now, live);
     let mut state = common.state.lock();
     state.is_disabled = is_disabled;
-    state.away = core.away().keys().map(|bookie| bookie.to_string()).collect();
+    let since_ms = |since: Duration| i64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(i64::MAX);
+    let away = core.away().iter();
+    state.away =
+        away.map(|(bookie, since)| (bookie.to_string(), wall_ms.saturating_sub(since_ms(*since)))).collect();
     Ok(Facts { disabled, delay: delay_watch, bookies, read_only })
 }
 

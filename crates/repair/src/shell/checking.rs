@@ -243,7 +243,7 @@ impl Check {
         let (mut lacking, mut unknown) = (Vec::new(), None);
         for (bookie, shares) in shares(metadata) {
             // What is lost with those that are away is looked at by the scan of lost bookies.
-            if !self.common.facts.bookies().await?.ids.contains(&bookie) {
+            if !self.common.bookies().await?.ids.contains(&bookie) {
                 continue;
             }
             match self.bookie(ledger, metadata, &bookie, &shares).await {

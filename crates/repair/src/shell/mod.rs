@@ -10,6 +10,7 @@ mod checking;
 mod facts;
 mod intake;
 mod ledger;
+mod pacing;
 mod report;
 mod worker;
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 use bindery_client::{BulkOptions, BulkReader, Client};
 use bindery_engine::Engine;
 use bindery_io::Clock;
-use bindery_metadata::Layout;
+use bindery_metadata::{Layout, StoreError};
 use bindery_types::{BookieId, LedgerId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -28,9 +29,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers_of};
-use self::facts::Facts;
+use self::facts::{Bookies, Facts};
 pub use self::report::{CheckReport, PlacementReport, RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
+use crate::core::absence::Absences;
 use crate::core::auditor::AuditorSettings;
 use crate::core::check::Progress;
 
@@ -72,6 +74,21 @@ impl Default for CheckSettings {
             placement_interval: None,
         }
     }
+}
+
+/// How many adds a bookie answered since it began, and how long they took.
+pub trait AddTimes: Send + Sync {
+    /// The number of adds, and the sum of their times in microseconds.
+    fn totals(&self) -> (u64, u64);
+}
+
+/// The bookie that a worker is part of.
+#[derive(Clone)]
+pub struct OwnBookie {
+    /// Takes copies in past the journal.
+    pub engine: Arc<Engine>,
+    /// Copies give way while its adds take longer.
+    pub adds: Arc<dyn AddTimes>,
 }
 
 /// How ledgers are repaired.
@@ -125,13 +142,15 @@ impl RepairConfig {
 struct Common {
     config: RepairConfig,
     client: Client,
-    /// The bookie that this process is, if copies for it may go past its journal.
-    engine: Option<Arc<Engine>>,
+    own: Option<OwnBookie>,
     bulk: BulkReader,
     clock: Arc<dyn Clock>,
     began: Instant,
     state: Mutex<RepairReport>,
     facts: Facts,
+    absences: Mutex<Absences>,
+    /// An operator waits for it: no bookie that is away is waited for.
+    is_on_demand: bool,
     /// How far the check of all ledgers is. It outlives an election that was lost and won again.
     progress: Mutex<Progress>,
     /// Ledgers that are not closed and whose last ensemble lost a bookie: since when this worker knows. No more than the queue has.
@@ -139,12 +158,7 @@ struct Common {
 }
 
 impl Common {
-    fn new(
-        config: RepairConfig,
-        client: Client,
-        engine: Option<Arc<Engine>>,
-        clock: Arc<dyn Clock>,
-    ) -> Common {
+    fn new(config: RepairConfig, client: Client, own: Option<OwnBookie>, clock: Arc<dyn Clock>) -> Common {
         let bulk =
             BulkOptions::new().memory_limit(config.memory_limit).bytes_per_second(config.bytes_per_second);
         Common {
@@ -152,10 +166,12 @@ impl Common {
             facts: Facts::new(client.layout().clone()),
             config,
             client,
-            engine,
+            own,
             clock,
             began: Instant::now(),
             state: Mutex::default(),
+            absences: Mutex::default(),
+            is_on_demand: false,
             progress: Mutex::default(),
             open_since: Mutex::default(),
         }
@@ -175,9 +191,23 @@ impl Common {
         self.config.stamps_marks.then(|| self.clock.wall_ms())
     }
 
+    /// The bookies that are registered.
+    async fn bookies(&self) -> Result<Arc<Bookies>, StoreError> {
+        let bookies = self.facts.bookies().await?;
+        self.absences.lock().on_bookies(self.now(), &bookies.ids);
+        Ok(bookies)
+    }
+
+    /// How long a bookie may be away.
+    async fn delay(&self) -> Result<Duration, StoreError> {
+        Ok(self.facts.delay().await?.unwrap_or(self.config.auditor.delay))
+    }
+
     fn note_error(&self, what: &str, error: &dyn std::fmt::Display) {
         tracing::warn!(%error, "repair: {what}");
-        self.state.lock().last_error = Some(format!("{what}: {error}"));
+        let mut state = self.state.lock();
+        (state.last_error, state.last_error_ms) =
+            (Some(format!("{what}: {error}")), Some(self.clock.wall_ms()));
     }
 }
 
@@ -203,18 +233,19 @@ impl RepairHandle {
 
 impl Repair {
     /// Starts both: it stands for election at once, and repairs what is marked. Ledgers are read and copied through `client`, whose
-    /// session with the metadata store should be its own: locks of one session do not exclude each other. `engine` is that of the bookie
-    /// that this process is ([`Targets::Own`]): large copies go past its journal. Without it they go to the bookie as adds.
+    /// session with the metadata store should be its own: locks of one session do not exclude each other. `own` is the bookie that
+    /// this process is ([`Targets::Own`]): large copies go past its journal. Without it they go to the bookie as adds.
     pub fn start(
         config: RepairConfig,
         client: Client,
-        engine: Option<Arc<Engine>>,
+        own: Option<OwnBookie>,
         clock: Arc<dyn Clock>,
     ) -> Repair {
-        let common = Arc::new(Common::new(config, client, engine, clock));
+        let common = Arc::new(Common::new(config, client, own, clock));
         let (stop, stopped) = watch::channel(false);
         let tasks = vec![
             tokio::spawn(auditing::run(common.clone(), stopped.clone())),
+            tokio::spawn(pacing::run(common.clone(), stopped.clone())),
             tokio::spawn(worker::run(common.clone(), stopped)),
         ];
         Repair { handle: RepairHandle(common), stop, tasks }

@@ -1,19 +1,25 @@
 //! What repair says of itself.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use serde::Serialize;
+use bindery_types::LedgerId;
+use serde::{Deserialize, Serialize};
+
+use crate::core::queue::Attempt;
 
 /// Auditor and worker of a process, at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct RepairReport {
     /// Whether this process is the cluster's auditor.
     pub is_auditor: bool,
     /// Whether repair is disabled in metadata.
     pub is_disabled: bool,
-    /// Bookies that this auditor misses.
-    pub away: Vec<String>,
+    /// Bookies that this auditor misses, and since when, in milliseconds since the epoch. One that was away before the auditor began has
+    /// been so since then.
+    pub away: BTreeMap<String, i64>,
     /// Scans of all ledgers that this auditor made to the end.
     pub scans: u64,
     /// Ledgers that it looked at in the last one.
@@ -30,6 +36,14 @@ pub struct RepairReport {
     pub repaired: u64,
     /// Marked ledgers that lacked nothing when they were looked at.
     pub found_whole: u64,
+    /// Attempts that ended with a ledger whole, gone or no longer marked, and the time they took, in milliseconds.
+    pub attempts: u64,
+    /// See [`attempts`](Self::attempts).
+    pub attempts_ms: u64,
+    /// Attempts that failed, and the time they took, in milliseconds.
+    pub failures: u64,
+    /// See [`failures`](Self::failures).
+    pub failures_ms: u64,
     /// Entries copied.
     pub entries: u64,
     /// Their bytes, as stored.
@@ -47,8 +61,14 @@ pub struct RepairReport {
     pub stuck_count: u64,
     /// Bytes of copies under way.
     pub held_bytes: u64,
+    /// Bytes that may be copied in a second now, if that is limited.
+    pub bytes_per_second: Option<u64>,
+    /// Whether that is less than configured, because adds of clients take longer or a bookie that is read from has too much to do.
+    pub is_slowed_down: bool,
     /// The last failure of anything but a ledger.
     pub last_error: Option<String>,
+    /// When it was, in milliseconds since the epoch.
+    pub last_error_ms: Option<i64>,
     /// The check of all ledgers, of an auditor.
     pub check: CheckReport,
     /// The check of placement, of an auditor.
@@ -95,10 +115,23 @@ pub struct PlacementReport {
 impl RepairReport {
     /// Stuck ledgers that are listed.
     pub const STUCK_MAX: usize = 100;
+
+    /// Takes the end of an attempt in.
+    pub(super) fn ended(&mut self, ledger: LedgerId, attempt: &Attempt, took: Duration) {
+        self.under_way.retain(|under_way| *under_way != ledger.get());
+        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let (count, sum_ms) = match attempt {
+            Attempt::Done => (&mut self.attempts, &mut self.attempts_ms),
+            Attempt::Failed(_) => (&mut self.failures, &mut self.failures_ms),
+            Attempt::Elsewhere | Attempt::Later(..) => return,
+        };
+        *count += 1;
+        *sum_ms = sum_ms.saturating_add(took_ms);
+    }
 }
 
 /// A ledger that cannot be repaired now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StuckLedger {
     /// Its id.
     pub ledger: i64,

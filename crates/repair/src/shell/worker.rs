@@ -103,7 +103,8 @@ pub async fn repair_ledgers(
     mut progress: impl FnMut(&RepairReport),
 ) -> Result<Vec<StuckLedger>, StoreError> {
     let (stop, stopped) = watch::channel(false);
-    let mut worker = Worker::new(Arc::new(Common::new(config, client, None, clock)));
+    let common = Common { is_on_demand: true, ..Common::new(config, client, None, clock) };
+    let mut worker = Worker::new(Arc::new(common));
     worker.only = Some(ledgers.clone());
     let outcome = worker.work_off(&stopped, attempts, &mut progress).await;
     stop.send_replace(true);
@@ -129,7 +130,8 @@ struct Worker {
     /// Nothing was marked when that watch was armed. Otherwise it may not fire with the next mark.
     is_idle: bool,
     queue: RepairQueue,
-    tasks: JoinSet<(LedgerId, Attempt)>,
+    /// Each with the time that it took.
+    tasks: JoinSet<(LedgerId, Attempt, Duration)>,
     /// Of [`repair_ledgers`]: no others are repaired, and those that are repaired or fail are noted in `ended`.
     only: Option<BTreeSet<LedgerId>>,
     /// Ledgers, and whether they failed.
@@ -242,7 +244,7 @@ impl Worker {
             // The watch must not miss the next mark. Where marks of others are left, pruning ends at the first one.
             marks.prune().await?;
         }
-        let live = self.common.facts.bookies().await?;
+        let live = self.common.bookies().await?;
         let mut unranked = self.unranked(&marked);
         // What is known is ranked again when other bookies are there, some at a time.
         if self.ranked_by.ids != live.ids {
@@ -395,18 +397,21 @@ impl Worker {
             let Some(ledger) = self.queue.take(now) else { break };
             let (common, stopped) = (self.common.clone(), stopped.clone());
             self.common.state.lock().under_way.push(ledger.get());
-            self.tasks.spawn(async move { (ledger, repair(&common, ledger, &stopped).await) });
+            self.tasks.spawn(async move {
+                let began = Instant::now();
+                (ledger, repair(&common, ledger, &stopped).await, began.elapsed())
+            });
         }
     }
 
     /// Waits for a repair to end. Never ends while there is none.
     async fn end_one(&mut self) {
         let Some(ended) = self.tasks.join_next().await else { return std::future::pending().await };
-        let (ledger, attempt) = match ended {
+        let (ledger, attempt, took) = match ended {
             Ok(ended) => ended,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
-        self.common.state.lock().under_way.retain(|under_way| *under_way != ledger.get());
+        self.common.state.lock().ended(ledger, &attempt, took);
         let is_failure = matches!(attempt, Attempt::Failed(_));
         if let Attempt::Failed(why) = &attempt {
             tracing::warn!(%ledger, why, "cannot be repaired now");
