@@ -6,5 +6,6 @@ mod bookies;
 mod checking;
 mod cluster;
 mod healing;
+mod many;
 mod repairing;
 mod requests;
