@@ -3,5 +3,6 @@
 pub mod absence;
 pub mod audit;
 pub mod auditor;
+pub mod drain;
 pub mod queue;
 pub mod safety;
