@@ -4,9 +4,10 @@
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::printable::within_line;
+use bindery_metadata::codec::service_info::{Endpoint, PROTOCOL_BOOKIE_RPC, PROTOCOL_HTTP};
 use bindery_tls::client::ClientFiles;
 use bindery_tls::store::StoreFile;
-use bindery_types::host_and_port;
+use bindery_types::{BookieId, bare_host, host_and_port};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
@@ -68,9 +69,29 @@ impl Address {
 }
 
 impl Address {
-    /// Of a port that was not named by whoever calls the command: plain HTTP, and nothing in the name of the host is a scheme or a path.
-    pub fn of_host(host: &str, port: u16) -> Address {
-        Address { host_and_port: host_and_port(host, port), tls: None }
+    /// The admin port that a bookie registered, or why it is not asked. It is asked over plain HTTP, and only at the host that clients of
+    /// the bookie connect to: whoever may write metadata gets no requests sent to the rest of the operator's network. What is sent there
+    /// is a GET without a token, of bounded time and with a bounded answer; a redirect is not followed ([`ask`]).
+    pub fn registered(bookie: &BookieId, endpoints: &[Endpoint]) -> Result<Address, String> {
+        let of = |protocol| endpoints.iter().find(|endpoint| endpoint.protocol == protocol);
+        let admin = of(PROTOCOL_HTTP).ok_or("it has no admin port")?;
+        // As clients find it: by the registration, or by an id that is an address.
+        let of_id = || bookie.as_str().rsplit_once(':').map(|(host, _)| host);
+        let host = of(PROTOCOL_BOOKIE_RPC).map(|endpoint| &endpoint.host[..]).or_else(of_id);
+        // Nothing in the name of the host is a scheme or a path.
+        match host.is_some_and(|host| bare_host(host).eq_ignore_ascii_case(bare_host(&admin.host))) {
+            true => Ok(Address { host_and_port: host_and_port(&admin.host, admin.port), tls: None }),
+            false => Err(format!(
+                "its admin port is registered at another host than its own, {}, which is not asked",
+                host_and_port(&admin.host, admin.port)
+            )),
+        }
+    }
+
+    /// The same port, asked over TLS.
+    #[must_use]
+    pub fn over(self, tls: Option<Arc<ClientConfig>>) -> Address {
+        Address { tls, ..self }
     }
 
     /// Whether others on the network can read what is sent: there is neither TLS nor a loopback address.
@@ -108,6 +129,12 @@ pub struct Words {
 /// Sends a request without a body and returns the body of the answer. Any `method` but GET carries the token that the environment gives.
 /// Fails when the port cannot be reached or does not answer within [`PATIENCE`], and for every status other than 200.
 pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> Result<Vec<u8>, Failure> {
+    let answer = answer_of(address, method, path, words).await?;
+    body_of(address, answer, words)
+}
+
+/// The whole answer to a request, its head included.
+async fn answer_of(address: &Address, method: &str, path: &str, words: &Words) -> Result<Vec<u8>, Failure> {
     let authorization = match method {
         // No GET needs a token, and over plain HTTP it is sent as seldom as possible.
         "GET" => String::new(),
@@ -120,18 +147,31 @@ pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> 
         ));
     }
     let answer = tokio::time::timeout(PATIENCE, exchange(address, method, path, &authorization)).await;
-    let answer = match answer {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return Err(unreachable(address, &error, words)),
+    match answer {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(unreachable(address, &error, words)),
         Err(_) => {
             let seconds = PATIENCE.as_secs();
-            return Err(Failure::with_code(
+            Err(Failure::with_code(
                 exit::UNREACHABLE,
                 format!("{address} does not answer within {seconds} s: look at the log of that process"),
-            ));
+            ))
         }
-    };
-    body_of(address, answer, words)
+    }
+}
+
+/// As [`ask_json`] with GET; `None` when the port has no such path.
+pub async fn find_json<T: DeserializeOwned>(
+    address: &Address,
+    path: &str,
+    words: &Words,
+) -> Result<Option<T>, Failure> {
+    let answer = answer_of(address, "GET", path, words).await?;
+    let first = answer.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    if first.starts_with(b"HTTP/1.") && first.split(|byte| *byte == b' ').nth(1) == Some(b"404") {
+        return Ok(None);
+    }
+    shown(address, &body_of(address, answer, words)?, words).map(Some)
 }
 
 /// As [`ask`], for an answer in JSON that is shown to people: its strings are [printable](crate::printable).
@@ -141,8 +181,11 @@ pub async fn ask_json<T: DeserializeOwned>(
     path: &str,
     words: &Words,
 ) -> Result<T, Failure> {
-    let answer = ask(address, method, path, words).await?;
-    let shown = serde_json::from_slice(&answer).map(printable).and_then(serde_json::from_value);
+    shown(address, &ask(address, method, path, words).await?, words)
+}
+
+fn shown<T: DeserializeOwned>(address: &Address, body: &[u8], words: &Words) -> Result<T, Failure> {
+    let shown = serde_json::from_slice(body).map(printable).and_then(serde_json::from_value);
     shown.map_err(|error| {
         Failure::new(format!(
             "what {address} answers is not understood ({error}): use the bindery of the same version as the {}'s",
@@ -161,6 +204,12 @@ fn printable(value: Value) -> Value {
             .collect(),
         other => other,
     }
+}
+
+/// TLS for ports that are found by their registrations, if the environment names an authority of admin ports.
+pub fn tls_if_named() -> Result<Option<Arc<ClientConfig>>, Failure> {
+    let is_named = std::env::var_os(AUTHORITIES_VARIABLE).is_some_and(|path| !path.is_empty());
+    is_named.then(tls).transpose()
 }
 
 /// TLS with the files that the environment names.
@@ -297,6 +346,29 @@ mod tests {
             assert_eq!(failure.code, exit::USAGE);
             assert!(failure.to_string().contains(why), "{text}: {failure}");
         }
+    }
+
+    #[test]
+    fn a_registration_names_no_other_host_for_http() {
+        use bindery_metadata::codec::service_info::BookieServiceInfo;
+        let bookie = BookieId::new("b1.example:3181").unwrap();
+        let asked = |own: &str, admin: &str| {
+            let info = BookieServiceInfo::of_bookie((own, 3181), Some((admin, 8080)));
+            Address::registered(&bookie, &info.endpoints).map(|address| address.to_string())
+        };
+        assert_eq!(asked("10.0.0.1", "10.0.0.1").as_deref(), Ok("http://10.0.0.1:8080"));
+        assert_eq!(asked("B1.example", "b1.EXAMPLE").as_deref(), Ok("http://b1.EXAMPLE:8080"));
+        assert_eq!(asked("[::1]", "::1").as_deref(), Ok("http://[::1]:8080"));
+        for other in ["169.254.169.254", "127.0.0.1", "b1.example.evil", "", "https://b1.example"] {
+            let why = asked("b1.example", other).unwrap_err();
+            assert!(why.contains("another host than its own"), "{other}: {why}");
+        }
+        // Without an endpoint for clients the id says where it is.
+        let mut info = BookieServiceInfo::of_bookie(("x", 1), Some(("b1.example", 8080)));
+        info.endpoints.remove(0);
+        assert!(Address::registered(&bookie, &info.endpoints).is_ok());
+        assert!(Address::registered(&BookieId::new("b1").unwrap(), &info.endpoints).is_err());
+        assert_eq!(Address::registered(&bookie, &[]).unwrap_err(), "it has no admin port");
     }
 
     #[test]

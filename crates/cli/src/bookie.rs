@@ -13,6 +13,7 @@ use crate::tier_role::TierRole;
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::OpenError;
 use bindery_metadata::layout::CookiesError;
+use bindery_server::admin::extension::Part;
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
 use bindery_server::latch::Latch;
 use std::sync::Arc;
@@ -67,14 +68,18 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     };
     let bookie = started.map_err(|error| Failure::with_code(start_code(&error), error))?;
     if let Some(role) = &role {
-        bookie.extend_admin(role.admin());
+        bookie.extend_admin(Part::Tier, role.admin());
     }
     // Reading and telling bookies is over before this one takes its registration back, or a little later: it is not needed.
     let tiering = role.map(|role| role.spawn(&stop));
     let (repair, security) = settings.repair;
     let repairing = repair.is_on.then(|| {
-        RepairRole::spawn(repair.config(bookie.bookie_id().clone()), repair_metadata, security, &stop)
+        let config = repair.config(bookie.bookie_id().clone());
+        RepairRole::spawn(config, Some(bookie.local_store()), repair_metadata, security, &stop)
     });
+    if let Some(repairing) = &repairing {
+        bookie.extend_admin(Part::Repair, repairing.admin());
+    }
     let ended = bookie.run(&stop).await;
     watching.abort();
     stop.set();

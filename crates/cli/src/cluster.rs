@@ -1,6 +1,7 @@
 //! `bindery cluster`: metadata by hand.
 
 pub mod args;
+mod status;
 
 use self::args::ClusterCommand;
 use crate::args::{CookieCommand, InitArgs, LogFormat, MetadataArgs};
@@ -25,6 +26,7 @@ pub fn run(command: ClusterCommand) -> Result<(), Failure> {
     match command {
         ClusterCommand::SafeToStop(args) => repair::safe_to_stop(args),
         ClusterCommand::UnderReplicated(args) => repair::under_replicated(args),
+        ClusterCommand::Status(args) => status::run(args),
         ClusterCommand::Init(args) => on_metadata(init(&args)),
         ClusterCommand::Export(args) => on_metadata(cluster_transfer::export(&args)),
         ClusterCommand::Import(args) => on_metadata(cluster_transfer::import(&args)),

@@ -15,10 +15,10 @@
 //!
 //! # Limits     what a call of [`Client::copy`] has under way are the entries it was given, which its caller holds
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bindery_metadata::{Layout, StoreError};
+use bindery_metadata::Layout;
+use bindery_metadata::layout::RegisteredBookie;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, MasterKey};
 use bindery_wire::{EntryAvailability, ErrorCode};
 use parking_lot::Mutex;
@@ -78,36 +78,30 @@ impl Client {
         }
     }
 
-    /// Bookies for these positions of an ensemble, as for an ensemble change, but none of `excluded`: the policy of this client chooses
-    /// among those that take writes now.
-    ///
-    /// # Errors
-    /// When the metadata store does not list the bookies.
-    pub async fn replacements(
-        &self,
-        wanted: Wanted<'_>,
-        excluded: &BTreeSet<BookieId>,
-    ) -> Result<Choice, StoreError> {
-        let mut candidates = self.0.candidates(wanted.ensemble).await?;
-        candidates.writable.retain(|bookie| !excluded.contains(bookie));
-        Ok(self.0.placement.choose(&candidates, wanted))
+    /// Bookies for these positions of an ensemble, as for an ensemble change: the policy of this client chooses among those of `registered`
+    /// that take writes.
+    pub async fn replacements(&self, wanted: Wanted<'_>, registered: &[RegisteredBookie]) -> Choice {
+        let candidates = self.0.candidates_of(registered.to_vec(), wanted.ensemble).await;
+        self.0.placement.choose(&candidates, wanted)
     }
 
     /// Whether `candidate` may take the first of these positions: it takes writes, and the policy would have no better spread with any
-    /// other bookie.
-    ///
-    /// # Errors
-    /// When the metadata store does not list the bookies.
-    pub async fn may_replace(&self, candidate: &BookieId, wanted: Wanted<'_>) -> Result<bool, StoreError> {
-        let mut candidates = self.0.candidates(wanted.ensemble).await?;
+    /// other bookie of `registered`.
+    pub async fn may_replace(
+        &self,
+        candidate: &BookieId,
+        wanted: Wanted<'_>,
+        registered: &[RegisteredBookie],
+    ) -> bool {
+        let mut candidates = self.0.candidates_of(registered.to_vec(), wanted.ensemble).await;
         if wanted.ensemble.contains(candidate) || !candidates.writable.contains(candidate) {
-            return Ok(false);
+            return false;
         }
         let best = self.0.placement.choose(&candidates, wanted);
         candidates.writable = vec![candidate.clone()];
         candidates.avoided.remove(candidate);
         let own = self.0.placement.choose(&candidates, wanted);
-        Ok(own.bookies.first() == Some(candidate) && (own.unmet.is_none() || best.unmet.is_some()))
+        own.bookies.first() == Some(candidate) && (own.unmet.is_none() || best.unmet.is_some())
     }
 
     /// Stores copies of entries on one bookie, past the fence of their ledger, and waits until it has acknowledged all of them.

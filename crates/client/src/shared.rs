@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bindery_flow::ByteBudget;
 use bindery_io::canary::Canaries;
-use bindery_metadata::layout::{LedgerError, StoredLedger};
+use bindery_metadata::layout::{LedgerError, RegisteredBookie, StoredLedger};
 use bindery_metadata::{Layout, RegistrationMode, StoreError};
 use bindery_types::{BookieId, DigestType, LedgerId, LedgerMetadata, LedgerSecret, MasterKey};
 
@@ -100,7 +100,11 @@ impl Shared {
     /// be changed (empty for a new one), weights, and which to avoid. Tells the health of bookies who is registered. One try: fails if
     /// the metadata store does not list the bookies.
     pub async fn candidates(&self, members: &[BookieId]) -> Result<Candidates, StoreError> {
-        let registered = self.layout.registration().list().await?;
+        Ok(self.candidates_of(self.layout.registration().list().await?, members).await)
+    }
+
+    /// As [`candidates`](Self::candidates), where these bookies are registered.
+    pub async fn candidates_of(&self, registered: Vec<RegisteredBookie>, members: &[BookieId]) -> Candidates {
         self.health.refresh(&registered.iter().map(|bookie| bookie.bookie_id.clone()).collect());
         let (writable, read_only): (Vec<_>, Vec<_>) =
             registered.into_iter().partition(|bookie| bookie.mode == RegistrationMode::Writable);
@@ -111,7 +115,7 @@ impl Shared {
         let avoided = self.health.avoided();
         let mut candidates = Candidates { writable, read_only, avoided, ..Candidates::default() };
         self.survey.complete(&mut candidates, members).await;
-        Ok(candidates)
+        candidates
     }
 
     /// Closes the client, and with it every handle: waits a while for ledgers that are being claimed, then closes the connections to

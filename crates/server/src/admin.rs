@@ -1,9 +1,10 @@
-//! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing, but asks
-//! for garbage collection or a scrub when told to. [`access`] says which peers may.
+//! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It asks for garbage collection or a scrub
+//! when told to, and changes the cluster's settings of repair ([`cluster`]). [`access`] says which peers may.
 //!
 //! # Limits     connections, bytes and waits: [`port`]; scrubs waited for: [`SCRUB_WAITS_MAX`]
 
 pub mod access;
+mod cluster;
 pub mod extension;
 pub(crate) mod port;
 mod socket;
@@ -12,7 +13,8 @@ mod socket;
 mod tls_tests;
 
 use self::access::Access;
-use self::extension::AdminExtension;
+use self::cluster::MetadataQuestions;
+use self::extension::{Extensions, Part};
 use crate::config::AdminScope;
 use crate::disks::{DiskDesk, ReadOnlyReasons};
 use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, PoolFlow, Sort};
@@ -27,7 +29,7 @@ use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use bindery_engine::{EngineStats, JournalStats, ScrubStatus};
+use bindery_engine::{Engine, EngineStats, JournalStats};
 use bindery_flow::ByteBudget;
 use bindery_storage::IndexUse;
 use bindery_types::LedgerId;
@@ -52,8 +54,10 @@ pub struct AdminState {
     pub disks: OnceLock<(Arc<DiskDesk>, Arc<ReadOnlyReasons>)>,
     /// Set from the start when this port speaks TLS.
     pub tls: OnceLock<Arc<Tls>>,
-    /// Set when a tierer runs in this process.
-    pub extension: OnceLock<Arc<dyn AdminExtension>>,
+    /// Other parts of this process.
+    pub extensions: Extensions,
+    /// Of the cluster's metadata.
+    pub(crate) metadata: MetadataQuestions,
     /// Serving.
     pub is_running: AtomicBool,
     /// Clients find it, as far as the metadata store has said.
@@ -100,7 +104,9 @@ fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
         .route("/api/v1/bookie/tier", any(trimming))
         .route("/api/v1/bookie/tier/ledger", any(tiered_ledger))
         .route("/api/v1/bookie/flow", any(flow))
+        .route("/api/v1/bookie/info", any(space))
         .route("/api/v1/tier/{name}", any(tierer))
+        .merge(cluster::routes())
 }
 
 /// Other methods are not found, as in Java.
@@ -149,9 +155,9 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         let now_ms = u64::try_from(shared.clock.wall_ms()).unwrap_or(0);
         let of_tls = shared.tls.iter().chain(state.tls.get()).flat_map(|tls| tls.alarms(now_ms));
         let of_logins = shared.auth.iter().flat_map(|auth| auth.alarms());
-        let of_extension =
-            state.extension.get().and_then(|extension| extension.fault()).map(|fault| fault.alarm);
-        of_tls.chain(of_logins).chain(alarm_of_places(shared)).chain(of_extension).collect()
+        let of_extensions =
+            state.extensions.iter().filter_map(|extension| extension.fault()).map(|fault| fault.alarm);
+        of_tls.chain(of_logins).chain(alarm_of_places(shared)).chain(of_extensions).collect()
     });
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
@@ -314,6 +320,9 @@ impl Drop for ScrubWait<'_> {
     }
 }
 
+/// How long file systems may take to say their space.
+const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
+
 /// Between two looks whether the pass has ended.
 const SCRUB_LOOK: Duration = Duration::from_millis(100);
 
@@ -324,7 +333,7 @@ async fn scrub(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
     };
     let engine = &shared.engine;
     match method {
-        Method::GET => json(&scrub_json(&engine.scrub_status())),
+        Method::GET => json(&scrub_json(engine)),
         Method::PUT => {
             let order =
                 if body.is_empty() { Ok(ScrubOrder::default()) } else { serde_json::from_slice(&body) };
@@ -345,7 +354,7 @@ async fn scrub(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
             for _ in 0..u64::from(order.wait_seconds) * 10 {
                 let status = engine.scrub_status();
                 if status.answered >= request {
-                    return json(&scrub_json(&status));
+                    return json(&scrub_json(engine));
                 }
                 if state.is_shutting_down.load(Ordering::Acquire) {
                     return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is shutting down\n").into_response();
@@ -363,7 +372,20 @@ async fn scrub(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
     }
 }
 
-fn scrub_json(status: &ScrubStatus) -> serde_json::Value {
+/// Damaged ranges that are shown one by one.
+const DAMAGE_SHOWN_MAX: usize = 100;
+
+fn scrub_json(engine: &Engine) -> serde_json::Value {
+    let (status, damage) = (engine.scrub_status(), engine.damage_summary());
+    let waiting: Vec<_> = engine
+        .damaged(None, DAMAGE_SHOWN_MAX)
+        .iter()
+        .take(DAMAGE_SHOWN_MAX)
+        .map(|range| {
+            let (ledger, first, last) = (range.ledger.get(), range.first.get(), range.last.get());
+            serde_json::json!({ "ledger": ledger, "first": first, "last": last, "file": range.file })
+        })
+        .collect();
     let findings: Vec<_> = status
         .listed
         .iter()
@@ -398,6 +420,12 @@ fn scrub_json(status: &ScrubStatus) -> serde_json::Value {
         "passes": status.passes,
         "findingsEver": status.findings,
         "damagedLogs": status.damaged_logs,
+        "damagedLogsWithMore": damage.logs_with_more,
+        "damagedLedgers": damage.ledgers,
+        "damagedRanges": damage.ranges,
+        "damagedRangesMadeGood": damage.made_good,
+        "damagedLogsRenewed": damage.logs_renewed,
+        "damaged": waiting,
         "lastPass": last,
         "findings": findings,
     })
@@ -515,6 +543,29 @@ async fn flow(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) ->
     }
 }
 
+/// Free and total bytes of the file systems that hold ledgers.
+async fn space(State(state): State<Arc<AdminState>>, method: Method) -> Response {
+    if method != Method::GET {
+        return (StatusCode::NOT_FOUND, "Only GET is supported.").into_response();
+    }
+    let Some(shared) = state.shared.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    let volumes = shared.volumes.clone();
+    let measuring = tokio::task::spawn_blocking(move || volumes.space());
+    match tokio::time::timeout(SPACE_WAIT_MAX, measuring).await {
+        Ok(Ok(Ok(space))) => json(&serde_json::json!({ "freeSpace": space.free, "totalSpace": space.total })),
+        Ok(Ok(Err(error))) => {
+            let why = format!("cannot read the free disk space: {error}\n");
+            (StatusCode::INTERNAL_SERVER_ERROR, why).into_response()
+        }
+        Ok(Err(_)) | Err(_) => {
+            let why = "the file systems do not say their space in time: try again\n";
+            (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+        }
+    }
+}
+
 /// The tierer of this process.
 async fn tierer(
     State(state): State<Arc<AdminState>>,
@@ -522,9 +573,10 @@ async fn tierer(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     method: Method,
     uri: Uri,
+    body: Bytes,
 ) -> Response {
-    match state.extension.get() {
-        Some(extension) => extension::answer(&**extension, &name, peer, &method, &uri).await,
+    match state.extensions.get(Part::Tier) {
+        Some(extension) => extension::answer(&**extension, &name, peer, (&method, &uri, &body)).await,
         None => (StatusCode::NOT_FOUND, "No tierer runs in this process\n").into_response(),
     }
 }
@@ -544,7 +596,7 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     if let Some(shared) = state.shared.get() {
         expose(shared, &mut out);
         if let Some(tier) = &shared.tier {
-            let fault = state.extension.get().and_then(|extension| extension.fault());
+            let fault = state.extensions.get(Part::Tier).and_then(|extension| extension.fault());
             let is_usable = !fault.is_some_and(|fault| fault.is_of_store);
             crate::tier::expose(tier, is_usable, shared.clock.monotonic_ns(), &mut out);
         }
@@ -562,7 +614,7 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     if let Some(desk) = state.garbage.get() {
         expose_garbage(desk, &mut out);
     }
-    if let Some(extension) = state.extension.get() {
+    for extension in state.extensions.iter() {
         extension.expose(&mut out).await;
     }
     exposed(out)
@@ -676,6 +728,11 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_scrub_bytes", &[], scrub.bytes);
     out.counter("bindery_scrub_findings", &[], scrub.findings);
     out.gauge_of("bindery_scrub_damaged_logs", &[], scrub.damaged_logs);
+    let damage = shared.engine.damage_summary();
+    out.gauge_of("bindery_damaged_ledgers", &[], damage.ledgers);
+    out.gauge_of("bindery_damaged_ranges", &[], damage.ranges);
+    out.counter("bindery_damaged_ranges_made_good", &[], damage.made_good);
+    out.counter("bindery_damaged_logs_renewed", &[], damage.logs_renewed);
     out.gauge_of("bindery_space_logs_skipped", &[], space.skipped.len() as u64);
     out.counter("bindery_space_errors", &[], space.errors);
     out.counter("bindery_parked_adds", &[], shared.parked_adds.adds.get());

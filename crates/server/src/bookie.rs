@@ -30,7 +30,7 @@ pub use error::StartError;
 pub use running::STOP_REST_MAX;
 
 use crate::admin::AdminState;
-use crate::admin::extension::AdminExtension;
+use crate::admin::extension::{AdminExtension, Part};
 use crate::auth::Auth;
 use crate::cluster_record::ClusterRecord;
 use crate::config::{BookieConfig, Identity};
@@ -54,7 +54,7 @@ use crate::tier::{Tier, TrimTask, Trimmer};
 use crate::tls::{Tls, TlsConfig};
 use crate::turns::Turns;
 use crate::volumes::Volumes;
-use bindery_engine::EngineThreads;
+use bindery_engine::{Engine, EngineThreads};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{
     BookieRegistrar, BookieServiceInfo, Layout, MetadataUri, RegistrationEvent, RegistrationMode,
@@ -152,6 +152,26 @@ pub struct Bookie {
     admin: Option<AdminTask>,
     /// Ends with the bookie: the directories' locks.
     dirs: Arc<DataDirs>,
+}
+
+/// What a part of a bookie's process uses that writes to its ledger directories beside it, as repair does. While it is kept, no other
+/// process gets the directories, also when the bookie has ended.
+#[derive(Clone)]
+pub struct LocalStore {
+    shared: Arc<Shared>,
+    _dirs: Arc<DataDirs>,
+}
+
+impl LocalStore {
+    /// The bookie's engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.shared.engine
+    }
+
+    /// How many adds it answered since it began, and the sum of their times in microseconds.
+    pub fn add_times(&self) -> (u64, u64) {
+        self.shared.metrics.add_entry.totals()
+    }
 }
 
 impl Bookie {
@@ -268,6 +288,7 @@ impl Bookie {
         disk_watch.check(&shared.engine, &standing, &desk).await;
         let engine = machine.start(components.disk.clone(), Arc::new(Completion::new(shared.clone())));
         let _ = state.shared.set(shared.clone());
+        state.metadata.open(layout.clone());
         let _ = state.disks.set((disk_watch.desk(), standing.clone()));
         let stop_serving = Arc::new(Latch::default());
         let serving = tokio::spawn({
@@ -430,9 +451,14 @@ impl Bookie {
         self.address
     }
 
+    /// For parts of this process that write to the ledger directories beside the bookie.
+    pub fn local_store(&self) -> LocalStore {
+        LocalStore { shared: self.shared.clone(), _dirs: self.dirs.clone() }
+    }
+
     /// Lets another part of the process answer on the admin port, too. The first one stays.
-    pub fn extend_admin(&self, extension: Arc<dyn AdminExtension>) {
-        let _ = self.state.extension.set(extension);
+    pub fn extend_admin(&self, part: Part, extension: Arc<dyn AdminExtension>) {
+        self.state.extensions.add(part, extension);
     }
 
     /// Where its admin port listens.

@@ -9,9 +9,7 @@
 //! A bookie that cannot be asked does not fail the command: its line says that its part is unknown.
 //!
 //! # Invariants
-//! 1. A registration makes this process send HTTP to the host that clients of the bookie connect to, and to no other: whoever may
-//!    write metadata gets no requests sent to the rest of the operator's network. It is one GET without a token, of bounded time
-//!    and with a bounded answer; a redirect is not followed ([`admin_http::ask`]).
+//! 1. The admin port that is asked is that of [`Address::registered`].
 
 use super::access::store_failure;
 use super::form::{count, size};
@@ -19,11 +17,10 @@ use crate::admin_http::{self, Address, Words};
 use crate::bucket::{catalogue_failure, open_store, read_catalogue};
 use crate::exit::Failure;
 use bindery_client::{Client, LedgerId, LedgerInfo, Reconcile, TierSupport};
-use bindery_metadata::codec::service_info::{Endpoint, PROTOCOL_BOOKIE_RPC, PROTOCOL_HTTP};
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{ExtentRow, LedgerRow};
 use bindery_types::tier::Reconciliation;
-use bindery_types::{BookieId, EntryId, bare_host, host_and_port};
+use bindery_types::{BookieId, EntryId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -85,7 +82,7 @@ pub async fn of_bookies(client: &Client, info: &LedgerInfo) -> Result<Vec<OfBook
     let mut found = Vec::with_capacity(bookies.len());
     for bookie in bookies {
         let endpoints = registered.iter().find(|known| known.id == bookie).map(|known| &known.endpoints[..]);
-        let admin = admin_port(&bookie, endpoints.unwrap_or_default());
+        let admin = Address::registered(&bookie, endpoints.unwrap_or_default());
         let state = match (client.tier_support(&bookie).await, cluster) {
             (Err(error), _) => State::Unknown(error.to_string()),
             (Ok(TierSupport::KeepsEverything), _) | (Ok(TierSupport::Supported), None) => {
@@ -100,22 +97,6 @@ pub async fn of_bookies(client: &Client, info: &LedgerInfo) -> Result<Vec<OfBook
     }
     let is_tiered = found.iter().any(|of| matches!(of.state, State::Tiered { .. }));
     Ok(if is_tiered { found } else { Vec::new() })
-}
-
-/// The admin port that a bookie registered, or why it is not asked (invariant 1).
-fn admin_port(bookie: &BookieId, endpoints: &[Endpoint]) -> Result<Address, String> {
-    let of = |protocol| endpoints.iter().find(|endpoint| endpoint.protocol == protocol);
-    let admin = of(PROTOCOL_HTTP).ok_or("it has no admin port")?;
-    // As clients find it: by the registration, or by an id that is an address.
-    let of_id = || bookie.as_str().rsplit_once(':').map(|(host, _)| host);
-    let host = of(PROTOCOL_BOOKIE_RPC).map(|endpoint| &endpoint.host[..]).or_else(of_id);
-    match host.is_some_and(|host| bare_host(host).eq_ignore_ascii_case(bare_host(&admin.host))) {
-        true => Ok(Address::of_host(&admin.host, admin.port)),
-        false => Err(format!(
-            "its admin port is registered at another host than its own, {}, which is not asked",
-            host_and_port(&admin.host, admin.port)
-        )),
-    }
 }
 
 async fn ask(
@@ -277,33 +258,5 @@ impl OfBookie {
             "alarm": more.and_then(|more| more.differs.as_ref()),
             "error": why,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bindery_metadata::codec::service_info::BookieServiceInfo;
-
-    #[test]
-    fn a_registration_names_no_other_host_for_http() {
-        let bookie = BookieId::new("b1.example:3181").unwrap();
-        let asked = |own: &str, admin: &str| {
-            let info = BookieServiceInfo::of_bookie((own, 3181), Some((admin, 8080)));
-            admin_port(&bookie, &info.endpoints).map(|address| address.to_string())
-        };
-        assert_eq!(asked("10.0.0.1", "10.0.0.1").as_deref(), Ok("http://10.0.0.1:8080"));
-        assert_eq!(asked("B1.example", "b1.EXAMPLE").as_deref(), Ok("http://b1.EXAMPLE:8080"));
-        assert_eq!(asked("[::1]", "::1").as_deref(), Ok("http://[::1]:8080"));
-        for other in ["169.254.169.254", "127.0.0.1", "b1.example.evil", "", "https://b1.example"] {
-            let why = asked("b1.example", other).unwrap_err();
-            assert!(why.contains("another host than its own"), "{other}: {why}");
-        }
-        // Without an endpoint for clients the id says where it is.
-        let mut info = BookieServiceInfo::of_bookie(("x", 1), Some(("b1.example", 8080)));
-        info.endpoints.remove(0);
-        assert!(admin_port(&bookie, &info.endpoints).is_ok());
-        assert!(admin_port(&BookieId::new("b1").unwrap(), &info.endpoints).is_err());
-        assert_eq!(admin_port(&bookie, &[]).unwrap_err(), "it has no admin port");
     }
 }

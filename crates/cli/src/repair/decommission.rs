@@ -34,7 +34,10 @@ pub fn run(args: DecommissionArgs) -> Result<(), Failure> {
             let stuck = repair(&client, &copies, &marked).await?;
             report(&marked, &stuck)?;
         }
-        finish(&client, &bookie, &lost).await
+        remove(&client, &bookie, &lost).await?;
+        output::write_text(&format!(
+            "{bookie}: decommissioned; no ledger refers to it, and its cookie is removed\n"
+        ))
     })
 }
 
@@ -71,8 +74,12 @@ async fn begun(client: &Client, ledgers: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Looks through all ledgers again, then removes the cookie.
-async fn finish(client: &Client, bookie: &BookieId, lost: &BTreeSet<BookieId>) -> Result<(), Failure> {
+/// Looks through all ledgers again, then removes the cookie: false when there was none.
+pub(super) async fn remove(
+    client: &Client,
+    bookie: &BookieId,
+    lost: &BTreeSet<BookieId>,
+) -> Result<bool, Failure> {
     let left = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
     let left = left.map_err(|error| ledger_failure(&error))?;
     if let Some((ledger, _)) = left.lacking.first() {
@@ -91,10 +98,11 @@ async fn finish(client: &Client, bookie: &BookieId, lost: &BTreeSet<BookieId>) -
     // It may have come back meanwhile.
     check_stopped(client.layout(), lost).await?;
     let cookies = client.layout().cookies();
-    if let Some((version, _)) = cookies.raw(bookie).await.map_err(|error| cookie_failure(&error))? {
-        cookies.delete(bookie, Some(version)).await.map_err(|error| cookie_failure(&error))?;
+    match cookies.raw(bookie).await.map_err(|error| cookie_failure(&error))? {
+        None => Ok(false),
+        Some((version, _)) => {
+            cookies.delete(bookie, Some(version)).await.map_err(|error| cookie_failure(&error))?;
+            Ok(true)
+        }
     }
-    output::write_text(&format!(
-        "{bookie}: decommissioned; no ledger refers to it, and its cookie is removed\n"
-    ))
 }

@@ -1,8 +1,10 @@
 //! Repair from the command line: a process that does it, repairs on demand, and questions about copies.
 
+mod admin;
 pub mod args;
 mod decommission;
 mod marks;
+mod order;
 mod recover;
 mod role;
 mod run;

@@ -1,5 +1,6 @@
 //! Auditor and worker inside a process that serves as a bookie.
 
+use super::admin::{RepairAdmin, Standing};
 use crate::bookie_security::BookieSecurity;
 use crate::exit::Failure;
 use crate::ledger::access::store_failure;
@@ -8,7 +9,9 @@ use bindery_client::transport::BookieError;
 use bindery_client::{ErrorCode, LedgerId};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
-use bindery_repair::{Repair, RepairConfig, Targets};
+use bindery_repair::{AddTimes, CheckSettings, OwnBookie, Repair, RepairConfig, Targets};
+use bindery_server::admin::extension::AdminExtension;
+use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
 use bindery_types::BookieId;
 use std::sync::Arc;
@@ -28,6 +31,12 @@ pub struct RepairRoleSettings {
     pub open_grace: Option<Duration>,
     /// Bytes copied in a second.
     pub bytes_per_second: Option<u64>,
+    /// Checks that it makes as the auditor.
+    pub checks: CheckSettings,
+    /// Whether marks say since when.
+    pub stamps_marks: Option<bool>,
+    /// Older marks are counted.
+    pub mark_grace: Option<Duration>,
 }
 
 impl Default for RepairRoleSettings {
@@ -38,6 +47,9 @@ impl Default for RepairRoleSettings {
             scan_interval: None,
             open_grace: None,
             bytes_per_second: None,
+            checks: CheckSettings::default(),
+            stamps_marks: None,
+            mark_grace: None,
         }
     }
 }
@@ -51,6 +63,9 @@ impl RepairRoleSettings {
         auditor.scan_interval = self.scan_interval.unwrap_or(auditor.scan_interval);
         config.open_grace = self.open_grace.unwrap_or(config.open_grace);
         config.bytes_per_second = self.bytes_per_second;
+        config.checks = self.checks.clone();
+        config.stamps_marks = self.stamps_marks.unwrap_or(config.stamps_marks);
+        config.mark_grace = self.mark_grace;
         config
     }
 }
@@ -65,20 +80,34 @@ const NO_LEDGER: LedgerId = LedgerId::new(i64::MAX).expect("it is not negative")
 /// Bookies that are asked whether they serve the client, this one first.
 const ASKED_MAX: usize = 3;
 
+struct Adds(LocalStore);
+
+impl AddTimes for Adds {
+    fn totals(&self) -> (u64, u64) {
+        self.0.add_times()
+    }
+}
+
 /// Repair beside a bookie, or beside those of a process.
-pub struct RepairRole(JoinHandle<()>);
+pub struct RepairRole {
+    task: JoinHandle<()>,
+    admin: Arc<RepairAdmin>,
+}
 
 impl RepairRole {
-    /// Runs until `stop`. A start that fails is tried again: bookies do not depend on it. It has a session of its own with the
-    /// metadata store, because locks of one session do not exclude each other.
+    /// Runs until `stop`, and copies into the bookie whose `store` it is. A start that fails is tried again: bookies do not depend on it.
+    /// It has a session of its own with the metadata store, because locks of one session do not exclude each other.
     pub fn spawn(
         config: RepairConfig,
+        store: Option<LocalStore>,
         metadata: (MetadataUri, Security),
         security: BookieSecurity,
         stop: &Arc<Latch>,
     ) -> RepairRole {
         let stop = stop.clone();
-        RepairRole(tokio::spawn(async move {
+        let admin = Arc::new(RepairAdmin::default());
+        let shown = admin.clone();
+        let task = tokio::spawn(async move {
             let mut pause = RETRY.0;
             let mut said = None;
             loop {
@@ -88,15 +117,23 @@ impl RepairRole {
                 };
                 match opened {
                     Ok(own) => {
-                        let repair = Repair::start(config, own.client.clone(), Arc::new(SystemClock::new()));
+                        let bookie = store.as_ref().map(|store| OwnBookie {
+                            engine: store.engine().clone(),
+                            adds: Arc::new(Adds(store.clone())),
+                        });
+                        let client = own.client.clone();
+                        let repair = Repair::start(config, client, bookie, Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
+                        shown.set(Standing::Runs(repair.handle(), own.client.clone()));
                         stop.wait().await;
+                        shown.set(Standing::Ended);
                         repair.stop().await;
                         own.close().await;
                         return;
                     }
                     Err(failure) => {
                         let why = failure.to_string();
+                        shown.set(Standing::Failed(why.clone()));
                         // Once for each reason: it may last until an operator comes.
                         if said.as_ref() != Some(&why) {
                             tracing::warn!(
@@ -112,13 +149,19 @@ impl RepairRole {
                 }
                 pause = (pause * 2).min(RETRY.1);
             }
-        }))
+        });
+        RepairRole { task, admin }
+    }
+
+    /// The part that an admin port shows.
+    pub fn admin(&self) -> Arc<dyn AdminExtension> {
+        self.admin.clone()
     }
 
     /// Waits for its end once it is told to stop, but not for long: locks go with the session, and another worker goes on.
     pub async fn ended(mut self) {
-        if tokio::time::timeout(STOP_MAX, &mut self.0).await.is_err() {
-            self.0.abort();
+        if tokio::time::timeout(STOP_MAX, &mut self.task).await.is_err() {
+            self.task.abort();
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::bookie_security::{self, BookieSecurity};
 use crate::repair::RepairRoleSettings;
 use crate::sources::values::{Finding, Values};
 use crate::tier_role::{self, TierSettings};
+use bindery_repair::CheckSettings;
 use bindery_server::auth::Provider;
 use bindery_server::config::BookieConfig;
 use std::time::Duration;
@@ -106,8 +107,46 @@ fn repair(args: &BookieArgs, file: &mut Values) -> (RepairRoleSettings, bool) {
     // Java takes what is not above zero for no limit.
     let bytes_per_second = bytes_per_second.and_then(Result::ok).and_then(|rate| u64::try_from(rate).ok());
     let bytes_per_second = bytes_per_second.filter(|rate| *rate > 0);
-    (
-        RepairRoleSettings { is_on, lost_after, scan_interval, open_grace, bytes_per_second },
-        asked == Some(true),
-    )
+    let settings = RepairRoleSettings {
+        is_on,
+        lost_after,
+        scan_interval,
+        open_grace,
+        bytes_per_second,
+        checks: checks(file),
+        stamps_marks: file.flag("storeSystemTimeAsLedgerUnderreplicatedMarkTime"),
+        mark_grace: unless_zero(file.parsed("underreplicatedLedgerRecoveryGracePeriod")),
+    };
+    (settings, asked == Some(true))
+}
+
+/// Seconds, of which 0 says never.
+fn unless_zero(seconds: Option<u32>) -> Option<Duration> {
+    seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.into()))
+}
+
+/// Ledgers that are checked at once, however many the file allows: Java's default.
+const CHECKED_AT_ONCE_MAX: u32 = 500;
+
+/// The periodic checks of the bookie's auditor.
+fn checks(file: &mut Values) -> CheckSettings {
+    let mut checks = CheckSettings::default();
+    if let Some(every) = file.parsed("auditorPeriodicCheckInterval") {
+        checks.interval = unless_zero(Some(every));
+    }
+    if let Some(every) = unless_zero(file.parsed("auditorReplicasCheckInterval")) {
+        checks.covers_replicas = true;
+        checks.interval = Some(checks.interval.map_or(every, |interval| interval.min(every)));
+    }
+    if let Some(percent) = file.parsed::<u32>("auditorLedgerVerificationPercentage") {
+        if percent > 100 {
+            let name = "auditorLedgerVerificationPercentage";
+            file.fault(name, format!("{name}={percent}: give a whole number from 0 to 100"));
+        }
+        checks.read_percent = percent.min(100);
+    }
+    if let Some(most) = file.parsed::<u32>("auditorMaxNumberOfConcurrentOpenLedgerOperations") {
+        checks.parallel = most.clamp(1, CHECKED_AT_ONCE_MAX) as usize;
+    }
+    checks
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::command_line::{Cli, Command};
 use crate::sources::host::tests::Fake;
 use bindery_client::TlsOptions;
+use bindery_repair::CheckSettings;
 use bindery_server::config::AdminScope;
 use bindery_server::sockets::Keepalive;
 use clap::Parser;
@@ -563,6 +564,21 @@ fn a_bookie_repairs_unless_its_file_or_a_flag_says_otherwise() {
     assert_eq!(found.lost_after, Some(Duration::from_secs(5)));
     assert!(found.scan_interval.unwrap() > Duration::from_secs(1 << 30), "0 is never");
     assert_eq!((found.open_grace, found.bytes_per_second), (Some(Duration::from_millis(1500)), None));
+    assert_eq!((found.checks, found.mark_grace), (CheckSettings::default(), None));
+    let found = with(
+        &[],
+        "auditorPeriodicCheckInterval=0\nauditorReplicasCheckInterval=50\nauditorLedgerVerificationPercentage=10\n\
+         auditorMaxNumberOfConcurrentOpenLedgerOperations=1000\nunderreplicatedLedgerRecoveryGracePeriod=60\n\
+         storeSystemTimeAsLedgerUnderreplicatedMarkTime=false\n",
+    )
+    .unwrap();
+    assert_eq!((found.stamps_marks, found.mark_grace), (Some(false), Some(Duration::from_secs(60))));
+    let CheckSettings { interval, covers_replicas, read_percent, parallel, .. } = found.checks;
+    assert_eq!((interval, covers_replicas), (Some(Duration::from_secs(50)), true));
+    assert_eq!((read_percent, parallel), (10, 500));
+    assert_eq!(with(&[], "auditorPeriodicCheckInterval=0\n").unwrap().checks.interval, None);
+    let faults = with(&[], "auditorLedgerVerificationPercentage=101\n").unwrap_err();
+    assert!(faults[0].contains("=101: give a whole number from 0 to 100"), "{faults:?}");
     let fast = with(&[], "replicationRateByBytes=1000000\n").unwrap();
     assert_eq!(fast.bytes_per_second, Some(1_000_000));
     let faults = with(&[], "replicationRateByBytes=fast\n").unwrap_err();

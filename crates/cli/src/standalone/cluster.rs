@@ -20,6 +20,7 @@ use bindery_coordinator::{Coordinator, CoordinatorConfig};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{ConnectOptions, InitOutcome, MetadataUri, Security};
 use bindery_repair::{RepairConfig, Targets};
+use bindery_server::admin::extension::Part;
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::descriptors;
@@ -85,7 +86,7 @@ impl Cluster {
         match started {
             Ok(bookies) => {
                 if let (Some(role), Some(first)) = (&role, bookies.first()) {
-                    first.extend_admin(role.admin());
+                    first.extend_admin(Part::Tier, role.admin());
                 }
                 Ok(Cluster { metadata, coordinator, bookies, role, repair, _home: home })
             }
@@ -110,8 +111,11 @@ impl Cluster {
         let name = self.bookies.first().map(|bookie| bookie.bookie_id().clone());
         let repairing = self.repair.zip(name).map(|(security, name)| {
             let config = RepairConfig::new(name, Targets::Any);
-            RepairRole::spawn(config, (self.metadata.clone(), Security::default()), security, &stop)
+            RepairRole::spawn(config, None, (self.metadata.clone(), Security::default()), security, &stop)
         });
+        if let (Some(repairing), Some(first)) = (&repairing, self.bookies.first()) {
+            first.extend_admin(Part::Repair, repairing.admin());
+        }
         let mut running = JoinSet::new();
         for (index, bookie) in self.bookies.into_iter().enumerate() {
             let stop = stop.clone();

@@ -459,7 +459,10 @@ mod tests {
         let admin = Arc::new(TierAdmin::default());
         let status = |admin: Arc<TierAdmin>| async move {
             let peer = ([127, 0, 0, 1], 1).into();
-            match admin.respond(ExtensionRequest { method: "GET", name: "status", query: "", peer }).await {
+            match admin
+                .respond(ExtensionRequest { method: "GET", name: "status", query: "", body: b"", peer })
+                .await
+            {
                 ExtensionAnswer::Refused(code, why) => (code, why),
                 _ => panic!("there is no tierer"),
             }

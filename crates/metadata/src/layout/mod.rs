@@ -8,6 +8,7 @@
 //! <root>/underreplication/ledgers/*/*/*/*/urL<id>            ledgers that lack replicas
 //! <root>/underreplication/auditorelection/V_<n>              who is the auditor
 //! <root>/underreplication/disable  lostBookieRecoveryDelay   settings of repair
+//! <root>/underreplication/check*ctime  *checkctime           when auditors ended their checks
 //! <root>/underreplication/bindery-marks/<id>                what bookies know a store by (ours)
 //! <root>/underreplication/bindery-draining/<id>            bookies that are being emptied (ours)
 //! <root>/underreplication/bindery-tier-paused              tiering is paused (ours)
@@ -26,6 +27,7 @@ mod membership;
 mod paths;
 mod registration;
 mod repair_settings;
+mod repaired;
 mod replication_locks;
 mod store_marks;
 mod tier_pause;
@@ -49,7 +51,8 @@ pub use self::membership::Membership;
 pub use self::paths::LedgerLayout;
 use self::paths::Root;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
-pub use self::repair_settings::{RepairSettings, StoredDelay};
+pub use self::repair_settings::{PeriodicCheck, RepairSettings, StoredDelay};
+pub use self::repaired::Repaired;
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
 pub use self::store_marks::StoreMarks;
 pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MARKS_PARENT};

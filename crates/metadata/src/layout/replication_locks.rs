@@ -9,7 +9,7 @@ use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
 
 use crate::codec::text::Printer;
-use crate::store::{CreateMode, MetadataStore, SessionId, StoreError};
+use crate::store::{CreateMode, MetadataStore, Op, SessionId, StoreError, Version};
 
 /// The locks of a cluster.
 #[derive(Clone)]
@@ -89,16 +89,21 @@ impl ReplicationLocks {
 
     /// Gives a lock back. One that went with its session may be somebody else's by now, and stays.
     pub async fn unlock(&self, lock: ReplicationLock) -> Result<(), StoreError> {
-        let Some(stat) = self.store.exists(&lock.path).await? else { return Ok(()) };
-        if stat.owner != Some(lock.session) {
+        if !self.may_hold(&lock) {
             return Ok(());
         }
-        // While this session lives, no other client gets the lock. Left open: that it ends between the two requests and
-        // another takes the lock, whose version is 0 as well.
-        match self.store.delete(&lock.path, Some(stat.version)).await {
+        // While this session lives, no other client gets the lock. Left open: that it ends before the request and another takes the
+        // lock, whose version is 0 as well.
+        match self.store.delete(&lock.path, Some(Version(0))).await {
             Ok(()) | Err(StoreError::NoNode { .. }) => Ok(()),
             Err(other) => Err(other),
         }
+    }
+
+    /// The operation that [`unlock`](Self::unlock) consists of, for a transaction with others. It fails where the lock is gone.
+    pub(super) fn unlocking(&self, lock: &ReplicationLock) -> Op {
+        // A lock is never written again.
+        Op::Delete { path: lock.path.clone(), expected: Some(Version(0)) }
     }
 
     fn session(&self) -> Result<SessionId, StoreError> {

@@ -8,7 +8,7 @@
 //! 1. Marking keeps the replicas that others named; only whoever repaired the ledger removes a mark.
 //! 2. A mark that gains a replica, or is marked again, has a new version: a worker that looked before cannot remove it.
 //!
-//! # Limits     a page of a listing: what its caller asks for, and the children of three nodes
+//! # Limits     a listing: the children of four nodes at a time, no more than 65,536 each
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use super::paths::create_parents;
 use crate::codec::text::{self, Printer, TextError};
-use crate::store::{CreateMode, MetadataStore, StoreError, Version};
+use crate::store::{CreateMode, MetadataStore, Op, StoreError, Version, Watch};
 
 /// How often a mark may change under the one that adds to it.
 const CONFLICTS_MAX: u32 = 16;
@@ -69,40 +69,33 @@ impl UnderReplication {
     ) -> Result<(), StoreError> {
         let path = self.path(ledger);
         for _ in 0..CONFLICTS_MAX {
-            let (mut mark, version) = match self.get(&path).await? {
-                Some((mark, version)) => (mark, Some(version)),
-                None => (Mark { ctime_ms: since_ms, ..Mark::default() }, None),
-            };
-            let known = &mut mark.replicas;
-            for replica in replicas {
-                if !known.iter().any(|known| known == replica.as_str()) {
-                    known.push(replica.as_str().to_owned());
-                }
+            // Most are marked for the first time, so this comes before a look.
+            let first = Mark { ctime_ms: since_ms, ..Mark::default() }.with(replicas);
+            match self.create(ledger, &path, first.write()).await {
+                Err(StoreError::NodeExists { .. } | StoreError::NoNode { .. }) => {}
+                outcome => return outcome,
             }
-            let data = mark.write();
+            let Some((mark, version)) = self.get(&path).await? else { continue };
             // Written also when nothing is new: invariant 2.
-            let outcome = match version {
-                Some(version) => self.store.set(&path, data, Some(version)).await.map(drop),
-                None => self.create(&path, data).await,
-            };
-            match outcome {
-                Ok(()) => return Ok(()),
-                // Somebody marked it, or repaired it, meanwhile.
-                Err(
-                    StoreError::NodeExists { .. } | StoreError::BadVersion { .. } | StoreError::NoNode { .. },
-                ) => {}
-                Err(other) => return Err(other),
+            match self.store.set(&path, mark.with(replicas).write(), Some(version)).await {
+                // Another client marked it, or repaired it, meanwhile.
+                Err(StoreError::BadVersion { .. } | StoreError::NoNode { .. }) => {}
+                outcome => return outcome.map(drop),
             }
         }
         Err(StoreError::BadVersion { path })
     }
 
-    async fn create(&self, path: &str, data: Bytes) -> Result<(), StoreError> {
-        match self.store.create(path, data.clone(), CreateMode::Persistent).await {
-            Err(StoreError::NoNode { .. }) => {}
-            outcome => return outcome.map(drop),
+    /// Creates a mark in one request where only the lowest node above it is new: ids follow one another, so that is the rule.
+    async fn create(&self, ledger: LedgerId, path: &str, data: Bytes) -> Result<(), StoreError> {
+        let above = self.parent(&parts(ledger));
+        let node = |path: &str, data| Op::Create { path: path.into(), data, mode: CreateMode::Persistent };
+        match self.store.multi(vec![node(&above, Bytes::new()), node(path, data.clone())]).await {
+            // Its mark is there, or one was removed and this was left.
+            Err(StoreError::NodeExists { path: found }) if found == above => {}
+            Err(StoreError::NoNode { .. }) => create_parents(&*self.store, path, &self.root).await?,
+            outcome => return outcome,
         }
-        create_parents(&*self.store, path, &self.root).await?;
         self.store.create(path, data, CreateMode::Persistent).await.map(drop)
     }
 
@@ -124,7 +117,7 @@ impl UnderReplication {
     }
 
     /// Removes the mark of a ledger that lacks nothing, unless it was marked again since `version` was read (invariant 2): then it is
-    /// false. The nodes above it go when they are empty, as Java's workers remove them.
+    /// false. The node that only this mark is below goes, too; those above that stay for [`prune`](Self::prune).
     ///
     /// # Errors
     /// Of the store. A mark that is gone is no error.
@@ -134,21 +127,63 @@ impl UnderReplication {
             Err(StoreError::BadVersion { .. }) => return Ok(false),
             Err(other) => return Err(other),
         }
-        self.prune(ledger).await?;
+        self.delete_empty(&parts(ledger)).await?;
         Ok(true)
     }
 
-    /// Removes the nodes above a mark, from the lowest on, as far as they are empty.
-    async fn prune(&self, ledger: LedgerId) -> Result<(), StoreError> {
-        let parts = parts(ledger);
-        for length in (1..=parts.len()).rev() {
-            match self.store.delete(&self.parent(&parts[..length]), None).await {
-                Ok(()) | Err(StoreError::NoNode { .. }) => {}
-                Err(StoreError::NotEmpty { .. }) => return Ok(()),
-                Err(other) => return Err(other),
+    /// The operations that [`unmark`](Self::unmark) consists of, for a transaction with others.
+    pub(super) fn unmarking(&self, ledger: LedgerId, version: Version) -> [Op; 2] {
+        [
+            Op::Delete { path: self.path(ledger), expected: Some(version) },
+            Op::Delete { path: self.parent(&parts(ledger)), expected: None },
+        ]
+    }
+
+    /// Removes the nodes above marks that have gone, as Java's workers do, so that [`watch`](Self::watch) sees the next mark. To be
+    /// called when no mark is listed; it ends at the first node that is in use.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn prune(&self) -> Result<(), StoreError> {
+        for first in self.children(&[], 0).await? {
+            for second in self.children(&[first], 0).await? {
+                for third in self.children(&[first, second], 0).await? {
+                    for fourth in self.children(&[first, second, third], 0).await? {
+                        if !self.delete_empty(&[first, second, third, fourth]).await? {
+                            return Ok(());
+                        }
+                    }
+                    self.delete_empty(&[first, second, third]).await?;
+                }
+                self.delete_empty(&[first, second]).await?;
             }
+            self.delete_empty(&[first]).await?;
         }
         Ok(())
+    }
+
+    /// Deletes a node above marks; false when something is below it.
+    async fn delete_empty(&self, parts: &[u16]) -> Result<bool, StoreError> {
+        match self.store.delete(&self.parent(parts), None).await {
+            Ok(()) | Err(StoreError::NoNode { .. }) => Ok(true),
+            Err(StoreError::NotEmpty { .. }) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Whether any ledger may be marked, with a watch. Where none is, and [`prune`](Self::prune) left nothing, it fires with the first
+    /// mark; where some are, it need not fire with another one.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn watch(&self) -> Result<(bool, Watch), StoreError> {
+        let root = self.parent(&[]);
+        match self.store.children_and_watch(&root).await {
+            Ok((children, watch)) => Ok((!children.is_empty(), watch)),
+            // Nothing was ever marked.
+            Err(StoreError::NoNode { .. }) => Ok((false, self.store.exists_and_watch(&root).await?.1)),
+            Err(other) => Err(other),
+        }
     }
 
     /// Marked ledgers with ids above `after`, ascending, `max` at most; fewer only at the end. An id is what the nodes above a mark
@@ -157,35 +192,26 @@ impl UnderReplication {
     /// # Errors
     /// Of the store.
     pub async fn after(&self, after: Option<LedgerId>, max: usize) -> Result<Vec<LedgerId>, StoreError> {
-        let from = match after.map(|after| after.get().checked_add(1)) {
-            None => 0,
-            Some(Some(next)) => next,
-            Some(None) => return Ok(Vec::new()),
-        };
-        let from = parts(LedgerId::new(from).expect("above an id"));
-        let mut found = Vec::new();
-        for first in self.children(&[], from[0]).await? {
-            let is_lowest = first == from[0];
-            for second in self.children(&[first], if is_lowest { from[1] } else { 0 }).await? {
-                let is_lowest = is_lowest && second == from[1];
-                for third in self.children(&[first, second], if is_lowest { from[2] } else { 0 }).await? {
-                    let is_lowest = is_lowest && third == from[2];
-                    let lowest = if is_lowest { from[3] } else { 0 };
-                    for fourth in self.children(&[first, second, third], lowest).await? {
-                        if found.len() == max {
-                            return Ok(found);
-                        }
-                        found.extend(of_parts([first, second, third, fourth]));
-                    }
-                }
-            }
+        let (mut listing, mut found) = (self.list_after(after), Vec::new());
+        while found.len() < max
+            && let Some(page) = listing.next().await?
+        {
+            found.extend(page);
         }
+        found.truncate(max);
         Ok(found)
     }
 
     /// All marked ledgers, ascending, in pages. Nothing is read before the first one is asked for.
     pub fn list(&self) -> MarkListing {
-        MarkListing { marks: self.clone(), after: None, is_over: false }
+        self.list_after(None)
+    }
+
+    /// As [`list`](Self::list), those with ids above `after` alone.
+    pub fn list_after(&self, after: Option<LedgerId>) -> MarkListing {
+        let lowest = after.map_or(Some(0), |after| after.get().checked_add(1)).and_then(LedgerId::new);
+        let pending = lowest.iter().map(|_| Vec::new()).collect();
+        MarkListing { marks: self.clone(), lowest: parts(lowest.unwrap_or_else(zero)), pending }
     }
 
     /// The parts below a node that are not below `lowest`, ascending. Of a node that is gone there are none.
@@ -214,29 +240,39 @@ impl UnderReplication {
     }
 }
 
-/// Ledgers of a page of [`UnderReplication::list`].
-const PAGE_LEDGERS: usize = 1000;
-
-/// Marked ledgers, see [`UnderReplication::list`].
+/// Marked ledgers, see [`UnderReplication::list`]. Each node above them is read once.
 pub struct MarkListing {
     marks: UnderReplication,
-    after: Option<LedgerId>,
-    is_over: bool,
+    /// Parts of the lowest id that is wanted.
+    lowest: [u16; 4],
+    /// Leading parts of ids that are still to be read, the lowest last.
+    pending: Vec<Vec<u16>>,
 }
 
 impl MarkListing {
-    /// The next page, as [`UnderReplication::after`] has it; `None` at the end.
+    /// The next page, ids ascending and above those of the pages before: never empty, 65,536 at most. `None` at the end. The marks may be
+    /// gone by now, see [`UnderReplication::after`].
     ///
     /// # Errors
     /// Of the store; the same page can be asked for again.
     pub async fn next(&mut self) -> Result<Option<Vec<LedgerId>>, StoreError> {
-        if self.is_over {
-            return Ok(None);
+        while let Some(leading) = self.pending.last() {
+            // Below nodes of higher ids nothing is left out.
+            let is_lowest = *leading == self.lowest[..leading.len()];
+            let from = if is_lowest { self.lowest[leading.len()] } else { 0 };
+            let below = self.marks.children(leading, from).await?;
+            let leading = self.pending.pop().expect("it was just looked at");
+            if let [first, second, third] = leading[..] {
+                let of_last = |last| of_parts([first, second, third, last]);
+                let page: Vec<LedgerId> = below.into_iter().filter_map(of_last).collect();
+                if !page.is_empty() {
+                    return Ok(Some(page));
+                }
+                continue;
+            }
+            self.pending.extend(below.into_iter().rev().map(|part| [&leading[..], &[part]].concat()));
         }
-        let page = self.marks.after(self.after, PAGE_LEDGERS).await?;
-        self.is_over = page.len() < PAGE_LEDGERS;
-        self.after = page.last().copied();
-        Ok((!page.is_empty()).then_some(page))
+        Ok(None)
     }
 }
 
@@ -249,6 +285,10 @@ pub struct Marked {
     pub since_ms: Option<i64>,
     /// For [`UnderReplication::unmark`].
     pub version: Version,
+}
+
+fn zero() -> LedgerId {
+    LedgerId::new(0).expect("an id")
 }
 
 /// The id in four parts of 16 bits.
@@ -272,6 +312,16 @@ struct Mark {
 }
 
 impl Mark {
+    /// Names these, too.
+    fn with(mut self, replicas: &[BookieId]) -> Mark {
+        for replica in replicas {
+            if !self.replicas.iter().any(|known| known == replica.as_str()) {
+                self.replicas.push(replica.as_str().to_owned());
+            }
+        }
+        self
+    }
+
     fn write(&self) -> Bytes {
         let mut printer = Printer::default();
         for replica in &self.replicas {
@@ -335,6 +385,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_mark_is_made_whatever_is_there_of_the_nodes_above_it() {
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let lacks = [BookieId::new("b:1").unwrap()];
+        let ledger = |id| LedgerId::new(id).unwrap();
+        marks.mark(ledger(1), &lacks).await.unwrap();
+        marks.mark(ledger(2), &lacks).await.unwrap();
+        // As a worker leaves it that is killed between the two.
+        store.delete(&marks.path(ledger(2)), None).await.unwrap();
+        marks.mark_since(ledger(2), &lacks, Some(7)).await.unwrap();
+        let mark = marks.marked(ledger(2)).await.unwrap().unwrap();
+        assert_eq!((mark.since_ms, mark.version), (Some(7), Version(0)));
+        // Another client marks it in the last moment, and its replicas stay.
+        marks.mark(ledger(3), &[BookieId::new("b:9").unwrap()]).await.unwrap();
+        marks.mark_since(ledger(3), &lacks, Some(8)).await.unwrap();
+        let mark = marks.marked(ledger(3)).await.unwrap().unwrap();
+        assert_eq!((mark.replicas.len(), mark.since_ms, mark.version), (2, None, Version(1)));
+    }
+
+    #[tokio::test]
     async fn marks_are_listed_by_pages_and_leave_nothing_behind() {
         let store = Arc::new(MemoryCluster::new().open());
         store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
@@ -357,9 +428,13 @@ mod tests {
             }
             assert_eq!(found, ids, "in pages of {page}");
         }
-        let mut listing = marks.list();
-        assert_eq!(listing.next().await.unwrap().unwrap(), ids);
-        assert_eq!(listing.next().await.unwrap(), None);
+        let (mut listing, mut found) = (marks.list(), Vec::new());
+        while let Some(page) = listing.next().await.unwrap() {
+            assert!(!page.is_empty());
+            found.extend(page);
+        }
+        assert_eq!(found, ids);
+        assert_eq!(marks.list_after(Some(ids[5])).next().await.unwrap(), None, "no id is higher");
         let old = marks.marked(ids[1]).await.unwrap().unwrap();
         assert_eq!((old.replicas.as_slice(), old.since_ms), (["b:1".to_owned()].as_slice(), Some(12)));
         marks.mark(ids[1], &lacks).await.unwrap();
@@ -370,6 +445,38 @@ mod tests {
             assert_eq!(marks.marked(ledger).await.unwrap(), None);
         }
         assert!(marks.unmark(ids[1], old.version).await.unwrap(), "one that is gone is gone");
-        assert_eq!(store.children("/l/underreplication/ledgers").await.unwrap(), Vec::<String>::new());
+        let left = async || store.children("/l/underreplication/ledgers").await.unwrap();
+        assert_eq!(left().await, ["0000", "7fff"], "what other marks may share");
+        marks.prune().await.unwrap();
+        assert_eq!(left().await, Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn a_watch_sees_the_first_mark_and_pruning_leaves_what_is_marked() {
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let lacks = [BookieId::new("b:1").unwrap()];
+        let (one, two) = (LedgerId::new(3).unwrap(), LedgerId::new(0x2_0000).unwrap());
+        for round in 0..3 {
+            let (is_marked, mut watch) = marks.watch().await.unwrap();
+            assert!(!is_marked && !watch.has_fired(), "round {round}");
+            marks.mark(one, &lacks).await.unwrap();
+            if round == 0 {
+                // Its root was made. From then on marks are seen below that.
+                assert!(watch.has_fired());
+                (_, watch) = marks.watch().await.unwrap();
+            }
+            marks.mark(two, &lacks).await.unwrap();
+            assert!(round == 0 || watch.has_fired(), "round {round}");
+            assert!(marks.watch().await.unwrap().0);
+            let version = marks.marked(one).await.unwrap().unwrap().version;
+            assert!(marks.unmark(one, version).await.unwrap());
+            marks.prune().await.unwrap();
+            assert_eq!(marks.after(None, 9).await.unwrap(), [two], "round {round}");
+            let version = marks.marked(two).await.unwrap().unwrap().version;
+            assert!(marks.unmark(two, version).await.unwrap());
+            marks.prune().await.unwrap();
+        }
     }
 }

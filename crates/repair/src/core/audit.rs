@@ -132,6 +132,43 @@ pub fn audit(metadata: &LedgerMetadata, is_there: impl Fn(&BookieId) -> bool) ->
     audit
 }
 
+/// Whether a ledger with this mark lacks nothing, by its metadata alone: every member is there, it is not open where it lacks one, and the
+/// mark names no member that is there, which may lack entries.
+pub fn lacks_nothing(
+    metadata: &LedgerMetadata,
+    mark: &[String],
+    is_there: impl Fn(&BookieId) -> bool,
+) -> bool {
+    let mut members = metadata.segments().iter().flat_map(|segment| segment.ensemble.iter());
+    let is_named = |bookie: &BookieId| mark.iter().any(|replica| replica == bookie.as_str());
+    audit(metadata, &is_there).is_whole() && !members.any(|member| is_there(member) && is_named(member))
+}
+
+/// Whether the worker of a bookie should try to repair a ledger, whose mark names `replicas`, before others do, as far as metadata say: it
+/// may become a member, or is one that may lack entries. What needs no copies is for all.
+pub fn is_for(own: &BookieId, metadata: &LedgerMetadata, replicas: &[String], found: &Audit) -> bool {
+    let is_named = |bookie: &BookieId| replicas.iter().any(|replica| replica == bookie.as_str());
+    let may_join = |lack: &Lack| {
+        let segment = metadata.segments().iter().find(|segment| segment.first_entry == lack.first);
+        segment.is_some_and(|segment| !segment.ensemble.contains(own))
+    };
+    let mut members = metadata.segments().iter().flat_map(|segment| segment.ensemble.iter());
+    is_named(own)
+        || found.lacks.iter().any(may_join)
+        // A member that is there and is named fills itself.
+        || (found.lacks.is_empty() && !members.any(is_named))
+}
+
+/// About how many bytes an entry of a closed ledger has, by the length in its metadata: of the payload alone. 0 of another one.
+pub fn entry_bytes(metadata: &LedgerMetadata) -> u64 {
+    match metadata.state {
+        LedgerState::Closed { last_entry: Some(last), length_bytes } => {
+            length_bytes / (last.get().unsigned_abs() + 1)
+        }
+        LedgerState::Closed { last_entry: None, .. } | LedgerState::Open | LedgerState::InRecovery => 0,
+    }
+}
+
 /// Runs of entries of one position that `has` denies, each from its first to its last one. Between these are entries of other positions
 /// alone.
 pub fn missing_runs(
@@ -189,6 +226,47 @@ mod tests {
     fn lacks(metadata: &LedgerMetadata, away: &str) -> Vec<(i64, i64, usize)> {
         let audit = audit(metadata, |bookie| bookie.as_str() != away);
         audit.lacks.iter().map(|lack| (lack.first.get(), lack.last.get(), lack.position)).collect()
+    }
+
+    #[test]
+    fn a_ledger_lacks_nothing_when_all_members_are_there_and_the_mark_names_none_of_them() {
+        let ledger = closed(metadata((3, 3, 2), &[(0, "a b c"), (10, "a d c")]), 20);
+        let mark = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(lacks_nothing(&ledger, &mark(&["x"]), |_| true));
+        assert!(!lacks_nothing(&ledger, &mark(&["x", "d"]), |_| true), "d may lack entries");
+        assert!(!lacks_nothing(&ledger, &mark(&["x"]), |bookie| bookie.as_str() != "b"));
+        let open = metadata((3, 3, 2), &[(0, "a b c")]);
+        assert!(lacks_nothing(&open, &mark(&["x"]), |_| true));
+        assert!(!lacks_nothing(&open, &mark(&["x"]), |bookie| bookie.as_str() != "b"));
+    }
+
+    #[test]
+    fn a_ledger_is_for_who_may_join_it_or_is_named() {
+        let ledger = closed(metadata((3, 3, 2), &[(0, "a b c"), (10, "a d c")]), 20);
+        let found = audit(&ledger, |bookie| bookie.as_str() != "a");
+        let is_for = |own: &str, named: &[&str], found: &Audit| {
+            let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
+            super::is_for(&id(own), &ledger, &named, found)
+        };
+        assert!(is_for("e", &["a"], &found) && is_for("b", &["a"], &found) && is_for("d", &["a"], &found));
+        assert!(!is_for("c", &["a"], &found), "it is a member of both");
+        assert!(is_for("c", &["a", "c"], &found), "it may lack entries");
+        let whole = audit(&ledger, |_| true);
+        assert!(is_for("c", &["x"], &whole), "it only has to be unmarked");
+        assert!(
+            is_for("c", &["c"], &whole) && !is_for("b", &["c"], &whole),
+            "c may lack entries, b has none of them"
+        );
+    }
+
+    #[test]
+    fn the_size_of_entries_comes_from_the_length_of_a_closed_ledger() {
+        let mut ledger = metadata((3, 3, 2), &[(0, "a b c")]);
+        assert_eq!(entry_bytes(&ledger), 0);
+        for (last, length_bytes, size) in [(Some(99), 5000, 50), (Some(0), 7, 7), (None, 0, 0)] {
+            ledger.state = LedgerState::Closed { last_entry: last.and_then(EntryId::new), length_bytes };
+            assert_eq!(entry_bytes(&ledger), size);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! # Data flow
 //! ```text
-//! bookies registered, delay, "look now" --> AuditorCore --> is a scan due? --> judge(metadata) --> bookies to mark
+//! bookies registered, delay, "look now" --> AuditorCore --> is a scan due? --> judge(metadata) --> bookies to mark, and how soon
 //! ```
 //!
 //! # Invariants
@@ -10,9 +10,10 @@
 //!    nothing for it.
 //! 2. Where an entry has lost two copies or more and has one left, or none, no delay is waited for.
 //! 3. A bookie that this auditor never saw has been away since the auditor began.
-//! 4. Nothing is looked at before the auditor has settled: where all bookies start at once, after a power cut or an upgrade of the whole
+//! 4. What invariant 2 is about is marked before all else, and nothing waits for it while one bookie alone is away.
+//! 5. Nothing is looked at before the auditor has settled: where all bookies start at once, after a power cut or an upgrade of the whole
 //!    cluster, the first auditor sees few of them, and would take every ledger for endangered.
-//! 5. While repair is disabled nothing is marked; what was missed meanwhile is looked at as soon as it is enabled.
+//! 6. While repair is disabled nothing is marked; what was missed meanwhile is looked at as soon as it is enabled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,6 +41,15 @@ impl Default for AuditorSettings {
             settle: Duration::from_secs(60),
         }
     }
+}
+
+/// What a scan says of a ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verdict {
+    /// Bookies for which it is to be marked.
+    pub lost: Vec<BookieId>,
+    /// Whether that may wait until the scan has seen all ledgers: others may have fewer copies left.
+    pub may_wait: bool,
 }
 
 /// See the module.
@@ -161,10 +171,10 @@ impl AuditorCore {
         true
     }
 
-    /// Says which bookies of a ledger are to be marked. A bookie that it names and that was never registered is away from now on
+    /// Says for which bookies a ledger is to be marked. A bookie that it names and that was never registered is away from now on
     /// (invariant 3).
-    pub fn judge(&mut self, now: Duration, metadata: &LedgerMetadata) -> Vec<BookieId> {
-        let (Some(live), Some(scan)) = (&self.live, &mut self.scan) else { return Vec::new() };
+    pub fn judge(&mut self, now: Duration, metadata: &LedgerMetadata) -> Verdict {
+        let (Some(live), Some(scan)) = (&self.live, &mut self.scan) else { return Verdict::default() };
         for bookie in metadata.segments().iter().flat_map(|segment| &segment.ensemble) {
             if !live.contains(bookie) && scan.named.insert(bookie.clone()) {
                 self.away.entry(bookie.clone()).or_insert(self.began);
@@ -174,7 +184,9 @@ impl AuditorCore {
         // Invariant 2.
         let is_urgent = found.is_endangered();
         let is_lost = |bookie| self.away.get(bookie).is_some_and(|since| self.is_over(now, *since));
-        found.lacking().filter(|bookie| is_urgent || is_lost(*bookie)).cloned().collect()
+        let lost = found.lacking().filter(|bookie| is_urgent || is_lost(*bookie)).cloned().collect();
+        // With one away no ledger has lost more copies than another.
+        Verdict { lost, may_wait: !is_urgent && self.away.len() > 1 }
     }
 
     /// The scan is over: of all ledgers, or of some because something failed.
@@ -245,7 +257,7 @@ mod tests {
         if !core.begin_scan(now) {
             return None;
         }
-        let marked = ledgers.iter().map(|names| core.judge(now, &ledger(names))).collect();
+        let marked = ledgers.iter().map(|names| core.judge(now, &ledger(names)).lost).collect();
         core.end_scan(now, true);
         Some(marked)
     }
@@ -289,6 +301,25 @@ mod tests {
         assert_eq!(scan(&mut core, seconds(31), &ledgers), None);
         assert_eq!(scan(&mut core, seconds(70), &ledgers), marks(&["a b", "a", "", "a"]));
         assert_eq!(scan(&mut core, seconds(90), &ledgers), marks(&["a b", "a", "b", "a"]));
+    }
+
+    #[test]
+    fn a_ledger_waits_only_where_others_may_have_fewer_copies() {
+        let mut core = core();
+        core.on_delay(Some(seconds(0)), false);
+        core.on_bookies(seconds(0), ids("a b c d e"));
+        core.on_bookies(seconds(1), ids("b c d e"));
+        let may_wait = |core: &mut AuditorCore, now, names| {
+            assert!(core.begin_scan(now));
+            let verdict = core.judge(now, &ledger(names));
+            core.end_scan(now, true);
+            (verdict.lost.len(), verdict.may_wait)
+        };
+        assert_eq!(may_wait(&mut core, seconds(1), "a b c"), (1, false), "one is away");
+        core.on_bookies(seconds(2), ids("c d e"));
+        assert_eq!(may_wait(&mut core, seconds(2), "a b c"), (2, false), "one copy is left");
+        core.on_delay(Some(seconds(0)), true);
+        assert_eq!(may_wait(&mut core, seconds(3), "a c d"), (1, true));
     }
 
     #[test]

@@ -8,20 +8,30 @@
 //! # Limits     copies under way: the budget of the bulk reader; [`COPIES_MAX`] batches of a ledger wait for acknowledgements
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bindery_client::repair::with_member;
 use bindery_client::transport::BookieError;
-use bindery_client::{EntryAvailability, ErrorCode, LedgerView, OpenMode, ReadError, StoredBatch, Wanted};
+use bindery_client::{
+    EntryAvailability, ErrorCode, LedgerView, OpenMode, ReadError, StoredBatch, StoredEntry, StoredStream,
+    Wanted,
+};
+use bindery_engine::Engine;
 use bindery_metadata::StoreError;
-use bindery_metadata::layout::{LedgerError, Marked, ReplicationLock};
+use bindery_metadata::layout::{LedgerError, Marked, Repaired, ReplicationLock};
+use bindery_metadata::store::Version;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, MasterKey};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::intake::{self, INTAKE_BYTES_MIN, Intake, IntakeError};
 use super::{Common, Targets};
-use crate::core::audit::{Audit, Lack, SegmentEnd, audit, missing_runs, segments};
+use crate::core::audit::{
+    Audit, Lack, SegmentEnd, audit, entry_bytes, lacks_nothing, missing_runs, segments,
+};
 use crate::core::queue::Attempt;
 
 /// Batches of a ledger that wait for acknowledgements.
@@ -36,6 +46,14 @@ const DISABLED_PAUSE: Duration = Duration::from_secs(1);
 const MARKED_AGAIN_PAUSE: Duration = Duration::from_millis(500);
 const AWAITED_PAUSE_MAX: Duration = Duration::from_secs(120);
 const WRITTEN_PAUSE_MIN: Duration = Duration::from_secs(5);
+
+/// What a change of the ledger came to.
+enum Step {
+    /// It may lack more.
+    Part,
+    /// It lacks nothing, its mark is gone, and its lock is given back.
+    Whole,
+}
 
 /// Why an attempt ends before the ledger is whole.
 enum End {
@@ -62,10 +80,14 @@ pub(super) async fn repair(common: &Common, ledger: LedgerId, stopped: &watch::R
         Ok(None) => return Attempt::Elsewhere,
         Err(error) => return Attempt::Failed(error.to_string()),
     };
-    let attempt = match (Job { common, ledger, stopped, lock: &lock }).run().await {
+    let job = Job { common, ledger, stopped, lock: &lock, is_unlocked: AtomicBool::new(false) };
+    let attempt = match job.run().await {
         Ok(attempt) | Err(End::Attempt(attempt)) => attempt,
         Err(End::Changed) => Attempt::Failed("its metadata keeps changing".into()),
     };
+    if job.is_unlocked.into_inner() {
+        return attempt;
+    }
     if let Err(error) = locks.unlock(lock).await {
         // It goes with the session, and is found again by the next attempt.
         tracing::debug!(%ledger, %error, "the lock could not be given back");
@@ -78,6 +100,8 @@ struct Job<'a> {
     ledger: LedgerId,
     stopped: &'a watch::Receiver<bool>,
     lock: &'a ReplicationLock,
+    /// The lock was given back with the repair.
+    is_unlocked: AtomicBool,
 }
 
 impl Job<'_> {
@@ -95,8 +119,9 @@ impl Job<'_> {
         // Positions that cannot be repaired now, and why: they hold up no other of the ledger.
         let mut given_up: BTreeMap<(EntryId, usize), Attempt> = BTreeMap::new();
         for _ in 0..STEPS_MAX {
-            self.check_allowed().await?;
-            let live = self.common.live_now().await?;
+            self.check_going().await?;
+            let bookies = self.common.bookies().await?;
+            let live = &bookies.ids;
             let (metadata, _) = view.metadata();
             let found = audit(&metadata, |bookie| live.contains(bookie));
             let awaited = self.awaited(&found, &mark).await?;
@@ -104,15 +129,14 @@ impl Job<'_> {
                 !awaited.contains_key(&lack.bookie) && !given_up.contains_key(&(lack.first, lack.position))
             };
             let (place, step) = if let Some(lack) = found.lacks.iter().find(is_left) {
-                ((lack.first, lack.position), self.replace(&view, &metadata, lack, &live).await)
-            } else if let Some(lack) = self.incomplete(&metadata, &mark, &live, &completed, &given_up).await?
-            {
+                ((lack.first, lack.position), self.replace(&view, &metadata, lack, &mark, live).await)
+            } else if let Some(lack) = self.incomplete(&metadata, &mark, live, &completed, &given_up).await? {
                 let place = (lack.first, lack.position);
                 let copied = self.fill(&view, &metadata, &lack, &lack.bookie).await;
                 if copied.is_ok() {
                     completed.insert(place);
                 }
-                (place, copied)
+                (place, copied.map(|()| Step::Part))
             } else if !given_up.is_empty() {
                 // One that needs an operator tells more than one that another worker takes.
                 let tells = |attempt: &Attempt| matches!(attempt, Attempt::Failed(_));
@@ -124,12 +148,13 @@ impl Job<'_> {
             } else if found.open.is_empty() {
                 return self.finish(&mark, has_changed).await;
             } else {
-                self.close(&view, &metadata, &found, &live).await?;
+                self.close(&view, &metadata, &found, live).await?;
                 view.reread().await.map_err(read_failed)?;
                 continue;
             };
             match step {
-                Ok(()) => has_changed = true,
+                Ok(Step::Whole) => return Ok(self.repaired()),
+                Ok(Step::Part) => has_changed = true,
                 Err(End::Changed) => {}
                 Err(End::Attempt(attempt @ Attempt::Later(..))) => return Ok(attempt),
                 Err(End::Attempt(attempt)) => drop(given_up.insert(place, attempt)),
@@ -166,29 +191,26 @@ impl Job<'_> {
         if !self.common.layout().under_replication().unmark(self.ledger, mark.version).await? {
             return Ok(Attempt::Later(MARKED_AGAIN_PAUSE, "it was marked again".into()));
         }
-        let mut state = self.common.state.lock();
-        match has_changed {
-            true => state.repaired += 1,
-            false => state.found_whole += 1,
+        if has_changed {
+            return Ok(self.repaired());
         }
+        self.common.state.lock().found_whole += 1;
         Ok(Attempt::Done)
     }
 
-    /// Whether to go on: not at a stop, nor while repair is disabled, nor without the lock.
-    async fn check_allowed(&self) -> Result<(), End> {
-        if self.common.layout().repair_settings().is_disabled().await? {
-            self.common.state.lock().is_disabled = true;
-        }
-        self.check_going()
+    fn repaired(&self) -> Attempt {
+        self.common.state.lock().repaired += 1;
+        Attempt::Done
     }
 
-    /// The same as far as it is known without a request.
-    fn check_going(&self) -> Result<(), End> {
+    /// Whether to go on: not at a stop, nor while repair is disabled, nor without the lock, as far as that is known without a request.
+    async fn check_going(&self) -> Result<(), End> {
         let later = |pause, why: &str| Err(End::Attempt(Attempt::Later(pause, why.to_owned())));
         if *self.stopped.borrow() {
             return later(Duration::ZERO, "this process stops");
         }
-        if self.common.state.lock().is_disabled {
+        if self.common.facts.is_disabled().await? {
+            self.common.state.lock().is_disabled = true;
             return later(DISABLED_PAUSE, "repair is disabled");
         }
         if !self.common.layout().replication_locks().may_hold(self.lock) {
@@ -211,8 +233,9 @@ impl Job<'_> {
         view: &LedgerView,
         metadata: &LedgerMetadata,
         lack: &Lack,
+        mark: &Marked,
         live: &BTreeSet<BookieId>,
-    ) -> Result<(), End> {
+    ) -> Result<Step, End> {
         let segment = metadata
             .segments()
             .iter()
@@ -228,10 +251,10 @@ impl Job<'_> {
         }
         let target = self.target(metadata, segment.ensemble.as_slice(), lack).await?;
         self.fill(view, metadata, lack, &target).await?;
-        self.check_allowed().await?;
-        self.check_held().await?;
+        self.check_going().await?;
         // What came back is not replaced.
-        if self.common.live_now().await?.contains(&lack.bookie) {
+        let bookies = self.common.bookies().await?;
+        if bookies.ids.contains(&lack.bookie) {
             self.common.state.lock().dropped += 1;
             return Err(End::Changed);
         }
@@ -241,15 +264,48 @@ impl Job<'_> {
         else {
             return Err(End::Changed);
         };
+        let named = || {
+            tracing::info!(ledger = %self.ledger, first = %lack.first, last = %lack.last, lost = %lack.bookie,
+                new = %target, "copies replaced");
+        };
+        let is_live = |bookie: &BookieId| bookies.ids.contains(bookie);
+        if lacks_nothing(&changed, &mark.replicas, is_live)
+            && let Some(step) = self.commit_whole(&changed, version, mark).await?
+        {
+            named();
+            return Ok(step);
+        }
+        self.check_held().await?;
         match self.common.layout().ledgers().update(self.ledger, &changed, version).await {
             Ok(_) => {
-                tracing::info!(ledger = %self.ledger, first = %lack.first, last = %lack.last, lost = %lack.bookie,
-                    new = %target, "copies replaced");
-                Ok(())
+                named();
+                Ok(Step::Part)
             }
             Err(LedgerError::Changed(_) | LedgerError::NotFound(_)) => Err(End::Changed),
             // The next look tells whether it was written.
             Err(LedgerError::Store(error)) if error.is_transient() => Err(End::Changed),
+            Err(error) => failed(error.to_string()),
+        }
+    }
+
+    /// Names the last member that was lacking, removes the mark and gives the lock back, in one request. `None` when any of these is not as it
+    /// was read.
+    async fn commit_whole(
+        &self,
+        changed: &LedgerMetadata,
+        version: Version,
+        mark: &Marked,
+    ) -> Result<Option<Step>, End> {
+        let repaired =
+            Repaired { ledger: self.ledger, metadata: changed, version, mark: mark.version, lock: self.lock };
+        match self.common.layout().commit_repair(&repaired).await {
+            Ok(true) => {
+                self.is_unlocked.store(true, Ordering::Release);
+                Ok(Some(Step::Whole))
+            }
+            Ok(false) => Ok(None),
+            // The next look tells whether it was written.
+            Err(error) if error.is_transient() => Err(End::Changed),
             Err(error) => failed(error.to_string()),
         }
     }
@@ -310,14 +366,119 @@ impl Job<'_> {
                 lack.bookie
             ));
         }
-        let held = self.held_by(target).await?;
-        for slice in slices(lack) {
-            let runs = missing_runs(metadata, &slice, |entry| held.has(entry));
-            self.copy(view, metadata, lack, &runs, target).await?;
-            self.check_going()?;
-            tokio::task::yield_now().await;
+        let Some(secret) = &metadata.secret else {
+            return failed(
+                "its metadata is of version 1 and has no password: copies could not be verified or stored",
+            );
+        };
+        let copying = Copying { view, metadata, lack, target, key: secret.master_key() };
+        match self.own_engine(target) {
+            Some(engine) => self.fill_own(&copying, engine).await,
+            None => {
+                let held = self.held_by(target).await?;
+                for slice in slices(lack) {
+                    let runs = missing_runs(metadata, &slice, |entry| held.has(entry));
+                    self.send_all(&copying, &runs).await?;
+                    self.check_going().await?;
+                    tokio::task::yield_now().await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The engine of a bookie, if this process is that bookie.
+    fn own_engine(&self, bookie: &BookieId) -> Option<&Arc<Engine>> {
+        let is_own = matches!(&self.common.config.targets, Targets::Own(own) if own == bookie);
+        self.common.own.as_ref().filter(|_| is_own).map(|own| &own.engine)
+    }
+
+    /// As [`fill`](Self::fill), of the bookie that this process is: large copies go past its journal.
+    async fn fill_own(&self, copying: &Copying<'_>, engine: &Arc<Engine>) -> Result<(), End> {
+        for slice in slices(copying.lack) {
+            let mut runs = self.missing_here(copying, engine, &slice).await?;
+            let is_closed = matches!(copying.metadata.state, LedgerState::Closed { .. });
+            if is_closed && copying.bytes_of(&runs) >= INTAKE_BYTES_MIN {
+                match self.take_in(copying, engine, &runs).await? {
+                    Ok(()) => runs.clear(),
+                    Err(why) => {
+                        tracing::debug!(ledger = %self.ledger, %why, "copies go through the journal");
+                        runs = self.missing_here(copying, engine, &slice).await?;
+                    }
+                }
+            }
+            self.send_all(copying, &runs).await?;
+            self.check_going().await?;
         }
         Ok(())
+    }
+
+    /// Runs of entries of a slice that this bookie lacks.
+    async fn missing_here(
+        &self,
+        copying: &Copying<'_>,
+        engine: &Arc<Engine>,
+        slice: &Lack,
+    ) -> Result<Vec<(EntryId, EntryId)>, End> {
+        let held = intake::held(engine, self.ledger, slice.first, slice.last).await;
+        let held = held.map_err(|error| End::Attempt(Attempt::Failed(error.to_string())))?;
+        Ok(missing_runs(copying.metadata, slice, |entry| {
+            let at = held.partition_point(|run| run.last < entry);
+            held.get(at).is_some_and(|run| run.first <= entry)
+        }))
+    }
+
+    /// Copies runs of entries into the bookie that this process is, past its journal; `Err` says why they are to go through it.
+    async fn take_in(
+        &self,
+        copying: &Copying<'_>,
+        engine: &Arc<Engine>,
+        runs: &[(EntryId, EntryId)],
+    ) -> Result<Result<(), IntakeError>, End> {
+        let ended = |error: IntakeError| match error.is_for_journal() {
+            true => Ok(Err(error)),
+            false => failed(error.to_string()),
+        };
+        let mut intake = match Intake::begin(engine, self.ledger, copying.key).await {
+            Ok(intake) => intake,
+            Err(error) => return ended(error),
+        };
+        for run in runs {
+            let mut stream = copying.read(*run);
+            while let Some(batch) = stream.next().await {
+                let batch = batch.map_err(read_failed)?;
+                let bytes = self.note_copied(batch.entries());
+                if let Err(error) = intake.take(batch).await {
+                    return ended(error);
+                }
+                self.common.state.lock().bytes_past_journal += bytes;
+                self.check_wanted(copying).await?;
+            }
+        }
+        match intake.commit().await {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => ended(error),
+        }
+    }
+
+    /// Between two batches: whether to go on, and whether the bookie whose copies are replaced is still away.
+    async fn check_wanted(&self, copying: &Copying<'_>) -> Result<(), End> {
+        self.check_going().await?;
+        let Copying { lack, target, .. } = copying;
+        if **target != lack.bookie && self.common.bookies().await?.ids.contains(&lack.bookie) {
+            self.common.state.lock().dropped += 1;
+            return Err(End::Changed);
+        }
+        Ok(())
+    }
+
+    /// Counts entries, and returns their bytes.
+    fn note_copied(&self, entries: &[StoredEntry]) -> u64 {
+        let bytes = entries.iter().map(|entry| entry.bytes.len() as u64).sum();
+        let mut state = self.common.state.lock();
+        state.entries += entries.len() as u64;
+        state.bytes += bytes;
+        bytes
     }
 
     /// Who gets the copies of a position.
@@ -329,13 +490,15 @@ impl Job<'_> {
     ) -> Result<BookieId, End> {
         let positions = [lack.position];
         let wanted = Wanted::new(metadata.quorum, ensemble, &positions);
+        let registered = &self.common.bookies().await?.registered;
+        let client = &self.common.client;
         let nobody = || format!("no bookie that takes writes can take the place of {}: add one", lack.bookie);
         match &self.common.config.targets {
             Targets::Own(own) => {
-                if self.common.client.may_replace(own, wanted).await? {
+                if client.may_replace(own, wanted, registered).await {
                     return Ok(own.clone());
                 }
-                let choice = self.common.client.replacements(wanted, &BTreeSet::new()).await?;
+                let choice = client.replacements(wanted, registered).await;
                 match choice.bookies.is_empty() {
                     true => failed(nobody()),
                     // Another bookie's worker takes it.
@@ -343,46 +506,30 @@ impl Job<'_> {
                 }
             }
             Targets::Any => {
-                let choice = self.common.client.replacements(wanted, &BTreeSet::new()).await?;
+                let choice = client.replacements(wanted, registered).await;
                 choice.bookies.into_iter().next().map_or_else(|| failed(nobody()), Ok)
             }
         }
     }
 
-    /// Copies runs of entries of a position.
-    async fn copy(
-        &self,
-        view: &LedgerView,
-        metadata: &LedgerMetadata,
-        lack: &Lack,
-        runs: &[(EntryId, EntryId)],
-        target: &BookieId,
-    ) -> Result<(), End> {
-        let Some(secret) = &metadata.secret else {
-            return failed(
-                "its metadata is of version 1 and has no password: copies could not be verified or stored",
-            );
-        };
+    /// Copies runs of entries to the target as adds.
+    async fn send_all(&self, copying: &Copying<'_>, runs: &[(EntryId, EntryId)]) -> Result<(), End> {
+        let Copying { view, target, key, .. } = copying;
         if !view.is_sealed() && !runs.is_empty() {
             // What may be read of it is to be known.
             view.refresh().await.map_err(read_failed)?;
         }
-        let key = secret.master_key();
-        let is_lost = target != &lack.bookie;
-        for (first, last) in runs {
-            let mut stream = view.read_position(*first, *last, lack.position);
+        for run in runs {
+            let mut stream = copying.read(*run);
             let mut copies: JoinSet<Result<(), BookieError>> = JoinSet::new();
             while let Some(batch) = stream.next().await {
                 let batch = batch.map_err(read_failed)?;
                 while copies.len() >= COPIES_MAX {
                     self.copied(target, copies.join_next().await)?;
                 }
-                self.send(&mut copies, target.clone(), key, batch);
-                self.check_going()?;
-                if is_lost && self.common.live().await?.contains(&lack.bookie) {
-                    self.common.state.lock().dropped += 1;
-                    return Err(End::Changed);
-                }
+                self.note_copied(batch.entries());
+                self.send(&mut copies, (*target).clone(), *key, batch);
+                self.check_wanted(copying).await?;
             }
             while let Some(copied) = copies.join_next().await {
                 self.copied(target, Some(copied))?;
@@ -400,11 +547,6 @@ impl Job<'_> {
     ) {
         let (client, ledger) = (self.common.client.clone(), self.ledger);
         let (entries, permit) = batch.into_parts();
-        {
-            let mut state = self.common.state.lock();
-            state.entries += entries.len() as u64;
-            state.bytes += entries.iter().map(|entry| entry.bytes.len() as u64).sum::<u64>();
-        }
         copies.spawn(async move {
             let copied = client.copy(&target, ledger, key, &entries).await;
             // Its room, until all is acknowledged.
@@ -454,7 +596,7 @@ impl Job<'_> {
         let Some(secret) = &metadata.secret else {
             return failed("it is not closed, and its metadata has no password to close it with");
         };
-        self.check_allowed().await?;
+        self.check_going().await?;
         self.check_held().await?;
         // The writer may have replaced it while this looked.
         view.reread().await.map_err(read_failed)?;
@@ -508,6 +650,30 @@ impl Job<'_> {
             counts.push(found.ok().map(|found| found.map_or(0, |found| found.entry_count())));
         }
         counts
+    }
+}
+
+/// Copies of a position on their way to a bookie.
+struct Copying<'a> {
+    view: &'a LedgerView,
+    metadata: &'a LedgerMetadata,
+    lack: &'a Lack,
+    target: &'a BookieId,
+    key: MasterKey,
+}
+
+impl Copying<'_> {
+    fn read(&self, (first, last): (EntryId, EntryId)) -> StoredStream {
+        self.view.read_position(first, last, self.lack.position)
+    }
+
+    /// About how many bytes the entries of the position in these runs have.
+    fn bytes_of(&self, runs: &[(EntryId, EntryId)]) -> u64 {
+        let numbers = |(first, last): &(EntryId, EntryId)| (last.get() - first.get()).unsigned_abs() + 1;
+        let quorum = self.metadata.quorum;
+        let (copies, bookies) = (quorum.write_quorum_size() as u64, quorum.ensemble_size() as u64);
+        let entries = runs.iter().map(numbers).sum::<u64>() * copies / bookies.max(1);
+        entries.saturating_mul(entry_bytes(self.metadata))
     }
 }
 

@@ -3,5 +3,8 @@
 
 #[path = "../../../client/tests/it/ledgers/bookies.rs"]
 mod bookies;
+mod checking;
 mod cluster;
+mod healing;
 mod repairing;
+mod requests;

@@ -1,5 +1,5 @@
-//! What another part of the process adds to an admin port: paths below `/api/v1/tier/`, and metrics. And a port of its own for a
-//! process that has no bookie.
+//! What other parts of the process add to an admin port: paths below `/api/v1/tier/` and `/api/v1/autorecovery/`, and metrics. And a
+//! port of its own for a process that has no bookie.
 
 use super::access::Access;
 use super::port;
@@ -8,6 +8,7 @@ use crate::metrics::Exposition;
 use crate::tls::{Tls, TlsConfig, TlsError};
 use crate::turns::Turns;
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -17,19 +18,61 @@ use bindery_io::{Clock, SystemClock};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
+
+/// A part of the process that may extend an admin port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The tierer, below `/api/v1/tier/`.
+    Tier,
+    /// Auditor and replication worker, below `/api/v1/autorecovery/`.
+    Repair,
+}
+
+/// The parts of this process that extend its admin port, each once.
+#[derive(Default)]
+pub struct Extensions {
+    tier: OnceLock<Arc<dyn AdminExtension>>,
+    repair: OnceLock<Arc<dyn AdminExtension>>,
+}
+
+impl Extensions {
+    fn slot(&self, part: Part) -> &OnceLock<Arc<dyn AdminExtension>> {
+        match part {
+            Part::Tier => &self.tier,
+            Part::Repair => &self.repair,
+        }
+    }
+
+    /// Adds a part; one that is there stays.
+    pub fn add(&self, part: Part, extension: Arc<dyn AdminExtension>) {
+        let _ = self.slot(part).set(extension);
+    }
+
+    /// The part, if this process has it.
+    pub fn get(&self, part: Part) -> Option<&Arc<dyn AdminExtension>> {
+        self.slot(part).get()
+    }
+
+    /// All that this process has.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn AdminExtension>> {
+        [Part::Tier, Part::Repair].into_iter().filter_map(|part| self.get(part))
+    }
+}
 
 /// A request for a path of an extension.
 #[derive(Debug)]
 pub struct ExtensionRequest<'a> {
     /// GET, PUT and so on.
     pub method: &'a str,
-    /// Behind `/api/v1/tier/`.
+    /// Behind the path of the [`Part`].
     pub name: &'a str,
     /// Behind the question mark; empty without one.
     pub query: &'a str,
+    /// What came with it; empty without a body.
+    pub body: &'a [u8],
     /// Who asks.
     pub peer: SocketAddr,
 }
@@ -39,6 +82,8 @@ pub struct ExtensionRequest<'a> {
 pub enum ExtensionAnswer {
     /// 200 with JSON.
     Json(String),
+    /// 200 with text.
+    Text(String),
     /// Another status, with a line that says why.
     Refused(u16, String),
 }
@@ -144,8 +189,9 @@ async fn alone(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     method: Method,
     uri: Uri,
+    body: Bytes,
 ) -> Response {
-    answer(&*alone.extension, &name, peer, &method, &uri).await
+    answer(&*alone.extension, &name, peer, (&method, &uri, &body)).await
 }
 
 /// An extension's answer as a response.
@@ -153,15 +199,15 @@ pub(super) async fn answer(
     extension: &dyn AdminExtension,
     name: &str,
     peer: SocketAddr,
-    method: &Method,
-    uri: &Uri,
+    (method, uri, body): (&Method, &Uri, &[u8]),
 ) -> Response {
     let query = uri.query().unwrap_or("");
-    let request = ExtensionRequest { method: method.as_str(), name, query, peer };
+    let request = ExtensionRequest { method: method.as_str(), name, query, body, peer };
     match extension.answer(request).await {
         ExtensionAnswer::Json(text) => {
             (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text).into_response()
         }
+        ExtensionAnswer::Text(text) => (StatusCode::OK, text).into_response(),
         ExtensionAnswer::Refused(status, why) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             (status, format!("{why}\n")).into_response()

@@ -200,6 +200,13 @@ impl SummarySnapshot {
             success: OutcomeSnapshot { count: success_count, sum: success_sum, ..empty },
         }
     }
+
+    /// The same, with failures.
+    #[must_use]
+    pub fn with_failures(mut self, count: u64, sum: f64) -> SummarySnapshot {
+        (self.failure.count, self.failure.sum) = (count, sum);
+        self
+    }
 }
 
 #[cfg(test)]

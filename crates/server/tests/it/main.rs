@@ -11,6 +11,7 @@ mod auth_tls;
 mod batch_reads;
 mod batching;
 mod care;
+mod cluster_endpoints;
 mod comeback;
 mod common;
 mod disks;

@@ -9,12 +9,13 @@ use bindery_client::{BookieId, EntryId, LedgerWriter};
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::memory::MemoryCluster;
 use bindery_metadata::{Layout, LedgerLayout, layout};
-use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
+use bindery_server::bookie::{Bookie, Components, Ended, LocalStore, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
 
 struct Running {
+    store: LocalStore,
     stop: Arc<Latch>,
     task: tokio::task::JoinHandle<Ended>,
 }
@@ -67,7 +68,7 @@ impl Bookies {
             metadata: Metadata::Layout(self.layout().await),
         };
         let bookie = Bookie::start(config, components).await.unwrap();
-        let stop = Arc::new(Latch::default());
+        let (store, stop) = (bookie.local_store(), Arc::new(Latch::default()));
         let task = tokio::spawn({
             let stop = stop.clone();
             async move { bookie.run(&stop).await }
@@ -75,7 +76,12 @@ impl Bookies {
         if self.running.len() <= index {
             self.running.resize_with(index + 1, || None);
         }
-        self.running[index] = Some(Running { stop, task });
+        self.running[index] = Some(Running { store, stop, task });
+    }
+
+    /// Of a bookie that runs.
+    pub fn store(&self, index: usize) -> Option<&LocalStore> {
+        Some(&self.running.get(index)?.as_ref()?.store)
     }
 
     /// The number of the bookie with this id.
@@ -85,6 +91,7 @@ impl Bookies {
 
     pub async fn stop(&mut self, index: usize) {
         let running = self.running[index].take().unwrap();
+        drop(running.store);
         running.stop.set();
         assert_eq!(running.task.await.unwrap(), Ended::Stopped);
     }

@@ -1,0 +1,216 @@
+//! What an admin port is told to do for bookies that are gone: to bring back their copies, and to remove their cookies.
+//!
+//! # Data flow
+//! ```text
+//! PUT --> Order --> ledgers that refer to them are marked --> workers of the cluster copy --> (no ledger refers to them) --> cookies go
+//! ```
+//! The order ends with the process; its marks stay, and it can be given again.
+
+use super::decommission::remove;
+use super::recover::check_stopped;
+use crate::exit::Failure;
+use crate::ledger::access::{ledger_failure, store_failure};
+use crate::ledger::form;
+use bindery_client::{Client, StoreError};
+use bindery_io::SystemClock;
+use bindery_repair::mark_ledgers_of;
+use bindery_types::{BookieId, LedgerId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Between two looks whether a ledger is still marked.
+const MARK_LOOK: Duration = Duration::from_secs(2);
+/// The first and the longest pause after which ledgers are looked through again, when some refer to the bookies still.
+const SCAN_PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The word of its path: `bookie` or `decommission`.
+    pub path: &'static str,
+    /// The bookies, which are stopped.
+    pub bookies: BTreeSet<BookieId>,
+    /// Whether their cookies go when no ledger refers to them.
+    pub deletes_cookies: bool,
+}
+
+/// Why a body is no order: a status and a text.
+type Wrong = (u16, String);
+
+impl Order {
+    /// From the body of `PUT /api/v1/autorecovery/bookie`, as Java reads it.
+    pub fn of_recovery(body: &[u8]) -> Result<Order, Wrong> {
+        #[derive(Deserialize)]
+        struct Body {
+            bookie_src: Vec<String>,
+            #[serde(default)]
+            delete_cookie: bool,
+        }
+        if body.is_empty() {
+            return Err((404, "No request body provide.".to_owned()));
+        }
+        let wrong = |why: String| (404, format!("ERROR parameters: {why}"));
+        let order: Body = serde_json::from_slice(body).map_err(|error| wrong(error.to_string()))?;
+        if order.bookie_src.is_empty() {
+            return Err(wrong("bookie_src names no bookie".to_owned()));
+        }
+        let ids = order.bookie_src.iter().map(|text| BookieId::new(text));
+        let bookies = ids.collect::<Result<_, _>>().map_err(|error| wrong(error.to_string()))?;
+        Ok(Order { path: "bookie", bookies, deletes_cookies: order.delete_cookie })
+    }
+
+    /// From the body of `PUT /api/v1/autorecovery/decommission`, as Java reads it.
+    pub fn of_decommission(body: &[u8]) -> Result<Order, Wrong> {
+        if body.is_empty() {
+            return Err((404, "Null request body for DecommissionService.".to_owned()));
+        }
+        let order: Value = serde_json::from_slice(body).map_err(|error| (400, error.to_string()))?;
+        let Some(bookie) = order.get("bookie_src") else {
+            return Err((404, "Request body not contains bookie_src.".to_owned()));
+        };
+        let wrong = |why: String| (404, format!("Exception when send decommission command.{why}"));
+        let text = bookie.as_str().ok_or_else(|| wrong("bookie_src is to be a text".to_owned()))?;
+        let id = BookieId::new(text).map_err(|error| wrong(error.to_string()))?;
+        let deletes_cookies = match order.get("delete_cookie") {
+            None => false,
+            Some(Value::Bool(given)) => *given,
+            Some(Value::String(given)) if given.eq_ignore_ascii_case("true") => true,
+            Some(Value::String(given)) if given.eq_ignore_ascii_case("false") => false,
+            Some(other) => return Err(wrong(format!("delete_cookie {other}: give true or false"))),
+        };
+        Ok(Order { path: "decommission", bookies: BTreeSet::from([id]), deletes_cookies })
+    }
+
+    /// What is answered when it is taken.
+    pub fn taken(&self) -> String {
+        match (self.path, self.bookies.first()) {
+            ("decommission", Some(bookie)) => format!("Success send decommission Bookie command {bookie}"),
+            _ => "Success send recovery request command.".to_owned(),
+        }
+    }
+
+    /// For the report.
+    pub fn shown(&self, state: &str) -> Value {
+        let bookies: Vec<&str> = self.bookies.iter().map(BookieId::as_str).collect();
+        json!({ "what": self.path, "bookies": bookies, "deletes_cookies": self.deletes_cookies, "state": state })
+    }
+
+    /// Does it, and says how far it is: what it came to.
+    pub async fn carry_out(&self, client: &Client, say: impl Fn(String)) -> Result<String, Failure> {
+        say("looks through the metadata of all ledgers".to_owned());
+        let mut pause = SCAN_PAUSE.0;
+        loop {
+            check_stopped(client.layout(), &self.bookies).await?;
+            let found = mark_ledgers_of(client, &SystemClock::new(), &self.bookies, false).await;
+            let found = found.map_err(|error| ledger_failure(&error))?;
+            let marked: BTreeSet<LedgerId> = found.lacking.into_iter().map(|(ledger, _)| ledger).collect();
+            let count = marked.len() as u64;
+            if !self.deletes_cookies {
+                return Ok(match count {
+                    0 => "no ledger has entries there".to_owned(),
+                    _ => {
+                        let ledgers = form::count(count, "ledger is", "ledgers are");
+                        format!("{ledgers} marked, and the cluster's workers copy them")
+                    }
+                });
+            }
+            if marked.is_empty() {
+                return self.end(client).await;
+            }
+            self.wait(client, marked, &say).await?;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SCAN_PAUSE.1);
+        }
+    }
+
+    /// Waits until none of the ledgers is marked any more.
+    async fn wait(
+        &self,
+        client: &Client,
+        mut marked: BTreeSet<LedgerId>,
+        say: &impl Fn(String),
+    ) -> Result<(), Failure> {
+        let marks = client.layout().under_replication();
+        while let Some(ledger) = marked.first().copied() {
+            let left = form::count(marked.len() as u64, "ledger", "ledgers");
+            say(format!("waits for workers: at most {left} left, for example ledger {ledger}"));
+            match marks.replicas(ledger).await {
+                Ok(None) => drop(marked.pop_first()),
+                // A mark that cannot be read is one.
+                Ok(Some(_)) | Err(StoreError::Protocol(_)) => tokio::time::sleep(MARK_LOOK).await,
+                Err(error) if error.is_transient() => tokio::time::sleep(MARK_LOOK).await,
+                Err(error) => return Err(store_failure(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the cookies, when it is proven that no ledger refers to the bookies.
+    async fn end(&self, client: &Client) -> Result<String, Failure> {
+        let mut removed = 0;
+        for bookie in &self.bookies {
+            removed += u64::from(remove(client, bookie, &self.bookies).await?);
+        }
+        Ok(match removed {
+            0 => "no ledger refers to them, and there was no cookie".to_owned(),
+            some => {
+                format!("no ledger refers to them; {} removed", form::count(some, "cookie is", "cookies are"))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bookies(names: &[&str]) -> BTreeSet<BookieId> {
+        names.iter().map(|name| BookieId::new(*name).unwrap()).collect()
+    }
+
+    #[test]
+    fn bodies_are_read_as_java_reads_them() {
+        let order = Order::of_recovery(br#"{"bookie_src": ["b:1", "a:1"], "delete_cookie": true}"#).unwrap();
+        assert_eq!((order.bookies.clone(), order.deletes_cookies), (bookies(&["a:1", "b:1"]), true));
+        assert_eq!(order.taken(), "Success send recovery request command.");
+        assert!(!Order::of_recovery(br#"{"bookie_src": ["b:1"]}"#).unwrap().deletes_cookies);
+        for (body, why) in [
+            ("", "No request body provide."),
+            ("{}", "ERROR parameters: missing field `bookie_src`"),
+            (r#"{"bookie_src": []}"#, "ERROR parameters: bookie_src names no bookie"),
+            (r#"{"bookie_src": ["a/b"]}"#, "ERROR parameters: "),
+        ] {
+            let (status, said) = Order::of_recovery(body.as_bytes()).unwrap_err();
+            assert!(status == 404 && said.starts_with(why), "{body}: {said}");
+        }
+
+        for (value, deletes_cookies) in
+            [("true", true), ("\"True\"", true), ("false", false), ("\"false\"", false)]
+        {
+            let body = format!("{{\"bookie_src\": \"b:1\", \"delete_cookie\": {value}}}");
+            let order = Order::of_decommission(body.as_bytes()).unwrap();
+            assert_eq!(
+                (&order.bookies, order.deletes_cookies),
+                (&bookies(&["b:1"]), deletes_cookies),
+                "{value}"
+            );
+            assert_eq!(order.taken(), "Success send decommission Bookie command b:1");
+        }
+        for (body, code, why) in [
+            ("", 404, "Null request body for DecommissionService."),
+            ("{}", 404, "Request body not contains bookie_src."),
+            ("{", 400, ""),
+            (r#"{"bookie_src": ["b:1"]}"#, 404, "Exception when send decommission command."),
+            (
+                r#"{"bookie_src": "b:1", "delete_cookie": 1}"#,
+                404,
+                "Exception when send decommission command.",
+            ),
+        ] {
+            let (status, said) = Order::of_decommission(body.as_bytes()).unwrap_err();
+            assert!(status == code && said.starts_with(why), "{body}: {status} {said}");
+        }
+    }
+}
