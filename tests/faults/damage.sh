@@ -7,7 +7,8 @@
 CONF="flushInterval=60000
 journalMaxSizeMB=16
 zkTimeout=4000
-gcWaitTime=600000"
+gcWaitTime=600000
+autoRecoveryDaemonEnabled=false" # what is damaged or missing is to stay so
 
 prepare() { # three bookies; b1 has flushed logs, and as much again in its journal only; $pristine is a copy of it
   new_cluster

@@ -91,6 +91,9 @@ pub struct BookieArgs {
     /// Local copies go this long after all of a ledger is in object storage [default: 240m]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub tier_grace: Option<Duration>,
+    /// off: leave it to others to replace copies that the cluster lost [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub repair_role: Option<Switch>,
     /// Form of the log on standard error
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,

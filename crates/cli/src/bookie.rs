@@ -72,11 +72,11 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     }
     // Reading and telling bookies is over before this one takes its registration back, or a little later: it is not needed.
     let tiering = role.map(|role| role.spawn(&stop));
-    let own = bookie.bookie_id().clone();
-    let store = bookie.local_store();
-    let repairing = settings
-        .repair
-        .map(|(repair, security)| RepairRole::spawn(&repair, own, store, repair_metadata, security, &stop));
+    let (repair, security) = settings.repair;
+    let repairing = repair.is_on.then(|| {
+        let config = repair.config(bookie.bookie_id().clone());
+        RepairRole::spawn(config, Some(bookie.local_store()), repair_metadata, security, &stop)
+    });
     if let Some(repairing) = &repairing {
         bookie.extend_admin(Part::Repair, repairing.admin());
     }

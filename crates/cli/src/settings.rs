@@ -2,6 +2,7 @@
 
 mod addresses;
 pub(crate) mod admin_tls;
+mod clients;
 mod connections;
 mod disks;
 pub(crate) mod metadata_security;
@@ -12,7 +13,7 @@ mod tests;
 
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::auth_settings;
-use crate::bookie_security::{self, BookieSecurity};
+use crate::bookie_security::BookieSecurity;
 use crate::keys::{self, Status, View};
 use crate::parse::parse_size;
 use crate::repair::RepairRoleSettings;
@@ -20,12 +21,11 @@ use crate::request_limits;
 use crate::sources::environment::{self, Naming};
 use crate::sources::host::Host;
 use crate::sources::values::{Finding, Given, Place, Values};
-use crate::tier_role::{self, TierSettings};
+use crate::tier_role::TierSettings;
 use crate::tls_settings;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
-use bindery_server::auth::Provider;
 use bindery_server::config::BookieConfig;
 use bindery_server::memory::machine_bytes;
 use bindery_types::BookieId;
@@ -43,7 +43,7 @@ pub struct Settings {
     /// The object store that ledgers are kept in, and how they are moved there; the second is whether this process moves any.
     pub tier: Option<(TierSettings, bool)>,
     /// Auditor and replication worker of this process, and how they speak to bookies.
-    pub repair: Option<(RepairRoleSettings, BookieSecurity)>,
+    pub repair: (RepairRoleSettings, BookieSecurity),
     /// To be logged once the log is up.
     pub warnings: Vec<String>,
     /// The same: how settings were understood.
@@ -60,7 +60,7 @@ pub struct Examined {
     /// See [`Settings::tier`].
     pub tier: Option<(TierSettings, bool)>,
     /// See [`Settings::repair`].
-    pub repair: Option<(RepairRoleSettings, BookieSecurity)>,
+    pub repair: (RepairRoleSettings, BookieSecurity),
     /// The values in the file or in the environment.
     pub given: BTreeMap<String, Given>,
     /// Any keeps the bookie from starting.
@@ -80,7 +80,7 @@ impl Examined {
             config: &self.config,
             metadata: self.metadata.as_ref(),
             tier: self.tier.as_ref(),
-            repair: self.repair.as_ref().map(|(repair, _)| repair),
+            repair: Some(&self.repair.0),
             given: Some(&self.given),
         }
     }
@@ -200,7 +200,7 @@ pub fn examine(
 struct Taken {
     metadata: Option<MetadataUri>,
     tier: Option<(TierSettings, bool)>,
-    repair: Option<(RepairRoleSettings, BookieSecurity)>,
+    repair: (RepairRoleSettings, BookieSecurity),
 }
 
 /// Takes every key that has an effect, whatever the others say, so that none of them is called unknown.
@@ -218,75 +218,8 @@ fn take_all(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, hos
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
     config.metadata_security = metadata_security::apply(file, args.jaas_file.as_deref());
-    let repair = repair_of(file);
-    let (tier, security) = tier_of(args, file, config, repair.is_some());
-    Taken { metadata, tier, repair: repair.map(|repair| (repair, security)) }
-}
-
-/// The auditor and the replication worker of the bookie, if it has them.
-fn repair_of(file: &mut Values) -> Option<RepairRoleSettings> {
-    let is_on = file.flag("autoRecoveryDaemonEnabled").unwrap_or(false);
-    let seconds = |value: Option<u32>| value.map(|value| Duration::from_secs(value.into()));
-    let lost_after = seconds(file.parsed::<u32>("lostBookieRecoveryDelay"));
-    // Java takes 0 for never: no process lives for so long.
-    let scan_interval =
-        seconds(file.parsed::<u32>("auditorPeriodicBookieCheckInterval").map(|every| match every {
-            0 => u32::MAX,
-            every => every,
-        }));
-    let open_grace = file.parsed::<u32>("openLedgerRereplicationGracePeriod");
-    let open_grace = open_grace.map(|grace| Duration::from_millis(grace.into()));
-    let rate = file.take("replicationRateByBytes");
-    let bytes_per_second = rate.as_deref().map(str::parse::<i64>);
-    if let (Some(Err(_)), Some(text)) = (&bytes_per_second, &rate) {
-        file.fault(
-            "replicationRateByBytes",
-            format!("replicationRateByBytes={text}: give a whole number, or -1 for no limit"),
-        );
-    }
-    // Java takes what is not above zero for no limit.
-    let bytes_per_second = bytes_per_second.and_then(Result::ok).and_then(|rate| u64::try_from(rate).ok());
-    let bytes_per_second = bytes_per_second.filter(|rate| *rate > 0);
-    is_on.then_some(RepairRoleSettings { lost_after, scan_interval, open_grace, bytes_per_second })
-}
-
-/// The object store, and how clients of this process speak to bookies.
-fn tier_of(
-    args: &BookieArgs,
-    file: &mut Values,
-    config: &mut BookieConfig,
-    has_repair: bool,
-) -> (Option<(TierSettings, bool)>, BookieSecurity) {
-    let mut tier = tier_role::settings::of_bookie(args, file, config);
-    let has_tierer = matches!(tier, Some((_, true)));
-    let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer || has_repair);
-    let is_used = security.user.as_ref().is_some_and(bookie_security::User::is_of_jaas);
-    let zookeeper = config.metadata_security.sasl.as_ref();
-    auth_settings::check_jaas(args, file, config.auth.as_ref(), zookeeper, is_used);
-    let asks_for_users =
-        config.auth.as_ref().is_some_and(|auth| matches!(auth.provider, Provider::Sasl { .. }));
-    if has_tierer && asks_for_users && security.user.is_none() {
-        file.faults.push(
-            "clients have to log in (bookieAuthProviderFactoryClass, usersFile), and the tierer of this process has no user, so no \
-             bookie would serve it: give saslUser and saslPasswordFile, a user with the roles writer, reader and tier; or \
-             tierRole=false (--tier-role off), which keeps reading from the store"
-                .to_owned()
-                .into(),
-        );
-    }
-    if has_repair && asks_for_users && security.user.is_none() {
-        file.faults.push(
-            "clients have to log in (bookieAuthProviderFactoryClass, usersFile), and the replication worker of this process \
-             (autoRecoveryDaemonEnabled=true) has no user, so no bookie would serve it: give saslUser and saslPasswordFile, a user with the \
-             roles writer and reader; or autoRecoveryDaemonEnabled=false"
-                .to_owned()
-                .into(),
-        );
-    }
-    if let Some((tier, _)) = &mut tier {
-        tier.security = security.clone();
-    }
-    (tier, security)
+    let (tier, repair) = clients::apply(args, file, config);
+    Taken { metadata, tier, repair }
 }
 
 /// Settings that belong to no other part.

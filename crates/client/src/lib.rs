@@ -98,6 +98,7 @@ mod gaps;
 mod handover;
 pub mod health;
 mod hooks;
+mod inspect;
 mod kept_bytes;
 #[cfg(test)]
 mod lagging;
@@ -159,6 +160,7 @@ pub use crate::error::{
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::health::{BookieHealth, BusyBookie, NodeState, Percentiles, ReadHealth};
 pub use crate::hooks::{Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn};
+pub use crate::inspect::{FoundCopy, Spread};
 pub use crate::listing::LedgerStream;
 pub use crate::metadata::{
     Endpoint, LedgerError, MetadataFault, MetadataUri, RegistrationMode, ServerFaults, StoreError, UriError,

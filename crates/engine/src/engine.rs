@@ -14,6 +14,7 @@ use crate::api::{
 };
 use crate::completions::Completions;
 use crate::config::Admission;
+use crate::damage::{DamageSummary, DamagedRange, Unreadable};
 use crate::journals::JournalStats;
 use crate::ledger_budget::{Beginning, LedgerMemory};
 use crate::lookup::{DiskRead, Lookup, OnDisk, entries_on_disk, on_disk, sole_run};
@@ -25,6 +26,7 @@ use crate::space_desk::{ScrubStatus, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use crate::tier::Tiered;
 use crate::write_cache::Walk;
+use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
 use bindery_storage::{FoundRun, Patience, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -457,10 +459,12 @@ impl Engine {
         self.shared.lock_of(ledger).cancel_poll(ledger, poll)
     }
 
-    /// Every durable entry of a ledger, as runs, with those that were let go because they are in object storage. Blocks on the
-    /// disk.
+    /// Every durable entry of a ledger, as runs, with those that were let go because they are in object storage, without those that are
+    /// known as damaged: a repair brings these as it brings what is missing. Blocks on the disk.
     pub fn list_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
-        Ok(self.list(ledger, false, MemoryWalk::default(), RunSet::new(usize::MAX))?.expect("no limit"))
+        let unreadable = self.unreadable(ledger);
+        let list = self.list(ledger, false, MemoryWalk::default(), RunSet::new(usize::MAX), &unreadable)?;
+        Ok(list.expect("no limit"))
     }
 
     /// As [`Engine::list_entries`], in bounded memory: at most `2 * runs_max` runs, and the index records of one extent.
@@ -470,7 +474,8 @@ impl Engine {
         ledger: LedgerId,
         runs_max: usize,
     ) -> Result<Option<Vec<EntryRun>>, Refusal> {
-        self.list(ledger, false, MemoryWalk::default(), RunSet::new(runs_max))
+        let unreadable = self.unreadable(ledger);
+        self.list(ledger, false, MemoryWalk::default(), RunSet::new(runs_max), &unreadable)
     }
 
     /// As [`Engine::list_entries`], of the entries from `first` to `last`, also in limbo: what is here, not what should be.
@@ -480,7 +485,17 @@ impl Engine {
         first: EntryId,
         last: EntryId,
     ) -> Result<Vec<EntryRun>, Refusal> {
-        Ok(self.list(ledger, true, MemoryWalk::default(), RunSet::within(first, last))?.expect("no limit"))
+        let unreadable = self.unreadable(ledger);
+        let runs = RunSet::within(first, last);
+        Ok(self.list(ledger, true, MemoryWalk::default(), runs, &unreadable)?.expect("no limit"))
+    }
+
+    /// What lists leave out.
+    fn unreadable(&self, ledger: LedgerId) -> Vec<Unreadable> {
+        match self.shared.config().canaries.has(Canary::M56DamageListed) {
+            true => Vec::new(),
+            false => self.shared.damage().unreadable(ledger),
+        }
     }
 
     fn list(
@@ -489,6 +504,7 @@ impl Engine {
         with_limbo: bool,
         mut walk: MemoryWalk,
         mut runs: RunSet,
+        unreadable: &[Unreadable],
     ) -> Result<Option<Vec<EntryRun>>, Refusal> {
         // Memory first: entries that a flush moves to disk in between are then seen twice, never missed.
         let hidden_below = loop {
@@ -510,7 +526,8 @@ impl Engine {
                 break step.hidden_below;
             }
         };
-        entries_on_disk(self.shared.views(), ledger, hidden_below, &mut runs, self.shared.faults())?;
+        let (views, faults) = (self.shared.views(), self.shared.faults());
+        entries_on_disk(views, ledger, hidden_below, &mut runs, unreadable, faults)?;
         Ok(runs.finish())
     }
 
@@ -651,8 +668,31 @@ impl Engine {
         self.shared.space().want_scrub()
     }
 
+    /// Damaged entries that wait for another copy, of ledgers above `after`, ascending by ledger; at most about `most` ranges, those of
+    /// a ledger together. An entry is replaced by a recovery add of it, like one that is missing.
+    pub fn damaged(&self, after: Option<LedgerId>, most: usize) -> Vec<DamagedRange> {
+        self.shared.damage().waiting(after, most)
+    }
+
+    /// As [`Engine::damaged`], of one ledger.
+    pub fn damaged_of(&self, ledger: LedgerId) -> Vec<DamagedRange> {
+        self.shared.damage().waiting_of(ledger)
+    }
+
+    /// Takes the word of metadata that nothing of their ledger is missing here beside these ranges, or in them: then what the logs have
+    /// of them is not needed any more. Get the ranges first, then the list of entries that is compared.
+    pub fn damage_is_made_good(&self, ranges: &[DamagedRange]) {
+        self.shared.damage().make_good(ranges);
+    }
+
+    /// How much damage is known.
+    pub fn damage_summary(&self) -> DamageSummary {
+        self.shared.damage().summary()
+    }
+
     /// How the scrub goes.
     pub fn scrub_status(&self) -> ScrubStatus {
-        self.shared.space().scrub_status()
+        let damaged_logs = self.shared.damage().damaged_logs();
+        ScrubStatus { damaged_logs, ..self.shared.space().scrub_status() }
     }
 }

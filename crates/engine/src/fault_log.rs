@@ -1,5 +1,7 @@
-//! Log lines about entries that cannot be read: a client asks for a damaged entry as often as it likes, and must not fill the disk of the log.
+//! What reads say of entries that cannot be read: log lines, of which there must not be one for each request for a damaged entry, or they
+//! would fill the disk of the log; and what goes into the damage register.
 
+use crate::damage::DamageRegister;
 use bindery_io::{Clock, LogLimit};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -12,11 +14,17 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct FaultLog {
     limit: Mutex<LogLimit>,
     clock: Arc<dyn Clock>,
+    damage: Arc<DamageRegister>,
 }
 
 impl FaultLog {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> FaultLog {
-        FaultLog { limit: Mutex::new(LogLimit::new(INTERVAL)), clock }
+    pub(crate) fn new(clock: Arc<dyn Clock>, damage: Arc<DamageRegister>) -> FaultLog {
+        FaultLog { limit: Mutex::new(LogLimit::new(INTERVAL)), clock, damage }
+    }
+
+    /// Where damage is noted.
+    pub(crate) fn damage(&self) -> &DamageRegister {
+        &self.damage
     }
 
     /// Writes a line, which gets the number of those that were left out before, unless one was written just now.
@@ -35,7 +43,8 @@ mod tests {
 
     #[test]
     fn many_faults_are_one_line() {
-        let (log, mut lines) = (FaultLog::new(Arc::new(SystemClock::new())), 0);
+        let (log, mut lines) =
+            (FaultLog::new(Arc::new(SystemClock::new()), Arc::new(DamageRegister::new(&[]))), 0);
         for _ in 0..1000 {
             log.write(|_| lines += 1);
         }

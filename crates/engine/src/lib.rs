@@ -42,6 +42,7 @@ mod admission_queue;
 mod api;
 mod completions;
 mod config;
+mod damage;
 mod direct_fence;
 mod directories;
 mod engine;
@@ -82,6 +83,7 @@ pub use api::{
 };
 pub use completions::Completions;
 pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
+pub use damage::{DamageSummary, DamagedRange};
 pub use directories::FlushError;
 pub use engine::{Engine, Ingest, SealedIngest};
 pub use flushing::Flushing;

@@ -1,14 +1,15 @@
 //! Reads that memory does not answer: which runs may hold the entry, then the disk.
 
 use crate::api::{DurablePoint, EntryRun, Refusal};
+use crate::damage::{Copies, Unreadable};
 use crate::fault_log::FaultLog;
 use crate::run_set::RunSet;
 use crate::tier::TieredRead;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::ChunkSlice;
 use bindery_storage::{
-    Ahead, Coverage, FoundEntry, Generation, Lead, LogView, ReadError, SoleRun, Source, TryReadError, locate,
-    try_locate,
+    Ahead, Coverage, Damaged, Extent, FoundEntry, Generation, Lead, LogView, ReadError, SoleRun, Source,
+    TryReadError, locate, try_locate,
 };
 use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
@@ -164,7 +165,7 @@ impl DiskRead {
     pub fn try_locate(&mut self) -> Option<Result<u32, Refusal>> {
         if self.located.is_none() {
             let located = try_locate(&self.leads, self.ledger, self.entry, self.hidden_below);
-            match located.map_err(|error| self.stop(error)) {
+            match located.map_err(|error| self.stop(error, None)) {
                 Ok(Some(located)) => self.located = Some(located),
                 Ok(None) => return Some(Err(self.otherwise)),
                 Err(Stop::WouldBlock) => return None,
@@ -181,10 +182,10 @@ impl DiskRead {
             Ok(length) => body.resize(length as usize, 0),
             Err(refusal) => return Some(Err(refusal)),
         }
-        let FoundEntry { log, location, .. } = self.located.as_ref().expect("it was located");
-        match log.try_read_into(location, self.ledger, self.entry, body) {
+        let found = self.located.as_ref().expect("it was located");
+        match found.log.try_read_into(&found.location, self.ledger, self.entry, body) {
             Ok(()) => Some(Ok(())),
-            Err(error) => match self.stop(error) {
+            Err(error) => match self.stop(error, Some(found)) {
                 Stop::WouldBlock => None,
                 Stop::Refused(refusal) => Some(Err(refusal)),
             },
@@ -216,19 +217,22 @@ impl DiskRead {
             Stop::Refused(refusal) => refusal,
             Stop::WouldBlock => unreachable!("a read that may wait does not give up"),
         };
-        let found;
-        let FoundEntry { log, location, .. } = match &self.located {
-            Some(located) => located,
+        let located;
+        let found = match &self.located {
+            Some(found) => found,
             None => {
-                let located = locate(&self.leads, self.ledger, self.entry, self.hidden_below);
-                found = located.map_err(|error| refused(self.stop(error.into())))?.ok_or(self.otherwise)?;
-                &found
+                let outcome = locate(&self.leads, self.ledger, self.entry, self.hidden_below);
+                let outcome = outcome.map_err(|error| refused(self.stop(error.into(), None)))?;
+                located = outcome.ok_or(self.otherwise)?;
+                &located
             }
         };
-        log.read(location, self.ledger, self.entry).map_err(|error| refused(self.stop(error.into())))
+        let read = found.log.read(&found.location, self.ledger, self.entry);
+        read.map_err(|error| refused(self.stop(error.into(), Some(found))))
     }
 
-    fn stop(&self, error: TryReadError) -> Stop {
+    /// `found`: the copy that was being read; `None` while it was being looked up.
+    fn stop(&self, error: TryReadError, found: Option<&FoundEntry>) -> Stop {
         let error = match error {
             TryReadError::WouldBlock => return Stop::WouldBlock,
             TryReadError::Failed(error) => error,
@@ -236,41 +240,92 @@ impl DiskRead {
         if matches!(error, ReadError::Damaged(_)) && self.canaries.has(Canary::M10DamageAsNoEntry) {
             return Stop::Refused(Refusal::NoEntry);
         }
+        if let ReadError::Damaged(damaged) = &error {
+            self.note(damaged, found);
+        }
         self.faults.write(|left_out| {
             tracing::error!(ledger = %self.ledger, entry = %self.entry, %error, left_out, "cannot read entry");
         });
         // At or below the trim object storage has it, whatever became of a copy that may go at any time.
         Stop::Refused(if self.tiered.is_some() { Refusal::Tiered } else { Refusal::Io })
     }
+
+    /// Puts what was found into the damage register.
+    fn note(&self, damaged: &Damaged, found: Option<&FoundEntry>) {
+        let (ledger, entry, register) = (self.ledger, self.entry, self.faults.damage());
+        if let Some(FoundEntry { log, generation, .. }) = found {
+            let copies = Copies { ledger, first: entry, last: entry, generation: *generation };
+            return register.note_read(log, copies);
+        }
+        for lead in self.leads.iter().filter(|lead| lead.log().path() == damaged.path) {
+            match lead {
+                Lead::Run(Source { log, extent }) if extent.has_record_at(damaged.offset) => {
+                    register.note_read(log, copies_taken(extent, entry));
+                }
+                Lead::Run(_) => {}
+                Lead::Paged(paged) => register.note_more(paged.log()),
+            }
+        }
+    }
 }
 
-/// Adds the entries of a ledger on disk that lie within the set's bounds. Blocks.
+/// The copies that a bad index record takes which stands in the way to an entry: that entry in a regular run, and any of the run when
+/// it is searched, because a search that meets the record can go neither way.
+fn copies_taken(run: &Extent, entry: EntryId) -> Copies {
+    let Extent { ledger, first, last, generation, .. } = *run;
+    match run.regular_ids().is_some() {
+        true => Copies { ledger, first: entry, last: entry, generation },
+        false => Copies { ledger, first, last, generation },
+    }
+}
+
+/// Adds the entries of a ledger on disk that lie within the set's bounds, but for those that are `unreadable`. Blocks.
 pub(crate) fn entries_on_disk(
     views: &Views,
     ledger: LedgerId,
     hidden_below: u64,
     runs: &mut RunSet,
+    unreadable: &[Unreadable],
     faults: &FaultLog,
 ) -> Result<(), Refusal> {
-    let failed = |error: ReadError| {
+    let failed = |error: &ReadError| {
         faults.write(|left_out| tracing::error!(%ledger, %error, left_out, "cannot list entries"));
         Refusal::Io
     };
     for view in views {
         let (first, last) = runs.bounds();
-        for Source { log, extent } in view.runs_within(ledger, first, last).map_err(failed)? {
+        for Source { log, extent } in view.runs_within(ledger, first, last).map_err(|error| failed(&error))? {
             if runs.is_too_much() {
                 return Ok(());
             }
             if extent.generation.0 < hidden_below {
                 continue;
             }
+            // The newest copy that may hold an entry decides: older ones are as unreadable.
+            let hides = |gap: &&Unreadable| {
+                extent.generation <= gap.generation && gap.first <= extent.last && extent.first <= gap.last
+            };
+            let gaps: Vec<&Unreadable> = unreadable.iter().filter(hides).collect();
+            if gaps.iter().any(|gap| gap.first <= extent.first && extent.last <= gap.last) {
+                continue;
+            }
+            let is_readable =
+                |entry: &EntryId| !gaps.iter().any(|gap| gap.first <= *entry && *entry <= gap.last);
             match extent.regular_ids_within(first, last) {
-                Some(_) if extent.is_dense() => {
+                Some(_) if extent.is_dense() && gaps.is_empty() => {
                     runs.add(EntryRun { first: extent.first, last: extent.last });
                 }
-                Some(ids) => runs.extend(ids),
-                None => runs.extend(log.entry_ids(&extent).map_err(failed)?),
+                Some(ids) => runs.extend(ids.filter(is_readable)),
+                None => match log.entry_ids(&extent) {
+                    Ok(ids) => runs.extend(ids.into_iter().filter(is_readable)),
+                    Err(error) => {
+                        if let ReadError::Damaged(_) = error {
+                            // The next list leaves the run out.
+                            faults.damage().note_read(&log, copies_taken(&extent, extent.first));
+                        }
+                        return Err(failed(&error));
+                    }
+                },
             }
         }
     }

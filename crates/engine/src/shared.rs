@@ -9,6 +9,7 @@
 use crate::admission_queue::{AdmissionGrant, AdmissionQueue, RoomWaiter};
 use crate::api::{Answer, Refusal, Status, Waiter};
 use crate::config::EngineConfig;
+use crate::damage::DamageRegister;
 use crate::direct_fence::DirectFences;
 use crate::fault_log::FaultLog;
 use crate::ingest_desk::IngestDesk;
@@ -95,6 +96,7 @@ pub(crate) struct Shared {
     pulses: Vec<PulseCounters>,
     space: SpaceDesk,
     faults: Arc<FaultLog>,
+    damage: Arc<DamageRegister>,
 }
 
 fn waits_of(waits: &BTreeMap<Wanting, (Shortage, String)>) -> Waits {
@@ -138,8 +140,10 @@ impl Shared {
         let journals: Vec<JournalDesk> = config.journal_dirs.iter().map(|_| JournalDesk::new()).collect();
         let queue_of =
             |shard: usize| Arc::new(AdmissionQueue::new(journals[shard % journals.len()].signal.clone()));
+        let damage = Arc::new(DamageRegister::new(&views));
         Shared {
-            faults: Arc::new(FaultLog::new(clock)),
+            faults: Arc::new(FaultLog::new(clock, damage.clone())),
+            damage,
             views,
             tiers,
             tier_budget,
@@ -208,12 +212,17 @@ impl Shared {
         &self.queues
     }
 
-    /// The view that readers have of each ledger directory.
     /// Where reads say what they could not read.
     pub(crate) fn faults(&self) -> &Arc<FaultLog> {
         &self.faults
     }
 
+    /// Copies of entries that are known to be damaged.
+    pub(crate) fn damage(&self) -> &Arc<DamageRegister> {
+        &self.damage
+    }
+
+    /// The view that readers have of each ledger directory.
     pub(crate) fn views(&self) -> &[Arc<LogView>] {
         &self.views
     }

@@ -116,7 +116,7 @@ pub struct ScrubStatus {
     pub bytes: u64,
     /// Damages found, each as often as it was met.
     pub findings: u64,
-    /// Live logs that the last look at them found damaged.
+    /// Live logs that are known to be damaged.
     pub damaged_logs: u64,
     /// A pass is under way.
     pub is_running: bool,
@@ -345,10 +345,6 @@ impl SpaceDesk {
 
     pub(crate) fn on_more_findings(&self, more: u64) {
         self.scrub.lock().status.findings += more;
-    }
-
-    pub(crate) fn set_damaged_logs(&self, logs: u64) {
-        self.scrub.lock().status.damaged_logs = logs;
     }
 
     pub(crate) fn on_pass_ended(&self, pass: ScrubPass, answers: Option<u64>) {

@@ -1,4 +1,4 @@
-//! Byte budgets and owned permits: how memory and work are bounded.
+//! Byte budgets and owned permits: how memory and work are bounded. Also [`AdaptiveRate`], for background work that gives way.
 //!
 //! A [`ByteBudget`] is a named number of bytes. Code that wants to hold memory of a pool first takes a [`Permit`] for
 //! it; the permit travels with the memory and gives the bytes back when it is dropped, on every path, once.
@@ -17,6 +17,8 @@
 //! # Limits
 //! The number of waiters is bounded by the number of tasks that can await: one per connection in the server.
 
+mod adaptive_rate;
 mod budget;
 
+pub use adaptive_rate::AdaptiveRate;
 pub use budget::{AcquireError, BudgetGauge, BudgetWaits, ByteBudget, Permit};

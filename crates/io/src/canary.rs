@@ -83,6 +83,10 @@ pub enum Canary {
     M53LastEntryNotRaised,
     /// A ledger that is removed while entries of it are ingested keeps the ingest's claim.
     M54RemovalUnnoticed,
+    /// Damaged copies are left behind by a rewrite although nothing has replaced them.
+    M55DamageForgotten,
+    /// A list of entries has those that are known to be damaged.
+    M56DamageListed,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
     /// A recovery takes its fences for covering with one bookie too few.
@@ -144,7 +148,7 @@ pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 36] = [
+pub const ALL: [(&str, Canary); 38] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -181,6 +185,8 @@ pub const ALL: [(&str, Canary); 36] = [
     ("M52", Canary::M52RemovalNotAwaited),
     ("M53", Canary::M53LastEntryNotRaised),
     ("M54", Canary::M54RemovalUnnoticed),
+    ("M55", Canary::M55DamageForgotten),
+    ("M56", Canary::M56DamageListed),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the

@@ -4,7 +4,7 @@
 //! happens by itself: no session expires, no connection breaks unless a test says so. It runs the same
 //! [`conformance`](crate::conformance) suite as the real drivers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -417,10 +417,22 @@ impl Tree {
         fire(self.child_watches.remove(parent_of(path)).unwrap_or_default(), WatchEvent::ChildrenChanged);
     }
 
-    /// All or nothing: tries the operations on a copy of the nodes before it applies them.
+    /// All or nothing: tries the operations on a copy of the nodes that they look at before it applies them.
     fn transact(&mut self, ops: &[Op], session: SessionId) -> Result<(), StoreError> {
         let mut trial = Tree { now_ms: self.now_ms, ..Tree::default() };
-        for (path, entry) in &self.nodes {
+        let mut paths = BTreeSet::new();
+        for op in ops {
+            let (Op::Create { path, .. }
+            | Op::Set { path, .. }
+            | Op::Check { path, .. }
+            | Op::Delete { path, .. }) = op;
+            paths.extend([path.clone(), parent_of(path).to_owned()]);
+            if matches!(op, Op::Delete { .. }) {
+                paths.extend(self.children(path).iter().map(|name| format!("{path}/{name}")));
+            }
+        }
+        for path in paths {
+            let Some(entry) = self.nodes.get(&path) else { continue };
             let Entry { data, version, owner, created_ms, sequence } = entry;
             let copy = Entry {
                 data: data.clone(),
@@ -429,7 +441,7 @@ impl Tree {
                 created_ms: *created_ms,
                 sequence: *sequence,
             };
-            trial.nodes.insert(path.clone(), copy);
+            trial.nodes.insert(path, copy);
         }
         for op in ops {
             trial.check(op)?;

@@ -4,7 +4,7 @@
 //! # Data flow
 //! ```text
 //! bookies that are registered --> AuditorCore --(scan due)--> metadata of all ledgers --> audit --> marks
-//!                                                                                                   |
+//! lists of entries, copies of some -------------------> check of all ledgers, each week --------------> |
 //!      metadata names the new copy <-- copies, verified <-- lock <-- RepairQueue <-- fewest copies first
 //! ```
 //! The cores ([`core`]) are synchronous: they see facts and times, and do no I/O. The shells ([`Repair`], [`repair_ledgers`]) read and
@@ -24,6 +24,6 @@ pub mod core;
 mod shell;
 
 pub use self::shell::{
-    LedgersOf, Repair, RepairConfig, RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger,
-    mark_ledgers_of, repair_ledgers,
+    AddTimes, CheckReport, CheckSettings, LedgersOf, OwnBookie, PlacementReport, Repair, RepairConfig,
+    RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger, mark_ledgers_of, repair_ledgers,
 };

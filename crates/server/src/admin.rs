@@ -29,7 +29,7 @@ use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use bindery_engine::{EngineStats, JournalStats, ScrubStatus};
+use bindery_engine::{Engine, EngineStats, JournalStats};
 use bindery_flow::ByteBudget;
 use bindery_storage::IndexUse;
 use bindery_types::LedgerId;
@@ -333,7 +333,7 @@ async fn scrub(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
     };
     let engine = &shared.engine;
     match method {
-        Method::GET => json(&scrub_json(&engine.scrub_status())),
+        Method::GET => json(&scrub_json(engine)),
         Method::PUT => {
             let order =
                 if body.is_empty() { Ok(ScrubOrder::default()) } else { serde_json::from_slice(&body) };
@@ -354,7 +354,7 @@ async fn scrub(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
             for _ in 0..u64::from(order.wait_seconds) * 10 {
                 let status = engine.scrub_status();
                 if status.answered >= request {
-                    return json(&scrub_json(&status));
+                    return json(&scrub_json(engine));
                 }
                 if state.is_shutting_down.load(Ordering::Acquire) {
                     return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is shutting down\n").into_response();
@@ -372,7 +372,20 @@ async fn scrub(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
     }
 }
 
-fn scrub_json(status: &ScrubStatus) -> serde_json::Value {
+/// Damaged ranges that are shown one by one.
+const DAMAGE_SHOWN_MAX: usize = 100;
+
+fn scrub_json(engine: &Engine) -> serde_json::Value {
+    let (status, damage) = (engine.scrub_status(), engine.damage_summary());
+    let waiting: Vec<_> = engine
+        .damaged(None, DAMAGE_SHOWN_MAX)
+        .iter()
+        .take(DAMAGE_SHOWN_MAX)
+        .map(|range| {
+            let (ledger, first, last) = (range.ledger.get(), range.first.get(), range.last.get());
+            serde_json::json!({ "ledger": ledger, "first": first, "last": last, "file": range.file })
+        })
+        .collect();
     let findings: Vec<_> = status
         .listed
         .iter()
@@ -407,6 +420,12 @@ fn scrub_json(status: &ScrubStatus) -> serde_json::Value {
         "passes": status.passes,
         "findingsEver": status.findings,
         "damagedLogs": status.damaged_logs,
+        "damagedLogsWithMore": damage.logs_with_more,
+        "damagedLedgers": damage.ledgers,
+        "damagedRanges": damage.ranges,
+        "damagedRangesMadeGood": damage.made_good,
+        "damagedLogsRenewed": damage.logs_renewed,
+        "damaged": waiting,
         "lastPass": last,
         "findings": findings,
     })
@@ -709,6 +728,11 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_scrub_bytes", &[], scrub.bytes);
     out.counter("bindery_scrub_findings", &[], scrub.findings);
     out.gauge_of("bindery_scrub_damaged_logs", &[], scrub.damaged_logs);
+    let damage = shared.engine.damage_summary();
+    out.gauge_of("bindery_damaged_ledgers", &[], damage.ledgers);
+    out.gauge_of("bindery_damaged_ranges", &[], damage.ranges);
+    out.counter("bindery_damaged_ranges_made_good", &[], damage.made_good);
+    out.counter("bindery_damaged_logs_renewed", &[], damage.logs_renewed);
     out.gauge_of("bindery_space_logs_skipped", &[], space.skipped.len() as u64);
     out.counter("bindery_space_errors", &[], space.errors);
     out.counter("bindery_parked_adds", &[], shared.parked_adds.adds.get());

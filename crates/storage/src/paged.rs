@@ -20,6 +20,11 @@ pub struct PagedLog {
 }
 
 impl PagedLog {
+    /// The log.
+    pub fn log(&self) -> &Arc<EntryLog> {
+        &self.log
+    }
+
     /// No run of it is newer.
     pub fn newest(&self) -> Generation {
         self.log.generation()

@@ -182,6 +182,14 @@ impl Lead {
             Lead::Paged(paged) => paged.newest(),
         }
     }
+
+    /// The log.
+    pub fn log(&self) -> &Arc<EntryLog> {
+        match self {
+            Lead::Run(source) => &source.log,
+            Lead::Paged(paged) => &paged.log,
+        }
+    }
 }
 
 /// A copy of an entry, found and not yet read.

@@ -52,7 +52,7 @@ pub fn of_profile(file: &mut Values, dir: &Path) -> BookieSecurity {
     BookieSecurity { tls, user: keys.user() }
 }
 
-/// Of the tierer in a bookie: the bookie's keys are those of its client, too. `own` is the bookie's TLS; its keys were taken, and their
+/// Of tierer and repair in a bookie: the bookie's keys are those of its client, too. `own` is the bookie's TLS; its keys were taken, and their
 /// faults are known. `has_client`: whether there is anything that uses it.
 pub fn of_bookie(file: &mut Values, own: Option<&TlsConfig>, has_client: bool) -> BookieSecurity {
     for key in USER_KEYS.iter().chain(&["tlsHostnameVerificationEnabled"]) {
@@ -71,7 +71,7 @@ pub fn of_bookie(file: &mut Values, own: Option<&TlsConfig>, has_client: bool) -
             None
         }
         (Some(own), Some(false)) if own.is_required => {
-            let text = "tierTls=false, and TLS is required of clients: the tierer could not talk to this bookie. Remove the line";
+            let text = "tierTls=false, and TLS is required of clients: tierer and repair could not talk to this bookie. Remove the line";
             keys.file.fault("tierTls", text);
             None
         }
@@ -171,7 +171,7 @@ impl Keys<'_> {
         if self.text("tlsTrustStore").is_none() {
             self.file.note(
                 "tlsProviderFactoryClass",
-                "the tierer trusts bookies whose certificates lead to an authority of this system: give tlsTrustStore=FILE and \
+                "tierer and repair of this process trust bookies whose certificates lead to an authority of this system: give tlsTrustStore=FILE and \
                  tlsTrustStoreType=PEM for the cluster's own authority",
             );
         }
@@ -179,8 +179,8 @@ impl Keys<'_> {
         let is_pem = self.text("tlsKeyStoreType").as_deref() == Some("PEM");
         if own.client_authorities.is_some() && !is_pem {
             let text = format!(
-                "{}: the tierer shows bookies its certificate from PEM files only: convert the store as the guide to TLS shows, or give \
-                 tierRole=false (--tier-role off)",
+                "{}: tierer and repair of this process show bookies their certificate from PEM files only: convert the store as the guide to \
+                 TLS shows, or leave both to others (--tier-role off, --repair-role off)",
                 own.key.display()
             );
             self.file.fault("tlsKeyStore", text);

@@ -1,12 +1,17 @@
 //! AutoRecovery, and the client that it uses.
 
 use super::{Key, View, applied, millis, nothing, seconds};
-use bindery_repair::RepairConfig;
+use bindery_repair::{CheckSettings, RepairConfig};
 use bindery_types::BookieId;
+use std::time::Duration;
 
 const NOT_DONE: &str = "the auditor and the replication worker here do not do this: BookKeeper's AutoRecovery does, run as a process of its own \
      (bookkeeper autorecovery) with its own configuration file";
 const OTHERWISE: &str = "copies are read in ranges and bounded by memory here (bindery repair --help), not by these limits of Java's worker";
+const NO_PLACES: &str = "a check asks one bookie of a ledger after the other for one entry at a time, so nothing waits for such a place";
+const NO_RACKS: &str = "the client inside a bookie knows no racks; bindery repair counts them (--placement, --placement-check-interval)";
+const NO_MOVES: &str = "copies that are badly placed are counted (bindery repair --placement-check-interval) and not moved, because a move takes a \
+     sound copy away. BookKeeper's AutoRecovery moves them";
 const CLIENT: &str = "it is for the client that AutoRecovery uses, which does not run here; clients have settings of their own";
 
 fn repair(view: &View<'_>) -> RepairConfig {
@@ -14,9 +19,15 @@ fn repair(view: &View<'_>) -> RepairConfig {
     view.repair.cloned().unwrap_or_default().config(own)
 }
 
+/// An interval of which 0 says that there is none.
+fn or_never(interval: Option<Duration>) -> String {
+    seconds(interval.unwrap_or_default())
+}
+
 pub(super) const KEYS: &[Key] = &[
     applied("autoRecoveryDaemonEnabled", "false", "Find and replace lost copies inside the bookie: auditor and replication worker")
-        .shown(|view| view.repair.is_some().to_string()),
+        .shown(|view| view.repair.is_none_or(|repair| repair.is_on).to_string())
+        .flag("--repair-role", |args| args.repair_role.is_some()),
     applied("auditorPeriodicBookieCheckInterval", "86400", "Time between two looks through all ledgers for lost bookies")
         .unit("s")
         .shown(|view| seconds(repair(view).auditor.scan_interval)),
@@ -38,30 +49,48 @@ pub(super) const KEYS: &[Key] = &[
     applied("replicationRateByBytes", "-1", "Bytes that the worker of this bookie copies in a second; -1 for no limit")
         .unit("bytes")
         .shown(|view| repair(view).bytes_per_second.map_or_else(|| "-1".to_owned(), |rate| rate.to_string())),
-    nothing("auditorPeriodicCheckInterval", "604800", "Time between two checks of all ledgers", NOT_DONE)
-        .unit("s"),
+    applied(
+        "auditorPeriodicCheckInterval",
+        "604800",
+        "Time between two checks of all ledgers: lists of entries, and the first and the last one, of each bookie; 0 for never",
+    )
+    .unit("s")
+    .shown(|view| or_never(repair(view).checks.interval)),
     nothing(
         "auditorPeriodicPlacementPolicyCheckInterval",
         "0",
-        "Time between two checks of placement",
-        NOT_DONE,
+        "Time between two counts of ledgers whose copies are badly placed",
+        NO_RACKS,
     )
     .unit("s"),
-    nothing("auditorReplicasCheckInterval", "0", "Time between two checks of replicas", NOT_DONE)
-        .unit("s"),
-    nothing("auditorLedgerVerificationPercentage", "0", "Share of entries that a check reads", NOT_DONE)
-        .unit("%"),
-    nothing(
+    applied(
+        "auditorReplicasCheckInterval",
+        "0",
+        "The same as auditorPeriodicCheckInterval, whose check compares lists of entries, too: the shorter one counts; 0 leaves it to that",
+    )
+    .unit("s")
+    .shown(|view| match repair(view).checks {
+        CheckSettings { covers_replicas: true, interval, .. } => or_never(interval),
+        _ => or_never(None),
+    }),
+    applied(
+        "auditorLedgerVerificationPercentage",
+        "0",
+        "Share of the entries between the first and the last one of a bookie that a check of all ledgers reads",
+    )
+    .unit("%")
+    .shown(|view| repair(view).checks.read_percent.to_string()),
+    applied(
         "auditorMaxNumberOfConcurrentOpenLedgerOperations",
         "500",
-        "Ledgers checked at once",
-        NOT_DONE,
-    ),
+        "Ledgers checked at once, at most 500; the check sends no more than 1,000 requests in a second, however many they are",
+    )
+    .shown(|view| repair(view).checks.parallel.to_string()),
     nothing(
         "auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec",
         "120000",
         "Wait for one of these places",
-        NOT_DONE,
+        NO_PLACES,
     )
     .unit("ms"),
     nothing("rereplicationEntryBatchSize", "10", "Entries copied at once", OTHERWISE),
@@ -73,27 +102,27 @@ pub(super) const KEYS: &[Key] = &[
         NOT_DONE,
     )
     .unit("ms"),
-    nothing(
+    applied(
         "underreplicatedLedgerRecoveryGracePeriod",
         "0",
-        "Time after which a ledger that lacks copies is reported",
-        NOT_DONE,
+        "Ledgers that have been marked for longer than this are counted in reports of repair (overdue); 0 counts none",
     )
-    .unit("s"),
-    nothing("inFlightReadEntryNumInLedgerChecker", "-1", "Reads under way in a check", NOT_DONE),
+    .unit("s")
+    .shown(|view| or_never(repair(view).mark_grace)),
+    nothing("inFlightReadEntryNumInLedgerChecker", "-1", "Reads under way in a check", NO_PLACES),
     nothing(
         "repairedPlacementPolicyNotAdheringBookieEnabled",
         "false",
         "Move copies that are badly placed",
-        NOT_DONE,
+        NO_MOVES,
     )
     .asks(super::is_true),
-    nothing(
+    applied(
         "storeSystemTimeAsLedgerUnderreplicatedMarkTime",
         "true",
-        "Write the time into marks for repair",
-        NOT_DONE,
-    ),
+        "Write into marks for repair since when; of equally endangered ledgers the oldest mark comes first",
+    )
+    .shown(|view| repair(view).stamps_marks.to_string()),
     nothing(
         "zkReplicationTaskRateLimit",
         "0",

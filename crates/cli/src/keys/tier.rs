@@ -22,7 +22,7 @@ pub(super) const KEYS: &[Key] = &[
     ours("tierRole", "Move ledgers there; false leaves it to others")
         .shown(|view| view.tier.is_none_or(|(_, has_role)| *has_role).to_string())
         .flag("--tier-role", |args| args.tier_role.is_some()),
-    ours("tierTls", "The tierer speaks TLS with bookies; true by default with tlsProviderFactoryClass")
+    ours("tierTls", "Tierer and repair speak TLS with bookies; true by default with tlsProviderFactoryClass")
         .shown(|view| view.tier.is_some_and(|(tier, _)| tier.security.tls.is_some()).to_string()),
     ours("tierMemoryLimitMB", "Memory for moving ledgers")
         .unit("MB")

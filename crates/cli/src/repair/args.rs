@@ -43,6 +43,20 @@ fn span(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time between two checks that take long: hours and days are its units, too.
+fn interval(text: &str) -> Result<Duration, String> {
+    let hours = |number: &str, hours: u32| number.trim().parse::<u32>().ok()?.checked_mul(hours);
+    let whole = match (text.strip_suffix('d'), text.strip_suffix('h')) {
+        (Some(days), _) => hours(days, 24),
+        (_, Some(number)) => hours(number, 1),
+        _ => return span(text),
+    };
+    let seconds = whole.filter(|hours| (1..=24 * 366).contains(hours)).map(|hours| u64::from(hours) * 3600);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "give 0, or a time up to 366d, for example 7d or 12h".to_owned())
+}
+
 fn rate(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).filter(|bytes| *bytes >= 64 << 10);
     bytes.ok_or_else(|| "give a size of 64KiB or more, for example 20MiB".to_owned())
@@ -66,6 +80,12 @@ pub struct RepairArgs {
     /// Time between two scans of all ledgers
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1440m")]
     pub scan_interval: Duration,
+    /// Time between two checks of all ledgers: whether bookies have the entries that metadata say they have; 0 for never
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "7d")]
+    pub check_interval: Duration,
+    /// Time between two counts of ledgers whose copies are not spread as --placement wants; 0 for never
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "0")]
+    pub placement_check_interval: Duration,
     /// Form of log lines on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -148,4 +168,19 @@ pub enum ClusterRepairCommand {
         #[arg(value_name = "TIME", value_parser = span)]
         time: Duration,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_take_days_and_hours_and_none() {
+        let seconds = |text| interval(text).map(|time| time.as_secs());
+        assert_eq!((seconds("7d"), seconds("12h"), seconds("90s")), (Ok(604_800), Ok(43_200), Ok(90)));
+        assert_eq!((seconds("0"), seconds("366d")), (Ok(0), Ok(31_622_400)));
+        for bad in ["0d", "367d", "d", "-1h", "4294967295d", "soon"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
 }

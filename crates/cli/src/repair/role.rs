@@ -1,11 +1,15 @@
-//! Auditor and worker inside a bookie's process.
+//! Auditor and worker inside a process that serves as a bookie.
 
 use super::admin::{RepairAdmin, Standing};
 use crate::bookie_security::BookieSecurity;
+use crate::exit::Failure;
+use crate::ledger::access::store_failure;
 use crate::own_client::{NotOpened, OwnClient};
+use bindery_client::transport::BookieError;
+use bindery_client::{ErrorCode, LedgerId};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
-use bindery_repair::{Repair, RepairConfig, Targets};
+use bindery_repair::{AddTimes, CheckSettings, OwnBookie, Repair, RepairConfig, Targets};
 use bindery_server::admin::extension::AdminExtension;
 use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
@@ -15,8 +19,10 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 /// Settings of repair in a bookie.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairRoleSettings {
+    /// Whether the bookie repairs; it does by default.
+    pub is_on: bool,
     /// How long a bookie may be away, where metadata does not say it.
     pub lost_after: Option<Duration>,
     /// Time between two scans of all ledgers.
@@ -25,6 +31,27 @@ pub struct RepairRoleSettings {
     pub open_grace: Option<Duration>,
     /// Bytes copied in a second.
     pub bytes_per_second: Option<u64>,
+    /// Checks that it makes as the auditor.
+    pub checks: CheckSettings,
+    /// Whether marks say since when.
+    pub stamps_marks: Option<bool>,
+    /// Older marks are counted.
+    pub mark_grace: Option<Duration>,
+}
+
+impl Default for RepairRoleSettings {
+    fn default() -> RepairRoleSettings {
+        RepairRoleSettings {
+            is_on: true,
+            lost_after: None,
+            scan_interval: None,
+            open_grace: None,
+            bytes_per_second: None,
+            checks: CheckSettings::default(),
+            stamps_marks: None,
+            mark_grace: None,
+        }
+    }
 }
 
 impl RepairRoleSettings {
@@ -36,6 +63,9 @@ impl RepairRoleSettings {
         auditor.scan_interval = self.scan_interval.unwrap_or(auditor.scan_interval);
         config.open_grace = self.open_grace.unwrap_or(config.open_grace);
         config.bytes_per_second = self.bytes_per_second;
+        config.checks = self.checks.clone();
+        config.stamps_marks = self.stamps_marks.unwrap_or(config.stamps_marks);
+        config.mark_grace = self.mark_grace;
         config
     }
 }
@@ -45,37 +75,54 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 /// How long the end of the process waits for ledgers under way.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// Repair beside a bookie.
+/// It is of no cluster: bookies answer that they have nothing of it.
+const NO_LEDGER: LedgerId = LedgerId::new(i64::MAX).expect("it is not negative");
+/// Bookies that are asked whether they serve the client, this one first.
+const ASKED_MAX: usize = 3;
+
+struct Adds(LocalStore);
+
+impl AddTimes for Adds {
+    fn totals(&self) -> (u64, u64) {
+        self.0.add_times()
+    }
+}
+
+/// Repair beside a bookie, or beside those of a process.
 pub struct RepairRole {
     task: JoinHandle<()>,
     admin: Arc<RepairAdmin>,
 }
 
 impl RepairRole {
-    /// Runs until `stop`, and copies into the bookie whose `store` it is. A start that fails is tried again: the bookie does not depend on it. It has a session of its own with the
-    /// metadata store, because locks of one session do not exclude each other.
+    /// Runs until `stop`, and copies into the bookie whose `store` it is. A start that fails is tried again: bookies do not depend on it.
+    /// It has a session of its own with the metadata store, because locks of one session do not exclude each other.
     pub fn spawn(
-        settings: &RepairRoleSettings,
-        own: BookieId,
-        store: LocalStore,
+        config: RepairConfig,
+        store: Option<LocalStore>,
         metadata: (MetadataUri, Security),
         security: BookieSecurity,
         stop: &Arc<Latch>,
     ) -> RepairRole {
-        let (config, stop) = (settings.config(own), stop.clone());
+        let stop = stop.clone();
         let admin = Arc::new(RepairAdmin::default());
         let shown = admin.clone();
         let task = tokio::spawn(async move {
             let mut pause = RETRY.0;
+            let mut said = None;
             loop {
                 let opened = tokio::select! {
                     () = stop.wait() => return,
-                    opened = OwnClient::open(&metadata, &security) => opened,
+                    opened = open(&config.name, &metadata, &security) => opened,
                 };
                 match opened {
                     Ok(own) => {
-                        let (client, engine) = (own.client.clone(), Some(store.engine().clone()));
-                        let repair = Repair::start(config, client, engine, Arc::new(SystemClock::new()));
+                        let bookie = store.as_ref().map(|store| OwnBookie {
+                            engine: store.engine().clone(),
+                            adds: Arc::new(Adds(store.clone())),
+                        });
+                        let client = own.client.clone();
+                        let repair = Repair::start(config, client, bookie, Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
                         shown.set(Standing::Runs(repair.handle(), own.client.clone()));
                         stop.wait().await;
@@ -84,12 +131,16 @@ impl RepairRole {
                         own.close().await;
                         return;
                     }
-                    Err(NotOpened { failure, .. }) => {
-                        tracing::warn!(
-                            retry_s = pause.as_secs(),
-                            "repair cannot start yet, retrying: {failure}"
-                        );
-                        shown.set(Standing::Failed(failure.to_string()));
+                    Err(failure) => {
+                        let why = failure.to_string();
+                        shown.set(Standing::Failed(why.clone()));
+                        // Once for each reason: it may last until an operator comes.
+                        if said.as_ref() != Some(&why) {
+                            tracing::warn!(
+                                "the bookie does not repair ledgers of the cluster yet, and goes on trying: {why}"
+                            );
+                            said = Some(why);
+                        }
                     }
                 }
                 tokio::select! {
@@ -113,4 +164,50 @@ impl RepairRole {
             self.task.abort();
         }
     }
+}
+
+/// Opens session and client, once bookies are known to serve that client: without that, each marked ledger would be tried, and fail.
+async fn open(
+    own: &BookieId,
+    metadata: &(MetadataUri, Security),
+    security: &BookieSecurity,
+) -> Result<OwnClient, Failure> {
+    let open =
+        async || OwnClient::open(metadata, security).await.map_err(|NotOpened { failure, .. }| failure);
+    let asking = open().await?;
+    let is_served = check(&asking, own).await;
+    // Its connections are not kept: a worker that has nothing to do has none.
+    asking.close().await;
+    is_served?;
+    open().await
+}
+
+async fn check(opened: &OwnClient, own: &BookieId) -> Result<(), Failure> {
+    if opened.layout.repair_settings().delay().await.is_ok_and(|delay| delay == Some(Duration::ZERO)) {
+        tracing::warn!(
+            "lostBookieRecoveryDelay in the cluster's metadata is 0: all copies of a bookie that is away are replaced at once, also while \
+             it restarts. bindery cluster repair delay 15m makes it wait"
+        );
+    }
+    let registered =
+        opened.layout.registration().registered().await.map_err(|error| store_failure(&error))?;
+    let others = registered.iter().filter(|bookie| *bookie != own);
+    let mut refused = None;
+    // One that cannot be reached from here may be reached by all others; a refusal is the same on all, most often.
+    for bookie in std::iter::once(own).chain(others).take(ASKED_MAX) {
+        match opened.client.entries_of(bookie, NO_LEDGER).await {
+            Err(why @ BookieError::Refused(ErrorCode::Unauthorized)) => {
+                return Err(Failure::new(format!(
+                    "bookie {bookie} does not serve its client ({why}): give saslUser and saslPasswordFile, a user with the roles writer and \
+                     reader, or what TLS needs; or autoRecoveryDaemonEnabled=false (--repair-role off)"
+                )));
+            }
+            Err(why @ (BookieError::Unreachable(_) | BookieError::LostUnanswered(_))) => {
+                refused.get_or_insert_with(|| Failure::new(format!("bookie {bookie}: {why}")));
+            }
+            // It answered, or is slow.
+            Ok(_) | Err(_) => return Ok(()),
+        }
+    }
+    refused.map_or(Ok(()), Err)
 }

@@ -22,6 +22,9 @@ pub fn run(args: RepairArgs) -> Result<(), Failure> {
     let mut config = config(own_name(args.name.as_deref())?, &args.worker.copies);
     config.auditor.delay = args.lost_after;
     config.auditor.scan_interval = args.scan_interval;
+    let unless_zero = |interval: Duration| (!interval.is_zero()).then_some(interval);
+    config.checks.interval = unless_zero(args.check_interval);
+    config.checks.placement_interval = unless_zero(args.placement_check_interval);
     let tune = args.worker.placement.tune()?;
     let runtime = runtime::start()?;
     let result = runtime.block_on(async {

@@ -6,6 +6,7 @@ use super::*;
 use crate::command_line::{Cli, Command};
 use crate::sources::host::tests::Fake;
 use bindery_client::TlsOptions;
+use bindery_repair::CheckSettings;
 use bindery_server::config::AdminScope;
 use bindery_server::sockets::Keepalive;
 use clap::Parser;
@@ -544,24 +545,86 @@ fn what_has_no_effect_is_named_once_and_what_asks_for_more_by_itself() {
 }
 
 #[test]
-fn a_bookie_repairs_when_its_file_says_so_and_needs_a_user_where_clients_do() {
-    let with = |file: &str| {
-        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
-        resolve(&args(&line), Some(file)).map(|settings| settings.repair.map(|(repair, _)| repair))
+fn a_bookie_repairs_unless_its_file_or_a_flag_says_otherwise() {
+    let with = |flags: &[&str], file: &str| {
+        let line = [&["--metadata", "zk+null://z:1/l", "--data", "/d"][..], flags].concat();
+        resolve(&args(&line), Some(file)).map(|settings| settings.repair.0)
     };
-    assert_eq!(with("autoRecoveryDaemonEnabled=false\nlostBookieRecoveryDelay=5\n"), Ok(None));
+    let is_on = |flags: &[&str], file: &str| with(flags, file).unwrap().is_on;
+    assert!(is_on(&[], "") && is_on(&[], "autoRecoveryDaemonEnabled=true\n"));
+    assert!(!is_on(&[], "autoRecoveryDaemonEnabled=false\nlostBookieRecoveryDelay=5\n"));
+    assert!(!is_on(&["--repair-role", "off"], "autoRecoveryDaemonEnabled=true\n"));
+    assert!(is_on(&["--repair-role", "on"], "autoRecoveryDaemonEnabled=false\n"));
     let found = with(
-        "autoRecoveryDaemonEnabled=true\nlostBookieRecoveryDelay=5\nauditorPeriodicBookieCheckInterval=0\n\
-         openLedgerRereplicationGracePeriod=1500\nreplicationRateByBytes=-1\n",
+        &[],
+        "lostBookieRecoveryDelay=5\nauditorPeriodicBookieCheckInterval=0\nopenLedgerRereplicationGracePeriod=1500\n\
+         replicationRateByBytes=-1\n",
     );
-    let found = found.unwrap().unwrap();
+    let found = found.unwrap();
     assert_eq!(found.lost_after, Some(Duration::from_secs(5)));
     assert!(found.scan_interval.unwrap() > Duration::from_secs(1 << 30), "0 is never");
     assert_eq!((found.open_grace, found.bytes_per_second), (Some(Duration::from_millis(1500)), None));
-    let fast = with("autoRecoveryDaemonEnabled=true\nreplicationRateByBytes=1000000\n").unwrap().unwrap();
+    assert_eq!((found.checks, found.mark_grace), (CheckSettings::default(), None));
+    let found = with(
+        &[],
+        "auditorPeriodicCheckInterval=0\nauditorReplicasCheckInterval=50\nauditorLedgerVerificationPercentage=10\n\
+         auditorMaxNumberOfConcurrentOpenLedgerOperations=1000\nunderreplicatedLedgerRecoveryGracePeriod=60\n\
+         storeSystemTimeAsLedgerUnderreplicatedMarkTime=false\n",
+    )
+    .unwrap();
+    assert_eq!((found.stamps_marks, found.mark_grace), (Some(false), Some(Duration::from_secs(60))));
+    let CheckSettings { interval, covers_replicas, read_percent, parallel, .. } = found.checks;
+    assert_eq!((interval, covers_replicas), (Some(Duration::from_secs(50)), true));
+    assert_eq!((read_percent, parallel), (10, 500));
+    assert_eq!(with(&[], "auditorPeriodicCheckInterval=0\n").unwrap().checks.interval, None);
+    let faults = with(&[], "auditorLedgerVerificationPercentage=101\n").unwrap_err();
+    assert!(faults[0].contains("=101: give a whole number from 0 to 100"), "{faults:?}");
+    let fast = with(&[], "replicationRateByBytes=1000000\n").unwrap();
     assert_eq!(fast.bytes_per_second, Some(1_000_000));
-    let faults = with("autoRecoveryDaemonEnabled=true\nreplicationRateByBytes=fast\n").unwrap_err();
+    let faults = with(&[], "replicationRateByBytes=fast\n").unwrap_err();
     assert!(faults[0].contains("replicationRateByBytes=fast: give a whole number"), "{faults:?}");
-    let faults = with("autoRecoveryDaemonEnabled=true\nusersFile=/u\n").unwrap_err();
-    assert!(faults.iter().any(|fault| fault.contains("autoRecoveryDaemonEnabled=false")), "{faults:?}");
+}
+
+#[test]
+fn a_bookie_waits_for_one_that_restarts_unless_it_is_told_not_to_and_says_so_then() {
+    let with = |file: &str| {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let settings = resolve(&args(&line), Some(file)).unwrap();
+        let config = settings.repair.0.config(bindery_types::BookieId::new("b").unwrap());
+        (config.auditor.delay, settings.warnings)
+    };
+    assert_eq!(with(""), (Duration::from_secs(900), vec![]));
+    let (delay, warnings) = with("lostBookieRecoveryDelay=0\n");
+    assert_eq!(delay, Duration::ZERO, "it is honoured");
+    assert!(warnings.len() == 1 && warnings[0].contains("while it restarts"), "{warnings:?}");
+    assert_eq!(with("lostBookieRecoveryDelay=0\nautoRecoveryDaemonEnabled=false\n").1, [""; 0]);
+}
+
+/// Repair by default keeps no bookie from starting that started without it; repair that was asked for does.
+#[test]
+fn repair_whose_client_could_not_log_in_is_left_out_with_a_warning_or_refused() {
+    let with = |file: &str| {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        resolve(&args(&line), Some(file)).map(|settings| (settings.repair.0.is_on, settings.warnings))
+    };
+    let users = "usersFile=/u\n";
+    let (is_on, warnings) = with(users).unwrap();
+    assert!(!is_on && warnings.len() == 1, "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("this bookie does not repair ledgers") && warnings[0].contains("saslUser")
+    );
+    let faults = with(&format!("{users}autoRecoveryDaemonEnabled=true\n")).unwrap_err();
+    assert!(faults.len() == 1 && faults[0].contains("--repair-role off"), "{faults:?}");
+    assert_eq!(with(&format!("{users}autoRecoveryDaemonEnabled=false\n")), Ok((false, vec![])));
+    let user = "saslUser=repair\nsaslPasswordFile=/p\n";
+    assert_eq!(with(&format!("{users}{user}")), Ok((true, vec![])));
+    // A file of Java's whose store the client cannot read.
+    let jks = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\ntlsKeyStore=/b.key\n\
+         tlsCertificatePath=/b.pem\ntlsTrustStore=/t.jks\n";
+    let (is_on, warnings) = with(jks).unwrap();
+    assert!(
+        !is_on && warnings.iter().any(|warning| warning.contains("tlsTrustStoreType=PEM")),
+        "{warnings:?}"
+    );
+    assert!(with(&format!("{jks}autoRecoveryDaemonEnabled=true\n")).is_err());
 }

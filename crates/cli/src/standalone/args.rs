@@ -43,6 +43,9 @@ pub struct StandaloneArgs {
     /// Local copies go this long after all of a ledger is in object storage [default: 240m]
     #[arg(long, value_name = "DURATION", value_parser = crate::parse::duration, requires = "tier")]
     pub tier_grace: Option<Duration>,
+    /// off: do not replace copies that the cluster lost. It matters with several bookies
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    pub repair_role: Switch,
     /// Speak TLS with clients that ask for it: PEM file with the bookies' certificate, which is for 127.0.0.1
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

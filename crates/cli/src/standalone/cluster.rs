@@ -12,11 +12,14 @@
 
 use super::home::Home;
 use super::plan::{Plan, bookie_name};
+use crate::bookie_security::BookieSecurity;
 use crate::exit::{self, Failure};
+use crate::repair::RepairRole;
 use crate::tier_role::TierRole;
 use bindery_coordinator::{Coordinator, CoordinatorConfig};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{ConnectOptions, InitOutcome, MetadataUri, Security};
+use bindery_repair::{RepairConfig, Targets};
 use bindery_server::admin::extension::Part;
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
@@ -56,6 +59,8 @@ pub struct Cluster {
     bookies: Vec<Bookie>,
     /// The tierer, when ledgers are kept in object storage.
     role: Option<TierRole>,
+    /// How repair speaks to the bookies, if there is any.
+    repair: Option<BookieSecurity>,
     /// Ends with the cluster: the lock.
     _home: Arc<Home>,
 }
@@ -68,6 +73,7 @@ impl Cluster {
         let coordinator = start_coordinator(&plan, connections_max, &world).await?;
         let metadata = uri_of(coordinator.local_addr());
         let role = plan.tier.take().map(|tier| TierRole::new(tier, metadata.clone(), Security::default()));
+        let repair = plan.repair.take();
         let started = async {
             init(&metadata, plan.instance_id, &*world.random).await?;
             start_bookies(plan.bookies, &world, &metadata).await
@@ -82,7 +88,7 @@ impl Cluster {
                 if let (Some(role), Some(first)) = (&role, bookies.first()) {
                     first.extend_admin(Part::Tier, role.admin());
                 }
-                Ok(Cluster { metadata, coordinator, bookies, role, _home: home })
+                Ok(Cluster { metadata, coordinator, bookies, role, repair, _home: home })
             }
             Err(failure) => {
                 coordinator.stop().await;
@@ -100,6 +106,16 @@ impl Cluster {
     /// Serves until `stop`, or until a part ends for good; then ends everything.
     pub async fn run(self, stop: Arc<Latch>) -> Result<(), Failure> {
         let tiering = self.role.map(|role| role.spawn(&stop));
+        // The bookies come and go together, and copies between them cross no network: one auditor and one worker, one session and one
+        // budget of memory for all of them.
+        let name = self.bookies.first().map(|bookie| bookie.bookie_id().clone());
+        let repairing = self.repair.zip(name).map(|(security, name)| {
+            let config = RepairConfig::new(name, Targets::Any);
+            RepairRole::spawn(config, None, (self.metadata.clone(), Security::default()), security, &stop)
+        });
+        if let (Some(repairing), Some(first)) = (&repairing, self.bookies.first()) {
+            first.extend_admin(Part::Repair, repairing.admin());
+        }
         let mut running = JoinSet::new();
         for (index, bookie) in self.bookies.into_iter().enumerate() {
             let stop = stop.clone();
@@ -123,6 +139,9 @@ impl Cluster {
         }
         if let Some(tiering) = tiering {
             tiering.ended().await;
+        }
+        if let Some(repairing) = repairing {
+            repairing.ended().await;
         }
         self.coordinator.stop().await;
         first_failure.map_or(Ok(()), Err)

@@ -2,6 +2,7 @@
 
 use super::args::StandaloneArgs;
 use crate::args::Switch;
+use crate::bookie_security::BookieSecurity;
 use crate::cluster::named_cluster;
 use crate::ledger::form;
 use crate::settings::memory_limit;
@@ -54,6 +55,8 @@ pub struct Plan {
     pub instance_id: Option<ClusterId>,
     /// The object store, if ledgers are kept in one.
     pub tier: Option<TierSettings>,
+    /// How repair speaks to the bookies, if there is any.
+    pub repair: Option<BookieSecurity>,
 }
 
 /// Name of a bookie's directory, counted from 1.
@@ -105,11 +108,12 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
     if !faults.is_empty() {
         return Err(faults);
     }
+    let client_tls = tls.as_ref().map(|_| {
+        let authority = args.tls_ca.as_deref().map(absolute);
+        authority.map_or_else(TlsOptions::new, |file| TlsOptions::new().authority(file))
+    });
     let tier = tier.map(|mut tier| {
-        tier.security.tls = tls.as_ref().map(|_| {
-            let authority = args.tls_ca.as_deref().map(absolute);
-            authority.map_or_else(TlsOptions::new, |file| TlsOptions::new().authority(file))
-        });
+        tier.security.tls.clone_from(&client_tls);
         tier
     });
     let reading = tier.as_ref().map(|tier| {
@@ -146,6 +150,9 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         bookies,
         instance_id,
         tier: tier.filter(|_| args.tier_role == Switch::On),
+        // There is nowhere else to copy to with one bookie, and nothing to copy from.
+        repair: (args.repair_role == Switch::On && count > 1)
+            .then_some(BookieSecurity { tls: client_tls, user: None }),
     })
 }
 
@@ -315,11 +322,23 @@ mod tests {
             MemoryPlan::of(bookie.memory_limit.unwrap(), &bookie.limits, around).unwrap();
         }
         assert_eq!(plan.tier.unwrap().security.tls, Some(TlsOptions::new().authority("/ca.pem")));
+        assert_eq!(plan.repair.unwrap().tls, Some(TlsOptions::new().authority("/ca.pem")));
         for half in [["--tls-cert", "/b.pem"], ["--tls-key", "/b.key"], ["--tls-ca", "/ca.pem"]] {
             assert!(
                 Cli::try_parse_from([&["bindery", "standalone"][..], &half].concat()).is_err(),
                 "{half:?}"
             );
+        }
+    }
+
+    #[test]
+    fn several_bookies_repair_their_ledgers_unless_it_is_switched_off() {
+        for (options, has_repair) in [
+            (&["--bookies", "3"][..], true),
+            (&["--bookies", "3", "--repair-role", "off"], false),
+            (&["--bookies", "1"], false),
+        ] {
+            assert_eq!(plan(&args(options), MACHINE).unwrap().repair.is_some(), has_repair, "{options:?}");
         }
     }
 

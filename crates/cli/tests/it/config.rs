@@ -58,7 +58,7 @@ fn distributed_files_are_accepted_with_correct_warnings_only() {
         assert_eq!((code, texts(&found, "fault")), (0, Vec::new()), "{name}");
         let warnings = texts(&found, "warning");
         let begin: &[&str] = match name.starts_with("pulsar") {
-            true => &["isThrottleByBytes=false: compactionRateByBytes"],
+            true => &["isThrottleByBytes=false: compactionRateByBytes", "lostBookieRecoveryDelay=0: "],
             false => &[],
         };
         assert_eq!(warnings.len(), begin.len(), "{name}: {warnings:?}");

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Candidates, Choice, Placement, Wanted};
+use bindery_types::{BookieId, Quorum};
+
+use super::{Candidates, Choice, Placement, Unmet, Wanted};
 
 /// See the module.
 pub(crate) struct Counted {
@@ -29,6 +31,10 @@ impl Placement for Counted {
             tracing::debug!(ensemble = ?wanted.ensemble, %unmet, "bookies cannot be spread as they should be");
         }
         choice
+    }
+
+    fn lacking(&self, candidates: &Candidates, quorum: Quorum, ensemble: &[BookieId]) -> Option<Unmet> {
+        self.placement.lacking(candidates, quorum, ensemble)
     }
 
     fn wants_locations(&self) -> bool {

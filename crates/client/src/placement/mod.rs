@@ -102,6 +102,12 @@ pub trait Placement: Send + Sync + 'static {
     /// Distinct writable bookies outside `wanted.ensemble`, for as many of `wanted.positions` as there are.
     fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice;
 
+    /// The first spread that a write set of this whole ensemble lacks. `None` when it lacks none, or the policy has no wishes.
+    fn lacking(&self, candidates: &Candidates, quorum: Quorum, ensemble: &[BookieId]) -> Option<Unmet> {
+        let _ = (candidates, quorum, ensemble);
+        None
+    }
+
     /// Whether it looks at [`Candidates::locations`]; if not, they are not looked up.
     fn wants_locations(&self) -> bool {
         true

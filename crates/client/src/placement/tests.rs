@@ -347,3 +347,24 @@ fn a_large_ensemble_that_cannot_be_spread_ends_soon() {
     let choice = create(&RackAware::new(SeededRandom::new(1)), &candidates, quorum(300, 3));
     assert_eq!(choice.bookies.iter().collect::<BTreeSet<_>>().len(), 300);
 }
+
+#[test]
+fn an_ensemble_is_judged_by_its_worst_write_set() {
+    let candidates = candidates(&["/a/r0", "/a/r0", "/a/r1", "/b/r2"]);
+    let ensemble = |indexes: &[usize]| -> Vec<BookieId> {
+        indexes.iter().map(|&index| candidates.writable[index].clone()).collect()
+    };
+    let racks = RackAware::new(SeededRandom::new(1));
+    assert_eq!(racks.lacking(&candidates, quorum(3, 3), &ensemble(&[0, 1, 2])), None);
+    let found = racks.lacking(&candidates, quorum(3, 2), &ensemble(&[0, 1, 2])).unwrap();
+    assert_eq!((found.domain, found.needed, found.available), ("racks", 2, 1), "entries of the first two");
+    assert_eq!(racks.lacking(&candidates, quorum(1, 1), &ensemble(&[0])), None, "one bookie has one rack");
+    let regions = RegionAware::new(SeededRandom::new(1));
+    let found = regions.lacking(&candidates, quorum(3, 3), &ensemble(&[0, 1, 2])).unwrap();
+    assert_eq!((found.domain, found.available), ("regions", 1));
+    assert_eq!(regions.lacking(&candidates, quorum(3, 3), &ensemble(&[0, 2, 3])), None);
+    assert_eq!(
+        RandomPlacement(SeededRandom::new(1)).lacking(&candidates, quorum(2, 2), &ensemble(&[0, 1])),
+        None
+    );
+}

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bindery_io::Random;
-use bindery_types::BookieId;
+use bindery_types::{BookieId, Quorum};
 
 use super::spread::{Domains, Goal, Problem, RACK, REGION, Seat, Spare, seat};
 use super::weight::Lots;
@@ -57,6 +57,10 @@ impl<R: Random> RackAware<R> {
 impl<R: Random + 'static> Placement for RackAware<R> {
     fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice {
         choose(&self.rules, candidates, wanted, &self.random)
+    }
+
+    fn lacking(&self, candidates: &Candidates, quorum: Quorum, ensemble: &[BookieId]) -> Option<Unmet> {
+        self.rules.lacking_of(candidates, quorum, ensemble)
     }
 }
 
@@ -105,6 +109,10 @@ impl<R: Random + 'static> Placement for RegionAware<R> {
     fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice {
         choose(&self.rules, candidates, wanted, &self.random)
     }
+
+    fn lacking(&self, candidates: &Candidates, quorum: Quorum, ensemble: &[BookieId]) -> Option<Unmet> {
+        self.rules.lacking_of(candidates, quorum, ensemble)
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -128,6 +136,26 @@ impl Rules {
         let regions = self.regions_min.map(|min| (REGION, "regions", min.min(write_quorum_size)));
         let racks = (RACK, "racks", self.racks_min.min(write_quorum_size));
         regions.into_iter().chain([racks]).collect()
+    }
+
+    /// The first spread that the worst write set of an ensemble lacks, by the domains of its members.
+    fn lacking(&self, quorum: Quorum, ensemble: &[Domains], left_out: usize) -> Option<Unmet> {
+        let write_set = |first: usize| {
+            (0..quorum.write_quorum_size()).map(move |offset| (first + offset) % quorum.ensemble_size())
+        };
+        self.spreads(quorum.write_quorum_size()).into_iter().find_map(|(domain, name, needed)| {
+            let of = |first| write_set(first).map(|at| ensemble[at][domain]).collect::<BTreeSet<_>>().len();
+            let available = (0..quorum.ensemble_size()).map(of).min().unwrap_or(0);
+            (available < needed).then_some(Unmet { domain: name, needed, available, left_out })
+        })
+    }
+
+    /// The same by their places.
+    fn lacking_of(&self, candidates: &Candidates, quorum: Quorum, ensemble: &[BookieId]) -> Option<Unmet> {
+        let (mut numbers, unknown) = (Numbers::default(), Location::default());
+        let domains = |bookie| numbers.of(candidates.locations.get(bookie).unwrap_or(&unknown));
+        let domains: Vec<Domains> = ensemble.iter().map(domains).collect();
+        (domains.len() == quorum.ensemble_size()).then(|| self.lacking(quorum, &domains, 0)).flatten()
     }
 }
 
@@ -288,14 +316,7 @@ impl Chooser<'_> {
         for (&position, &spare) in self.wanted.positions.iter().zip(chosen) {
             ensemble[position] = self.spares[spare].domains;
         }
-        let write_set = |first: usize| {
-            (0..quorum.write_quorum_size()).map(move |offset| (first + offset) % quorum.ensemble_size())
-        };
-        self.rules.spreads(quorum.write_quorum_size()).into_iter().find_map(|(domain, name, needed)| {
-            let of = |first| write_set(first).map(|at| ensemble[at][domain]).collect::<BTreeSet<_>>().len();
-            let available = (0..quorum.ensemble_size()).map(of).min().unwrap_or(0);
-            (available < needed).then_some(Unmet { domain: name, needed, available, left_out })
-        })
+        self.rules.lacking(quorum, &ensemble, left_out)
     }
 
     /// The spread that cannot be had with all spares; the last one when each could be had alone.

@@ -372,7 +372,8 @@ impl Ingest {
         for (ledger, known) in &self.ledgers {
             let (Some(first), Some(last)) = (known.runs.first(), known.runs.last()) else { continue };
             let within = RunSet::within(first.first, last.last);
-            let held = engine.list(*ledger, true, MemoryWalk::with_undurable(), within);
+            // With what is damaged: a copy of a lower generation would never be read.
+            let held = engine.list(*ledger, true, MemoryWalk::with_undurable(), within, &[]);
             let held = match held {
                 Ok(held) => held.unwrap_or_default(),
                 Err(Refusal::NoLedger) => return Err(IngestError::NoLedger(*ledger)),

@@ -37,6 +37,7 @@
 //! memory: 65,536.
 
 use super::{Liveness, LogRef, Newer, Upkeep, Verdict};
+use crate::damage::Copies;
 use crate::space_desk::Cause;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
@@ -305,7 +306,7 @@ impl Job {
                 self.open.swap_remove(at);
                 self.runs_to_come = self.runs_to_come.saturating_sub(1);
             } else {
-                self.read_records(at)?;
+                self.read_records(upkeep, at)?;
             }
             return Ok(passed);
         }
@@ -395,10 +396,21 @@ impl Job {
         let source = &mut self.sources[self.next_source];
         let at = (self.directory, source.shared.log_id());
         let disk = upkeep.directories[self.directory].disk();
-        let own = source.shared.streamed(disk, self.window_bytes).map_err(|error| not_opened(at, error))?;
-        let own = Arc::new(own);
-        source.runs = Some(own.runs().map_err(|error| JobError::Source(at, error))?);
-        source.own = Some(own);
+        // Of a log that does not open any more, all that was known when it did is in memory.
+        let known = match upkeep.shared.damage().has_bad_frame(at) {
+            true => upkeep.shared.views()[at.0].resident_runs(at.1),
+            false => None,
+        };
+        if let Some(runs) = known {
+            source.runs = Some(source.shared.known_runs(runs));
+            source.own = Some(source.shared.clone());
+        } else {
+            let own =
+                source.shared.streamed(disk, self.window_bytes).map_err(|error| not_opened(at, error))?;
+            let own = Arc::new(own);
+            source.runs = Some(own.runs().map_err(|error| JobError::Source(at, error))?);
+            source.own = Some(own);
+        }
         self.next_source += 1;
         Ok(())
     }
@@ -413,7 +425,13 @@ impl Job {
         for (index, source) in self.sources.iter_mut().enumerate() {
             let at = (self.directory, source.shared.log_id());
             while let Some(run) = source.take_of(ledger).map_err(|error| JobError::Source(at, error))? {
+                let is_made_good = upkeep.shared.damage().is_made_good(at, ledger, run.first, run.last);
                 let from = match fate.of_run(&run) {
+                    _ if is_made_good => {
+                        self.to_come = self.to_come.saturating_sub(run.bytes());
+                        self.runs_to_come = self.runs_to_come.saturating_sub(1);
+                        continue;
+                    }
                     Liveness::Dead => {
                         self.to_come = self.to_come.saturating_sub(run.bytes());
                         self.runs_to_come = self.runs_to_come.saturating_sub(1);
@@ -474,13 +492,25 @@ impl Job {
         reads
     }
 
-    fn read_records(&mut self, at: usize) -> Result<(), JobError> {
+    fn read_records(&mut self, upkeep: &Upkeep, at: usize) -> Result<(), JobError> {
         let open = &mut self.open[at];
         let log = self.sources[open.source].log();
-        let failed = |error| JobError::Source((self.directory, log.log_id()), error);
-        let records = log.records_from(&open.run, open.place, RECORDS_READ, open.last).map_err(failed)?;
-        open.last = records.last().map(|record| record.entry);
-        open.place += u32::try_from(records.len()).expect("at most as many as requested");
+        let log_ref = (self.directory, log.log_id());
+        let records = match log.records_from(&open.run, open.place, RECORDS_READ, open.last) {
+            Ok(records) => {
+                open.place += u32::try_from(records.len()).expect("at most as many as requested");
+                records
+            }
+            Err(ReadError::Damaged(_)) => {
+                let end = open.run.count.min(open.place.saturating_add(RECORDS_READ));
+                let records = sound_records(upkeep, log_ref, log, open, end)
+                    .map_err(|error| JobError::Source(log_ref, error))?;
+                open.place = end;
+                records
+            }
+            Err(error) => return Err(JobError::Source(log_ref, error)),
+        };
+        open.last = records.last().map(|record| record.entry).or(open.last);
         open.records = records.into();
         Ok(())
     }
@@ -502,7 +532,10 @@ impl Job {
         }
         let (own, _, at, record) = newest.expect("an open run has the entry");
         let open = &self.open[at];
-        if open.from > Some(entry) {
+        let log = self.sources[open.source].log();
+        let log_ref = (self.directory, log.log_id());
+        let damage = upkeep.shared.damage();
+        if open.from > Some(entry) || damage.is_made_good(log_ref, ledger, entry, entry) {
             return Ok(Piece { work: 1, ..Piece::default() });
         }
         let Output::Writing(writer) = &mut self.output else {
@@ -515,10 +548,14 @@ impl Job {
             Verdict::Winner => open.generation,
             Verdict::InDoubt => own,
         };
-        let log = self.sources[open.source].log();
         self.body.resize(record.location.length as usize, 0);
-        let read = log.read_into(&record.location, ledger, entry, &mut self.body);
-        read.map_err(|error| JobError::Source((self.directory, log.log_id()), error))?;
+        if let Err(error) = log.read_into(&record.location, ledger, entry, &mut self.body) {
+            if let ReadError::Damaged(_) = error {
+                let copies = Copies { ledger, first: entry, last: entry, generation: own };
+                damage.note(log_ref, log.path(), copies);
+            }
+            return Err(JobError::Source(log_ref, error));
+        }
         let crc = record.location.crc32c;
         writer
             .append_as(ledger, entry, &self.body, crc, generation)
@@ -551,6 +588,38 @@ impl Job {
         }
         sources
     }
+}
+
+/// Reads the records of a run up to the place `end` one by one, because one of them is damaged, without those of copies that are dead for
+/// that. Notes the others, and fails with the first of them.
+fn sound_records(
+    upkeep: &Upkeep,
+    at: LogRef,
+    log: &EntryLog,
+    open: &Open,
+    end: u32,
+) -> Result<Vec<IndexRecord>, ReadError> {
+    let (run, damage) = (&open.run, upkeep.shared.damage());
+    let (mut records, mut last, mut failed) = (Vec::new(), open.last, None);
+    for place in open.place..end {
+        match log.records_from(run, place, 1, last) {
+            Ok(record) => {
+                last = record.last().map(|record| record.entry).or(last);
+                records.extend(record);
+            }
+            Err(error) => {
+                let own = run.regular_ids().and_then(|mut ids| ids.nth(place as usize));
+                // Which entry it is of, only the record said.
+                let (first, last) = own.map_or((run.first, run.last), |entry| (entry, entry));
+                if !damage.is_made_good(at, run.ledger, first, last) {
+                    let Extent { ledger, generation, .. } = *run;
+                    damage.note(at, log.path(), Copies { ledger, first, last, generation });
+                    failed = failed.or(Some(error));
+                }
+            }
+        }
+    }
+    failed.map_or(Ok(records), Err)
 }
 
 /// The error for a source that could not be opened: it is held against that log (invariant 4 of `space`), unless descriptors ran out.

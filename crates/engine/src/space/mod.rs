@@ -13,6 +13,7 @@
 //! job: winners of the sources, verified -> output, with their order -> one commit: output in, sources out
 //! dropped files -> unlinked when no reader holds them; replaced ones after a grace, and at once when space is short
 //! time passes -> scrub: a piece of the next log, checked (`scrub`)
+//! damage known -> is there a newer copy of each damaged one? -> the log is rewritten without them (`heal`)
 //! ```
 //!
 //! # Invariants
@@ -23,7 +24,7 @@
 //!    higher one under the rule of `job`.
 //! 3. Sources leave in the commit that brings the output, and their files go after it (IB15, IB18).
 //! 4. A log that cannot be read is skipped and reported, and the others go on (BookKeeper #4596). It is tried again in
-//!    the next collection; one that the scrub found damaged only when a later pass finds it sound.
+//!    the next collection; one with known damage only when that is made good, or a later pass of the scrub finds it sound (`heal`).
 //! 5. The memory of a removed ledger goes from the shard first and from the tables afterwards; records that come in
 //!    between say that the ledger exists, so a restart with the old memory applies them too. In the tables it goes last
 //!    from the directory that has it, or an older record of the ledger elsewhere would come back. What is frozen in
@@ -51,6 +52,7 @@
 
 mod budget;
 mod dead;
+mod heal;
 mod job;
 mod merge_time;
 mod plan;
@@ -60,6 +62,7 @@ mod scrub;
 mod tiers;
 
 use crate::config::SpaceConfig;
+use crate::damage::{LogRef, Standing};
 use crate::directories::{Directories, FlushError};
 use crate::shared::Shared;
 use crate::space_desk::{Cause, CompactionKind, WantedCollection};
@@ -72,6 +75,7 @@ use bindery_storage::{
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
 use dead::DeadBytes;
+use heal::Healing;
 use job::Job;
 use merge_time::MergeTime;
 use plan::Plan;
@@ -80,9 +84,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::time::Duration;
-
-/// A log, named by its directory and its id.
-type LogRef = (usize, LogId);
 
 /// Adds that wait for room put steps off so long, and no longer: compaction is what gives a full disk room back.
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
@@ -229,6 +230,7 @@ struct Space {
     budget: Budget,
     merge_time: MergeTime,
     scrub: Scrub,
+    healing: Healing,
     /// The last step was the scrub's: the next is a rewrite's, if there is one.
     is_rewrites_turn: bool,
     stepped_ns: u64,
@@ -258,6 +260,7 @@ impl Space {
             budget: Budget::new(now_ns, config),
             merge_time: MergeTime::default(),
             scrub: Scrub::new(now_ns),
+            healing: Healing::default(),
             is_rewrites_turn: false,
             stepped_ns: now_ns,
             collected_ns: now_ns,
@@ -307,11 +310,6 @@ impl Space {
         (at < self.jobs.len()).then(|| self.jobs.swap_remove(at))
     }
 
-    /// True of a log that cannot be read, as far as known.
-    fn is_left_out(&self, log: LogRef) -> bool {
-        self.skipped.contains_key(&log) || self.scrub.is_damaged(log)
-    }
-
     /// A compaction is planned or under way.
     fn has_compaction(&self) -> bool {
         self.has_job(Cause::Compaction) || !self.planned.is_empty()
@@ -337,6 +335,16 @@ impl Upkeep {
         &mut self.directories
     }
 
+    /// True of a log that cannot be read, as far as known.
+    fn is_left_out(&self, log: LogRef) -> bool {
+        match self.shared.damage().standing(log) {
+            Standing::Sound => self.space.skipped.contains_key(&log),
+            Standing::Damaged => true,
+            // What could not be read is not needed any more.
+            Standing::Renewable => false,
+        }
+    }
+
     /// One step. Returns after how long it wants to be called again, `None` when there is nothing to do before the next
     /// collection is due. After an error the engine is latched.
     pub(crate) fn tend(&mut self) -> Result<Option<Duration>, FlushError> {
@@ -351,6 +359,7 @@ impl Upkeep {
         }
         self.unlink_replaced(now);
         self.count_dead_on();
+        let heals = self.heal_on(now);
         // Requests meanwhile wait: a plan that restarted each time would not end where there are many logs.
         if !self.is_collecting() {
             let wanted = self.shared.space().take_wanted(|| self.are_removals_flushed());
@@ -380,7 +389,7 @@ impl Upkeep {
             if has_rewrite && self.space.is_rewrites_turn { None } else { self.scrub_on(now, &config) };
         let sooner = |pause: Duration| Some(scrub.map_or(pause, |scrub| scrub.min(pause)));
         if !has_rewrite {
-            return Ok(if self.space.dead.is_settled() { scrub } else { sooner(STEP_PAUSE) });
+            return Ok(if self.space.dead.is_settled() && !heals { scrub } else { sooner(STEP_PAUSE) });
         }
         if self.space.budget.available() == 0 || self.is_put_off(now) {
             return Ok(sooner(self.space.budget.pause(&config).max(Duration::from_millis(5))));

@@ -241,7 +241,7 @@ impl Upkeep {
             return Ok(());
         }
         let is_free = self.is_free(index);
-        poor.retain(|poor| is_free(&poor.log_id) && !self.space.is_left_out((index, poor.log_id)));
+        poor.retain(|poor| is_free(&poor.log_id) && !self.is_left_out((index, poor.log_id)));
         poor.sort_unstable();
         // A rewrite takes room for its output before it gives back that of its sources.
         let room = self.room(index);

@@ -148,7 +148,7 @@ impl Upkeep {
             let mut candidates = Vec::new();
             self.shared.views()[index]
                 .visit_logs(|log, is_on_disk| candidates.push(Candidate::of(log, is_on_disk)));
-            candidates.retain(|log| !self.space.is_left_out(at(log)));
+            candidates.retain(|log| !self.is_left_out(at(log)));
             // Those that a rewrite has, or is planned for, are there until it ends.
             let of_others = backlog;
             backlog = backlog.max(tiers::backlog(&candidates, config));
@@ -214,7 +214,7 @@ impl Upkeep {
             return;
         }
         let (view, in_work) = (&self.shared.views()[index], self.space.in_work());
-        let is_free = |at: LogRef| !in_work.contains(&at) && !self.space.is_left_out(at);
+        let is_free = |at: LogRef| !in_work.contains(&at) && !self.is_left_out(at);
         let free = planned.logs.iter().filter(|log_id| is_free((index, **log_id)));
         let sources: Vec<Arc<EntryLog>> = free.filter_map(|log_id| view.log(*log_id)).collect();
         if planned.cause == Cause::Merge && sources.len() < 2 {
@@ -309,6 +309,7 @@ impl Upkeep {
         for log_id in logs {
             self.space.replaced.insert((index, *log_id), may_go_ns);
             self.space.scrub.forget((index, *log_id));
+            self.shared.damage().forget((index, *log_id));
             self.space.dead.forget((index, *log_id));
         }
     }

@@ -4,13 +4,14 @@
 //! ```text
 //! pass: live logs of all directories, from the place where the wall clock says a pass is
 //!   log: opened again by its name (is it there, is it this one: header, footer, trailer) -> extents against those in use
-//!        -> `LogCheck`, some bytes at a time -> findings -> log line, status, mark
+//!        -> `LogCheck`, some bytes at a time -> findings -> log line, status, damage register
 //! ```
 //!
 //! # Invariants
-//! 1. Nothing is changed or removed. A log with findings is marked: it is not rewritten until a later pass finds it
-//!    sound. It is dropped like any other when nothing in it is live. Its intact entries are read as before.
-//! 2. A log that goes while it is checked is left; its findings stay reported, its mark goes.
+//! 1. Nothing is changed or removed. What is found goes into the damage register (`damage`), which says when the log may be rewritten;
+//!    what was in there and is found sound leaves it. The log is dropped like any other when nothing in it is live. Its intact
+//!    entries are read as before.
+//! 2. A log that goes while it is checked is left; its findings stay reported.
 //! 3. A requested pass covers every log that was live when it began, and runs as fast as the budget allows.
 //! 4. What keeps a log from being opened or read for want of descriptors or memory is no damage: the log is tried again.
 //!
@@ -26,11 +27,12 @@
 
 use super::{LogRef, Upkeep, as_ns};
 use crate::config::SpaceConfig;
+use crate::damage::Copies;
 use crate::space_desk::{ScrubFinding, ScrubPass, SpaceDesk};
 use bindery_io::is_shortage;
 use bindery_storage::entry_log::{LogCheck, LogDamage, LogEvent, LogPart};
 use bindery_storage::{EntryLog, Extent, OpenLogError, ReadError, RunCursor};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,8 +48,6 @@ const IDLE_PAUSE: Duration = Duration::from_secs(60);
 
 pub(super) struct Scrub {
     pass: Option<Pass>,
-    /// Findings in logs that are still live.
-    damaged: BTreeMap<LogRef, String>,
     /// Bytes that the pace allows now.
     tokens: i64,
     refilled_ns: u64,
@@ -77,15 +77,12 @@ struct Checking {
     runs: Option<RunCursor>,
     check: LogCheck,
     findings: u64,
-    /// The first finding, unless it is about bytes that nothing reads.
-    first: Option<String>,
 }
 
 impl Scrub {
     pub(super) fn new(now_ns: u64) -> Scrub {
         Scrub {
             pass: None,
-            damaged: BTreeMap::new(),
             tokens: 0,
             refilled_ns: now_ns,
             total_bytes: 0,
@@ -94,14 +91,9 @@ impl Scrub {
         }
     }
 
-    pub(super) fn is_damaged(&self, log: LogRef) -> bool {
-        self.damaged.contains_key(&log)
-    }
-
     /// The log is not live any more. A pass has opened it by itself, and of a file that is open the blocks are not free, though its
     /// name is gone; it may be hours before the pass goes on.
     pub(super) fn forget(&mut self, log: LogRef) {
-        self.damaged.remove(&log);
         if let Some(pass) = &mut self.pass {
             pass.log.take_if(|checking| checking.at == log);
         }
@@ -276,15 +268,9 @@ impl Upkeep {
     ) -> Result<Option<Checking>, OpenLogError> {
         let (index, log_id) = at;
         let Some(log) = self.shared.views()[index].log(log_id) else { return Ok(None) };
-        let mut checking = Checking {
-            at,
-            log,
-            extents: Vec::new(),
-            runs: None,
-            check: LogCheck::default(),
-            findings: 0,
-            first: None,
-        };
+        let mut checking =
+            Checking { at, log, extents: Vec::new(), runs: None, check: LogCheck::default(), findings: 0 };
+        self.shared.damage().begin_check(at);
         let directory = &self.directories[index];
         // By its name, as the next start will.
         match EntryLog::open_medium(directory.disk(), directory.path(), log_id) {
@@ -327,19 +313,25 @@ impl Upkeep {
         done: &mut ScrubPass,
         looked: &mut u64,
     ) -> Result<bool, String> {
-        let mut found = Vec::new();
+        let (mut found, mut copies) = (Vec::new(), Vec::new());
         let mut shortage = None;
         let mut more = 0;
         let (log, extents) = (checking.log.clone(), std::mem::take(&mut checking.extents));
         let is_done = checking.check.step(&log, &extents, STEP_BYTES, &mut |event| match event {
             LogEvent::Bytes(bytes) => *looked += bytes,
             LogEvent::Damage(damage) if damage.is_shortage() => shortage = Some(damage.what),
-            LogEvent::Damage(damage) if found.len() < SpaceDesk::FINDINGS_MAX => {
-                found.push(Found::of(damage))
+            LogEvent::Damage(damage) => {
+                copies.extend(copies_of(&damage));
+                match found.len() < SpaceDesk::FINDINGS_MAX {
+                    true => found.push(Found::of(damage)),
+                    false => more += 1,
+                }
             }
-            LogEvent::Damage(_) => more += 1,
         });
         checking.extents = extents;
+        for copies in copies {
+            self.shared.damage().note(checking.at, log.path(), copies);
+        }
         if let Some(what) = shortage {
             return Err(what);
         }
@@ -368,11 +360,13 @@ impl Upkeep {
 
     fn on_finding(&mut self, checking: &mut Checking, done: &mut ScrubPass, found: Found) {
         let file = checking.log.path().display().to_string();
-        let advice = advice(&self.shared.config().bookie_id, &found);
+        let advice = advice(&found);
         checking.findings += 1;
         done.findings += 1;
-        if found.part != Some(LogPart::Padding) {
-            checking.first.get_or_insert_with(|| found.what.clone());
+        match found.part {
+            None | Some(LogPart::Frame) => self.shared.damage().note_frame(checking.at, checking.log.path()),
+            Some(LogPart::Padding) => self.shared.damage().note_padding(checking.at, checking.log.path()),
+            Some(LogPart::Index | LogPart::Entry) => {}
         }
         if checking.findings <= LINES_MAX {
             let affected = found.affected_text();
@@ -397,12 +391,14 @@ impl Upkeep {
             let (listed, findings) = (LINES_MAX, checking.findings);
             tracing::error!(file, findings, listed, "the scrub found more damage in a log than it lists");
         }
-        match checking.first {
-            Some(first) => self.space.scrub.damaged.insert(checking.at, first),
-            None => self.space.scrub.damaged.remove(&checking.at),
-        };
-        self.shared.space().set_damaged_logs(self.space.scrub.damaged.len() as u64);
+        self.shared.damage().end_check(checking.at);
     }
+}
+
+/// The copies that a damage takes.
+fn copies_of(damage: &LogDamage) -> Option<Copies> {
+    let ((ledger, first, last), generation) = (damage.affected?, damage.generation?);
+    Some(Copies { ledger, first, last, generation })
 }
 
 /// One damage, as reported.
@@ -447,23 +443,26 @@ impl Found {
 }
 
 /// What to do about it, with commands that exist.
-fn advice(bookie: &str, found: &Found) -> String {
-    let ledger = found.affected.map_or_else(|| "LEDGER_ID".to_owned(), |(ledger, ..)| ledger.to_string());
+fn advice(found: &Found) -> String {
     match found.part {
-        Some(LogPart::Entry | LogPart::Index) => format!(
+        Some(LogPart::Entry | LogPart::Index) => {
             "these entries are answered with an error, never as absent, and readers take another replica; the others of \
-             the log are served. See whether the ledger can be read (\"bindery ledger read {ledger}\"), and have it copied \
-             from its other replicas: \"bookkeeper shell recover {bookie} --ledger {ledger}\""
-        ),
-        Some(LogPart::Padding) => {
-            "no data is lost; but a disk that changed these bytes will change others: look at the \
-                                   kernel's log and replace it in time"
+             the log are served. The bookie marks their ledger for repair: a worker brings them from other replicas (see \
+             \"bindery cluster under-replicated\"; where no bookie repairs, run \"bindery repair\"), and this log is \
+             rewritten then"
                 .to_owned()
         }
-        Some(LogPart::Frame) | None => format!(
-            "this bookie serves on from what it has in memory, and will not start again with this file. Keep it running \
-             until \"bookkeeper shell recover {bookie}\" has copied its ledgers from their other replicas, or restore the \
-             file from a copy; after a stop, \"bindery verify DIR\" says what is lost with it"
-        ),
+        Some(LogPart::Padding) => {
+            "no data is lost, and the log is rewritten; but a disk that changed these bytes will change others: look at the \
+             kernel's log and replace it in time"
+                .to_owned()
+        }
+        Some(LogPart::Frame) | None => {
+            "this bookie serves on from what it has in memory, and will not start again with this file. It is writing the \
+             log anew from memory: keep it running until the file is gone. If it stays, have the bookie's ledgers copied \
+             (\"bindery bookie recover BOOKIE_ID\", once it is stopped), or restore the file from a copy; after a stop, \
+             \"bindery verify DIR\" says what is lost with it"
+                .to_owned()
+        }
     }
 }

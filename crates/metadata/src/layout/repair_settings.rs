@@ -3,17 +3,49 @@
 //! ```text
 //! disable                    its presence stops auditors and replication workers, ours and Java's
 //! lostBookieRecoveryDelay    how long a bookie may be away before its ledgers are marked: seconds, as decimal text
+//! checkallledgersctime       when a check ended last, so that the next auditor goes on from there: Protobuf, field 1 is the
+//! placementpolicycheckctime  time in milliseconds since the epoch
+//! replicascheckctime
 //! ```
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message as _;
 
 use super::paths::Root;
 use crate::store::{StoreError, Version, Watch};
 
 const DISABLE: &str = "underreplication/disable";
 const DELAY: &str = "underreplication/lostBookieRecoveryDelay";
+
+/// A check that auditors make from time to time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PeriodicCheck {
+    /// Whether bookies have the entries that metadata say they have.
+    AllLedgers,
+    /// Whether ensembles are as the placement policy wants them.
+    Placement,
+    /// The check of replicas of BookKeeper's auditor. Ours compares lists of entries in the first one.
+    Replicas,
+}
+
+impl PeriodicCheck {
+    fn node(self) -> &'static str {
+        match self {
+            PeriodicCheck::AllLedgers => "underreplication/checkallledgersctime",
+            PeriodicCheck::Placement => "underreplication/placementpolicycheckctime",
+            PeriodicCheck::Replicas => "underreplication/replicascheckctime",
+        }
+    }
+}
+
+/// `CheckAllLedgersFormat`, `PlacementPolicyCheckFormat` and `ReplicasCheckFormat` of BookKeeper: they differ in names alone.
+#[derive(Clone, PartialEq, prost::Message)]
+struct CheckTime {
+    #[prost(int64, required, tag = "1")]
+    ended_ms: i64,
+}
 
 /// Settings of a cluster's repair.
 #[derive(Clone)]
@@ -102,19 +134,40 @@ impl RepairSettings {
         }
     }
 
+    /// When a check ended last, in milliseconds since the epoch. `None` when there was none, or the node cannot be read: the check is due
+    /// then.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn check_ended(&self, check: PeriodicCheck) -> Result<Option<i64>, StoreError> {
+        let found = self.0.find(&self.path(check.node())).await?;
+        Ok(found.and_then(|data| CheckTime::decode(data).ok()).map(|time| time.ended_ms))
+    }
+
+    /// Says that a check has ended.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn set_check_ended(&self, check: PeriodicCheck, ended_ms: i64) -> Result<(), StoreError> {
+        self.put(&self.path(check.node()), CheckTime { ended_ms }.encode_to_vec().into()).await
+    }
+
     /// Says how long a bookie may be away, in whole seconds, for all auditors.
     ///
     /// # Errors
     /// Of the store.
     pub async fn set_delay(&self, delay: Duration) -> Result<(), StoreError> {
-        let (path, data) = (self.path(DELAY), Bytes::from(delay.as_secs().to_string()));
-        match self.0.store.set(&path, data.clone(), None).await {
+        self.put(&self.path(DELAY), Bytes::from(delay.as_secs().to_string())).await
+    }
+
+    async fn put(&self, path: &str, data: Bytes) -> Result<(), StoreError> {
+        match self.0.store.set(path, data.clone(), None).await {
             Err(StoreError::NoNode { .. }) => {}
             written => return written.map(drop),
         }
-        if !self.0.create(&path, data.clone()).await? {
+        if !self.0.create(path, data.clone()).await? {
             // Another client created it meanwhile.
-            self.0.store.set(&path, data, None).await?;
+            self.0.store.set(path, data, None).await?;
         }
         Ok(())
     }
@@ -135,6 +188,31 @@ mod tests {
     use crate::memory::MemoryCluster;
     use crate::store::{CreateMode, MetadataStore as _};
     use std::sync::Arc;
+
+    #[tokio::test]
+    async fn check_times_have_javas_bytes() {
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let settings = RepairSettings(Root::new(store.clone(), "/l"));
+        assert_eq!(settings.check_ended(PeriodicCheck::AllLedgers).await.unwrap(), None);
+        for ended_ms in [1_700_000_000_123, 300] {
+            settings.set_check_ended(PeriodicCheck::AllLedgers, ended_ms).await.unwrap();
+            assert_eq!(settings.check_ended(PeriodicCheck::AllLedgers).await.unwrap(), Some(ended_ms));
+        }
+        // Tag of field 1 as a varint, then 300.
+        let path = "/l/underreplication/checkallledgersctime";
+        assert_eq!(store.get(path).await.unwrap().data, [0x08, 0xac, 0x02].as_slice());
+        settings.set_check_ended(PeriodicCheck::Placement, 0).await.unwrap();
+        let path = "/l/underreplication/placementpolicycheckctime";
+        assert_eq!(
+            store.get(path).await.unwrap().data,
+            [0x08, 0x00].as_slice(),
+            "a required field is written"
+        );
+        store.set(path, "soon".into(), None).await.unwrap();
+        assert_eq!(settings.check_ended(PeriodicCheck::Placement).await.unwrap(), None);
+        assert_eq!(settings.check_ended(PeriodicCheck::Replicas).await.unwrap(), None);
+    }
 
     #[tokio::test]
     async fn settings_are_kept_where_java_looks_for_them() {

@@ -8,7 +8,7 @@
 //! 1. Marking keeps the replicas that others named; only whoever repaired the ledger removes a mark.
 //! 2. A mark that gains a replica, or is marked again, has a new version: a worker that looked before cannot remove it.
 //!
-//! # Limits     a page of a listing: what its caller asks for, and the children of three nodes
+//! # Limits     a listing: the children of four nodes at a time, no more than 65,536 each
 
 use std::sync::Arc;
 
@@ -69,41 +69,38 @@ impl UnderReplication {
     ) -> Result<(), StoreError> {
         let path = self.path(ledger);
         for _ in 0..CONFLICTS_MAX {
-            let (mut mark, version) = match self.get(&path).await? {
-                Some((mark, version)) => (mark, Some(version)),
-                None => (Mark { ctime_ms: since_ms, ..Mark::default() }, None),
-            };
-            let known = &mut mark.replicas;
-            for replica in replicas {
-                if !known.iter().any(|known| known == replica.as_str()) {
-                    known.push(replica.as_str().to_owned());
-                }
+            // Most are marked for the first time, so this comes before a look.
+            let first = Mark { ctime_ms: since_ms, ..Mark::default() }.with(replicas).write();
+            match self.create_with_parent(ledger, &path, first.clone()).await {
+                Ok(()) => return Ok(()),
+                // Its mark is there, or one was removed and the node above it was left.
+                Err(StoreError::NodeExists { .. }) => {}
+                Err(StoreError::NoNode { .. }) => create_parents(&*self.store, &path, &self.root).await?,
+                Err(other) => return Err(other),
             }
-            let data = mark.write();
-            // Written also when nothing is new: invariant 2.
-            let outcome = match version {
-                Some(version) => self.store.set(&path, data, Some(version)).await.map(drop),
-                None => self.create(&path, data).await,
+            let outcome = match self.get(&path).await? {
+                // Written also when nothing is new: invariant 2.
+                Some((mark, version)) => {
+                    self.store.set(&path, mark.with(replicas).write(), Some(version)).await.map(drop)
+                }
+                None => self.store.create(&path, first, CreateMode::Persistent).await.map(drop),
             };
             match outcome {
-                Ok(()) => return Ok(()),
-                // Somebody marked it, or repaired it, meanwhile.
+                // Another client marked it, or repaired it, meanwhile.
                 Err(
                     StoreError::NodeExists { .. } | StoreError::BadVersion { .. } | StoreError::NoNode { .. },
                 ) => {}
-                Err(other) => return Err(other),
+                outcome => return outcome,
             }
         }
         Err(StoreError::BadVersion { path })
     }
 
-    async fn create(&self, path: &str, data: Bytes) -> Result<(), StoreError> {
-        match self.store.create(path, data.clone(), CreateMode::Persistent).await {
-            Err(StoreError::NoNode { .. }) => {}
-            outcome => return outcome.map(drop),
-        }
-        create_parents(&*self.store, path, &self.root).await?;
-        self.store.create(path, data, CreateMode::Persistent).await.map(drop)
+    /// Creates a mark and the node above it, which is new for most: ids follow one another.
+    async fn create_with_parent(&self, ledger: LedgerId, path: &str, data: Bytes) -> Result<(), StoreError> {
+        let node = |path: String, data| Op::Create { path, data, mode: CreateMode::Persistent };
+        let above = node(self.parent(&parts(ledger)), Bytes::new());
+        self.store.multi(vec![above, node(path.to_owned(), data)]).await
     }
 
     /// The bookies that a ledger's mark names; `None` when it is not marked.
@@ -199,35 +196,26 @@ impl UnderReplication {
     /// # Errors
     /// Of the store.
     pub async fn after(&self, after: Option<LedgerId>, max: usize) -> Result<Vec<LedgerId>, StoreError> {
-        let from = match after.map(|after| after.get().checked_add(1)) {
-            None => 0,
-            Some(Some(next)) => next,
-            Some(None) => return Ok(Vec::new()),
-        };
-        let from = parts(LedgerId::new(from).expect("above an id"));
-        let mut found = Vec::new();
-        for first in self.children(&[], from[0]).await? {
-            let is_lowest = first == from[0];
-            for second in self.children(&[first], if is_lowest { from[1] } else { 0 }).await? {
-                let is_lowest = is_lowest && second == from[1];
-                for third in self.children(&[first, second], if is_lowest { from[2] } else { 0 }).await? {
-                    let is_lowest = is_lowest && third == from[2];
-                    let lowest = if is_lowest { from[3] } else { 0 };
-                    for fourth in self.children(&[first, second, third], lowest).await? {
-                        if found.len() == max {
-                            return Ok(found);
-                        }
-                        found.extend(of_parts([first, second, third, fourth]));
-                    }
-                }
-            }
+        let (mut listing, mut found) = (self.list_after(after), Vec::new());
+        while found.len() < max
+            && let Some(page) = listing.next().await?
+        {
+            found.extend(page);
         }
+        found.truncate(max);
         Ok(found)
     }
 
     /// All marked ledgers, ascending, in pages. Nothing is read before the first one is asked for.
     pub fn list(&self) -> MarkListing {
-        MarkListing { marks: self.clone(), after: None, is_over: false }
+        self.list_after(None)
+    }
+
+    /// As [`list`](Self::list), those with ids above `after` alone.
+    pub fn list_after(&self, after: Option<LedgerId>) -> MarkListing {
+        let lowest = after.map_or(Some(0), |after| after.get().checked_add(1)).and_then(LedgerId::new);
+        let pending = lowest.iter().map(|_| Vec::new()).collect();
+        MarkListing { marks: self.clone(), lowest: parts(lowest.unwrap_or_else(zero)), pending }
     }
 
     /// The parts below a node that are not below `lowest`, ascending. Of a node that is gone there are none.
@@ -256,29 +244,39 @@ impl UnderReplication {
     }
 }
 
-/// Ledgers of a page of [`UnderReplication::list`].
-const PAGE_LEDGERS: usize = 1000;
-
-/// Marked ledgers, see [`UnderReplication::list`].
+/// Marked ledgers, see [`UnderReplication::list`]. Each node above them is read once.
 pub struct MarkListing {
     marks: UnderReplication,
-    after: Option<LedgerId>,
-    is_over: bool,
+    /// Parts of the lowest id that is wanted.
+    lowest: [u16; 4],
+    /// Leading parts of ids that are still to be read, the lowest last.
+    pending: Vec<Vec<u16>>,
 }
 
 impl MarkListing {
-    /// The next page, as [`UnderReplication::after`] has it; `None` at the end.
+    /// The next page, ids ascending and above those of the pages before: never empty, 65,536 at most. `None` at the end. The marks may be
+    /// gone by now, see [`UnderReplication::after`].
     ///
     /// # Errors
     /// Of the store; the same page can be asked for again.
     pub async fn next(&mut self) -> Result<Option<Vec<LedgerId>>, StoreError> {
-        if self.is_over {
-            return Ok(None);
+        while let Some(leading) = self.pending.last() {
+            // Below nodes of higher ids nothing is left out.
+            let is_lowest = *leading == self.lowest[..leading.len()];
+            let from = if is_lowest { self.lowest[leading.len()] } else { 0 };
+            let below = self.marks.children(leading, from).await?;
+            let leading = self.pending.pop().expect("it was just looked at");
+            if let [first, second, third] = leading[..] {
+                let of_last = |last| of_parts([first, second, third, last]);
+                let page: Vec<LedgerId> = below.into_iter().filter_map(of_last).collect();
+                if !page.is_empty() {
+                    return Ok(Some(page));
+                }
+                continue;
+            }
+            self.pending.extend(below.into_iter().rev().map(|part| [&leading[..], &[part]].concat()));
         }
-        let page = self.marks.after(self.after, PAGE_LEDGERS).await?;
-        self.is_over = page.len() < PAGE_LEDGERS;
-        self.after = page.last().copied();
-        Ok((!page.is_empty()).then_some(page))
+        Ok(None)
     }
 }
 
@@ -291,6 +289,10 @@ pub struct Marked {
     pub since_ms: Option<i64>,
     /// For [`UnderReplication::unmark`].
     pub version: Version,
+}
+
+fn zero() -> LedgerId {
+    LedgerId::new(0).expect("an id")
 }
 
 /// The id in four parts of 16 bits.
@@ -314,6 +316,16 @@ struct Mark {
 }
 
 impl Mark {
+    /// Names these, too.
+    fn with(mut self, replicas: &[BookieId]) -> Mark {
+        for replica in replicas {
+            if !self.replicas.iter().any(|known| known == replica.as_str()) {
+                self.replicas.push(replica.as_str().to_owned());
+            }
+        }
+        self
+    }
+
     fn write(&self) -> Bytes {
         let mut printer = Printer::default();
         for replica in &self.replicas {
@@ -377,6 +389,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_mark_is_made_whatever_is_there_of_the_nodes_above_it() {
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let lacks = [BookieId::new("b:1").unwrap()];
+        let ledger = |id| LedgerId::new(id).unwrap();
+        marks.mark(ledger(1), &lacks).await.unwrap();
+        marks.mark(ledger(2), &lacks).await.unwrap();
+        // As a worker leaves it that is killed between the two.
+        store.delete(&marks.path(ledger(2)), None).await.unwrap();
+        marks.mark_since(ledger(2), &lacks, Some(7)).await.unwrap();
+        let mark = marks.marked(ledger(2)).await.unwrap().unwrap();
+        assert_eq!((mark.since_ms, mark.version), (Some(7), Version(0)));
+        // Another client marks it in the last moment, and its replicas stay.
+        marks.mark(ledger(3), &[BookieId::new("b:9").unwrap()]).await.unwrap();
+        marks.mark_since(ledger(3), &lacks, Some(8)).await.unwrap();
+        let mark = marks.marked(ledger(3)).await.unwrap().unwrap();
+        assert_eq!((mark.replicas.len(), mark.since_ms, mark.version), (2, None, Version(1)));
+    }
+
+    #[tokio::test]
     async fn marks_are_listed_by_pages_and_leave_nothing_behind() {
         let store = Arc::new(MemoryCluster::new().open());
         store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
@@ -399,9 +432,13 @@ mod tests {
             }
             assert_eq!(found, ids, "in pages of {page}");
         }
-        let mut listing = marks.list();
-        assert_eq!(listing.next().await.unwrap().unwrap(), ids);
-        assert_eq!(listing.next().await.unwrap(), None);
+        let (mut listing, mut found) = (marks.list(), Vec::new());
+        while let Some(page) = listing.next().await.unwrap() {
+            assert!(!page.is_empty());
+            found.extend(page);
+        }
+        assert_eq!(found, ids);
+        assert_eq!(marks.list_after(Some(ids[5])).next().await.unwrap(), None, "no id is higher");
         let old = marks.marked(ids[1]).await.unwrap().unwrap();
         assert_eq!((old.replicas.as_slice(), old.since_ms), (["b:1".to_owned()].as_slice(), Some(12)));
         marks.mark(ids[1], &lacks).await.unwrap();

@@ -35,7 +35,6 @@ pub mod measure;
 mod model;
 pub mod plan;
 mod quorum;
-pub mod rate;
 mod rounds;
 mod status;
 pub mod updates;

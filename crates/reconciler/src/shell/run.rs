@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bindery_client::transport::BookieError;
 use bindery_client::{Client, LedgerStream, Reconcile, ReconcileError, TierSupport};
+use bindery_flow::AdaptiveRate;
 use bindery_io::Random;
 use bindery_metadata::Layout;
 use bindery_tiering::ObjectId;
@@ -22,7 +23,6 @@ use super::upkeep::Hands;
 use super::views::Views;
 use super::{Command, Common, TiererConfig};
 use crate::assembly::Limits;
-use crate::core::rate::Rate;
 use crate::core::updates::{Ability, RequestError, RequestId, UpdateRequest, UpdateResult, UpdateStatus};
 use crate::core::upkeep::{Upkeep, UpkeepAction, UpkeepEvent};
 use crate::core::{Action, Alarm, Core, Event, Settings};
@@ -75,7 +75,7 @@ pub(super) struct Runner {
     building: HashMap<ObjectId, oneshot::Sender<()>>,
     /// Abandons the object that the upkeep builds; `None` while it builds none.
     rewriting: Option<oneshot::Sender<()>>,
-    rate: Rate,
+    rate: AdaptiveRate,
     is_pressed: bool,
     /// How often the catalogue was replaced, as far as the cores know.
     reloads: u64,
@@ -142,7 +142,7 @@ impl Runner {
             updates: HashMap::new(),
             building: HashMap::new(),
             rewriting: None,
-            rate: Rate::new(now, config.bytes_per_second),
+            rate: AdaptiveRate::new(now, config.bytes_per_second),
             is_pressed: false,
             reloads: 0,
             alarms: VecDeque::new(),

@@ -42,6 +42,11 @@ impl Audit {
         lacking.into_iter()
     }
 
+    /// Whether an entry lost two copies or more and has one left, or none: then no delay is waited for.
+    pub fn is_endangered(&self) -> bool {
+        self.lost_max >= 2 && self.copies_min <= 1
+    }
+
     /// Whether it lacks nothing.
     pub fn is_whole(&self) -> bool {
         self.lacks.is_empty() && self.open.is_empty()
@@ -139,16 +144,19 @@ pub fn lacks_nothing(
     audit(metadata, &is_there).is_whole() && !members.any(|member| is_there(member) && is_named(member))
 }
 
-/// Whether the worker of a bookie can repair a part of a ledger, whose mark names `replicas`, as far as metadata say: it may become a
-/// member, or is one that may lack entries. What needs no copies is for all.
+/// Whether the worker of a bookie should try to repair a ledger, whose mark names `replicas`, before others do, as far as metadata say: it
+/// may become a member, or is one that may lack entries. What needs no copies is for all.
 pub fn is_for(own: &BookieId, metadata: &LedgerMetadata, replicas: &[String], found: &Audit) -> bool {
+    let is_named = |bookie: &BookieId| replicas.iter().any(|replica| replica == bookie.as_str());
     let may_join = |lack: &Lack| {
         let segment = metadata.segments().iter().find(|segment| segment.first_entry == lack.first);
         segment.is_some_and(|segment| !segment.ensemble.contains(own))
     };
-    found.lacks.is_empty()
-        || replicas.iter().any(|replica| replica == own.as_str())
+    let mut members = metadata.segments().iter().flat_map(|segment| segment.ensemble.iter());
+    is_named(own)
         || found.lacks.iter().any(may_join)
+        // A member that is there and is named fills itself.
+        || (found.lacks.is_empty() && !members.any(is_named))
 }
 
 /// About how many bytes an entry of a closed ledger has, by the length in its metadata: of the payload alone. 0 of another one.
@@ -243,7 +251,12 @@ mod tests {
         assert!(is_for("e", &["a"], &found) && is_for("b", &["a"], &found) && is_for("d", &["a"], &found));
         assert!(!is_for("c", &["a"], &found), "it is a member of both");
         assert!(is_for("c", &["a", "c"], &found), "it may lack entries");
-        assert!(is_for("c", &["a"], &audit(&ledger, |_| true)), "it only has to be unmarked");
+        let whole = audit(&ledger, |_| true);
+        assert!(is_for("c", &["x"], &whole), "it only has to be unmarked");
+        assert!(
+            is_for("c", &["c"], &whole) && !is_for("b", &["c"], &whole),
+            "c may lack entries, b has none of them"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! # Data flow
 //! ```text
-//! bookies registered, delay, "look now" --> AuditorCore --> is a scan due? --> judge(metadata) --> bookies to mark
+//! bookies registered, delay, "look now" --> AuditorCore --> is a scan due? --> judge(metadata) --> bookies to mark, and how soon
 //! ```
 //!
 //! # Invariants
@@ -10,7 +10,10 @@
 //!    nothing for it.
 //! 2. Where an entry has lost two copies or more and has one left, or none, no delay is waited for.
 //! 3. A bookie that this auditor never saw has been away since the auditor began.
-//! 4. While repair is disabled nothing is marked; what was missed meanwhile is looked at as soon as it is enabled.
+//! 4. What invariant 2 is about is marked before all else, and nothing waits for it while one bookie alone is away.
+//! 5. Nothing is looked at before the auditor has settled: where all bookies start at once, after a power cut or an upgrade of the whole
+//!    cluster, the first auditor sees few of them, and would take every ledger for endangered.
+//! 6. While repair is disabled nothing is marked; what was missed meanwhile is looked at as soon as it is enabled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,12 +29,27 @@ pub struct AuditorSettings {
     pub delay: Duration,
     /// A scan of all ledgers from time to time, for bookies that were lost before this auditor began.
     pub scan_interval: Duration,
+    /// How long a new auditor waits before it looks at anything; no longer than a bookie may be away.
+    pub settle: Duration,
 }
 
 impl Default for AuditorSettings {
     fn default() -> AuditorSettings {
-        AuditorSettings { delay: Duration::from_secs(900), scan_interval: Duration::from_secs(86_400) }
+        AuditorSettings {
+            delay: Duration::from_secs(900),
+            scan_interval: Duration::from_secs(86_400),
+            settle: Duration::from_secs(60),
+        }
     }
+}
+
+/// What a scan says of a ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verdict {
+    /// Bookies for which it is to be marked.
+    pub lost: Vec<BookieId>,
+    /// Whether that may wait until the scan has seen all ledgers: others may have fewer copies left.
+    pub may_wait: bool,
 }
 
 /// See the module.
@@ -106,7 +124,7 @@ impl AuditorCore {
 
     /// Whether repair is disabled.
     pub fn on_disabled(&mut self, is_disabled: bool) {
-        // Invariant 4.
+        // Invariant 5.
         self.is_asked |= self.is_disabled && !is_disabled;
         self.is_disabled = is_disabled;
     }
@@ -126,8 +144,13 @@ impl AuditorCore {
         now >= since + self.delay
     }
 
+    /// No scan begins before this (invariant 4).
+    fn not_before(&self) -> Duration {
+        self.retry_at.max(self.began + self.settings.settle.min(self.delay))
+    }
+
     fn is_scan_due(&self, now: Duration) -> bool {
-        if self.live.is_none() || self.is_disabled || self.scan.is_some() || now < self.retry_at {
+        if self.live.is_none() || self.is_disabled || self.scan.is_some() || now < self.not_before() {
             return false;
         }
         let is_lost_news = self.lost(now).any(|bookie| !self.scanned.contains(bookie));
@@ -148,10 +171,10 @@ impl AuditorCore {
         true
     }
 
-    /// Says which bookies of a ledger are to be marked. A bookie that it names and that was never registered is away from now on
+    /// Says for which bookies a ledger is to be marked. A bookie that it names and that was never registered is away from now on
     /// (invariant 3).
-    pub fn judge(&mut self, now: Duration, metadata: &LedgerMetadata) -> Vec<BookieId> {
-        let (Some(live), Some(scan)) = (&self.live, &mut self.scan) else { return Vec::new() };
+    pub fn judge(&mut self, now: Duration, metadata: &LedgerMetadata) -> Verdict {
+        let (Some(live), Some(scan)) = (&self.live, &mut self.scan) else { return Verdict::default() };
         for bookie in metadata.segments().iter().flat_map(|segment| &segment.ensemble) {
             if !live.contains(bookie) && scan.named.insert(bookie.clone()) {
                 self.away.entry(bookie.clone()).or_insert(self.began);
@@ -159,9 +182,11 @@ impl AuditorCore {
         }
         let found = audit(metadata, |bookie| live.contains(bookie));
         // Invariant 2.
-        let is_urgent = found.lost_max >= 2 && found.copies_min <= 1;
+        let is_urgent = found.is_endangered();
         let is_lost = |bookie| self.away.get(bookie).is_some_and(|since| self.is_over(now, *since));
-        found.lacking().filter(|bookie| is_urgent || is_lost(*bookie)).cloned().collect()
+        let lost = found.lacking().filter(|bookie| is_urgent || is_lost(*bookie)).cloned().collect();
+        // With one away no ledger has lost more copies than another.
+        Verdict { lost, may_wait: !is_urgent && self.away.len() > 1 }
     }
 
     /// The scan is over: of all ledgers, or of some because something failed.
@@ -188,8 +213,8 @@ impl AuditorCore {
         if self.is_disabled || self.live.is_none() {
             return now + IDLE;
         }
-        if now < self.retry_at {
-            return self.retry_at;
+        if now < self.not_before() {
+            return self.not_before();
         }
         let waiting = self.away.iter().filter(|(bookie, _)| !self.scanned.contains(*bookie));
         let next = waiting.map(|(_, since)| *since + self.delay).filter(|at| *at > now).min();
@@ -232,7 +257,7 @@ mod tests {
         if !core.begin_scan(now) {
             return None;
         }
-        let marked = ledgers.iter().map(|names| core.judge(now, &ledger(names))).collect();
+        let marked = ledgers.iter().map(|names| core.judge(now, &ledger(names)).lost).collect();
         core.end_scan(now, true);
         Some(marked)
     }
@@ -242,7 +267,8 @@ mod tests {
     }
 
     fn core() -> AuditorCore {
-        AuditorCore::new(seconds(0), AuditorSettings { delay: DELAY, scan_interval: seconds(1000) })
+        let settle = Duration::ZERO;
+        AuditorCore::new(seconds(0), AuditorSettings { delay: DELAY, scan_interval: seconds(1000), settle })
     }
 
     #[test]
@@ -278,12 +304,48 @@ mod tests {
     }
 
     #[test]
+    fn a_ledger_waits_only_where_others_may_have_fewer_copies() {
+        let mut core = core();
+        core.on_delay(Some(seconds(0)), false);
+        core.on_bookies(seconds(0), ids("a b c d e"));
+        core.on_bookies(seconds(1), ids("b c d e"));
+        let may_wait = |core: &mut AuditorCore, now, names| {
+            assert!(core.begin_scan(now));
+            let verdict = core.judge(now, &ledger(names));
+            core.end_scan(now, true);
+            (verdict.lost.len(), verdict.may_wait)
+        };
+        assert_eq!(may_wait(&mut core, seconds(1), "a b c"), (1, false), "one is away");
+        core.on_bookies(seconds(2), ids("c d e"));
+        assert_eq!(may_wait(&mut core, seconds(2), "a b c"), (2, false), "one copy is left");
+        core.on_delay(Some(seconds(0)), true);
+        assert_eq!(may_wait(&mut core, seconds(3), "a c d"), (1, true));
+    }
+
+    #[test]
     fn a_bookie_that_only_metadata_names_is_away_since_the_auditor_began() {
         let mut core = core();
         core.on_bookies(seconds(5), ids("b c"));
         assert_eq!(scan(&mut core, seconds(5), &["a b c"]), marks(&[""]));
         assert_eq!(core.wake_at(seconds(5)), seconds(60));
         assert_eq!(scan(&mut core, seconds(60), &["a b c"]), marks(&["a"]));
+    }
+
+    #[test]
+    fn a_cluster_that_starts_is_not_taken_for_one_that_lost_its_bookies() {
+        let mut core = AuditorCore::new(seconds(10), AuditorSettings::default());
+        core.on_bookies(seconds(10), ids("c"));
+        assert_eq!(scan(&mut core, seconds(10), &["a b c"]), None, "one copy is seen");
+        assert_eq!(core.wake_at(seconds(10)), seconds(70));
+        core.on_bookies(seconds(30), ids("b c"));
+        core.on_bookies(seconds(50), ids("a b c"));
+        assert_eq!(scan(&mut core, seconds(69), &["a b c"]), None);
+        assert_eq!(scan(&mut core, seconds(70), &["a b c"]), marks(&[""]));
+        // Who says that a bookie is replaced at once means it.
+        let mut core = AuditorCore::new(seconds(10), AuditorSettings::default());
+        core.on_delay(Some(Duration::ZERO), false);
+        core.on_bookies(seconds(10), ids("c"));
+        assert_eq!(scan(&mut core, seconds(10), &["a b c"]), marks(&["a b"]));
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! What is decided, without I/O.
 
+pub mod absence;
 pub mod audit;
 pub mod auditor;
+pub mod check;
+pub mod drain;
+pub mod pace;
 pub mod queue;
 pub mod safety;

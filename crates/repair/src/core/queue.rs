@@ -1,11 +1,18 @@
 //! Which of the marked ledgers is repaired next.
 //!
+//! ```text
+//! put --> fresh, by rank --take--> out --came--> waiting, by time --due--> due, by rank --take--> out
+//!  '--------------------- left to others first --> waiting
+//! ```
+//!
 //! # Invariants
 //! 1. Fewest live copies first, then the one that was marked first. Those marked at the same time, as by one scan, come in an order of
 //!    this worker's own: workers that take the same ledgers in the same order would meet at each lock.
-//! 2. A ledger that could not be repaired waits for a pause that grows, [`PAUSE_MAX`] at most, and holds up no other meanwhile. Its
-//!    reason stays until it is repaired or no longer marked.
+//! 2. A ledger that could not be repaired waits for a pause that grows, [`PAUSE_MAX`] at most. Its reason stays until it is repaired or no
+//!    longer marked. What was only to be looked at later is looked at when more of its copies are there.
 //! 3. A ledger is given out once at a time.
+//! 4. Those that could not be repaired hold up no other: while there are fresh ones, two of them do not come in a row; and when the room
+//!    is used up, no more than half of it is theirs.
 //!
 //! # Limits     [`LEDGERS_MAX`] ledgers; beyond them the least endangered are left out until there is room
 
@@ -28,17 +35,39 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 struct Rank {
     copies: usize,
     since_ms: i64,
-    turn: u64,
+    order: u64,
     ledger: LedgerId,
+}
+
+/// Where a ledger is in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It was not tried yet, or is in greater danger than when it was.
+    Fresh,
+    /// It was tried, or is left to others, until then.
+    Waiting(Duration),
+    /// It waited, and may be taken now.
+    Due,
+    /// It is being repaired.
+    Out,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Marked {
     rank: Rank,
-    not_before: Duration,
+    turn: Turn,
     pause: Duration,
     why: Option<String>,
-    is_out: bool,
+    /// It waits, and nothing failed.
+    is_later: bool,
+    /// More copies are there than when it was given out.
+    is_better: bool,
+}
+
+impl Marked {
+    fn is_stuck(&self) -> bool {
+        self.why.is_some() && matches!(self.turn, Turn::Waiting(_) | Turn::Due)
+    }
 }
 
 /// What came of an attempt.
@@ -58,7 +87,13 @@ pub enum Attempt {
 #[derive(Debug, Default)]
 pub struct RepairQueue {
     ledgers: BTreeMap<LedgerId, Marked>,
-    order: BTreeSet<Rank>,
+    fresh: BTreeSet<Rank>,
+    waiting: BTreeSet<(Duration, LedgerId)>,
+    due: BTreeSet<Rank>,
+    /// Of `waiting` and `due`, those that could not be repaired; others are left to other workers for a while.
+    stuck: usize,
+    /// Whether the last one that was given out had waited.
+    was_retry: bool,
     left_out: u64,
     salt: u64,
 }
@@ -76,87 +111,139 @@ impl RepairQueue {
 
     /// Notes a marked ledger, and how many live copies its rarest entry has. `since_ms`: when it was marked. `not_before`: one that was not
     /// known waits until then, because others are better placed to repair it.
-    pub fn put(&mut self, ledger: LedgerId, copies: usize, since_ms: i64, not_before: Duration) {
-        let rank = Rank { copies, since_ms, turn: turn(self.salt, ledger), ledger };
-        if let Some(known) = self.ledgers.get_mut(&ledger) {
-            self.order.remove(&known.rank);
+    pub fn put(&mut self, ledger: LedgerId, copies: usize, since_ms: i64, not_before: Option<Duration>) {
+        let rank = Rank { copies, since_ms, order: order(self.salt, ledger), ledger };
+        if let Some(mut known) = self.remove(ledger) {
             if copies < known.rank.copies {
                 // In greater danger than before: no pause of a better time holds.
-                (known.not_before, known.pause) = (Duration::ZERO, Duration::ZERO);
+                known.pause = Duration::ZERO;
+                known.turn = if known.turn == Turn::Out { Turn::Out } else { Turn::Fresh };
+            } else if copies > known.rank.copies {
+                known.is_better = true;
+                if known.is_later && known.turn != Turn::Out {
+                    known.turn = Turn::Due;
+                }
             }
             known.rank = rank;
-            self.order.insert(rank);
+            self.enter(known);
             return;
         }
         if self.ledgers.len() >= LEDGERS_MAX {
-            let least = self.order.last().copied();
-            let is_out = |rank: &Rank| self.ledgers.get(&rank.ledger).is_some_and(|known| known.is_out);
-            match least.filter(|least| *least > rank && !is_out(least)) {
-                Some(least) => self.forget(least.ledger),
-                None => {
-                    self.left_out += 1;
-                    return;
-                }
-            }
             self.left_out += 1;
+            match self.yields(rank) {
+                Some(other) => drop(self.remove(other)),
+                None => return,
+            }
         }
-        let marked = Marked { rank, not_before, pause: Duration::ZERO, why: None, is_out: false };
-        self.ledgers.insert(ledger, marked);
-        self.order.insert(rank);
+        let turn = not_before.map_or(Turn::Fresh, Turn::Waiting);
+        let (pause, why) = (Duration::ZERO, None);
+        self.enter(Marked { rank, turn, pause, why, is_later: false, is_better: false });
     }
 
-    /// Forgets ledgers that are not marked any more: all that are known and not among `marked`.
-    pub fn keep(&mut self, marked: &BTreeSet<LedgerId>) {
-        let gone = self.ledgers.iter().filter(|(ledger, known)| !known.is_out && !marked.contains(ledger));
+    /// The ledger that makes room for a new one (invariant 4).
+    fn yields(&self, rank: Rank) -> Option<LedgerId> {
+        if self.is_clogged() {
+            // The one that is tried again last: when it comes back it is behind others.
+            let last = self.waiting.last().map(|(_, ledger)| *ledger);
+            return last.or_else(|| self.due.last().map(|rank| rank.ledger));
+        }
+        self.fresh.last().filter(|least| **least > rank).map(|least| least.ledger)
+    }
+
+    fn enter(&mut self, marked: Marked) {
+        let rank = marked.rank;
+        self.stuck += usize::from(marked.is_stuck());
+        match marked.turn {
+            Turn::Fresh => drop(self.fresh.insert(rank)),
+            Turn::Waiting(until) => drop(self.waiting.insert((until, rank.ledger))),
+            Turn::Due => drop(self.due.insert(rank)),
+            Turn::Out => {}
+        }
+        self.ledgers.insert(rank.ledger, marked);
+    }
+
+    fn remove(&mut self, ledger: LedgerId) -> Option<Marked> {
+        let marked = self.ledgers.remove(&ledger)?;
+        self.stuck -= usize::from(marked.is_stuck());
+        match marked.turn {
+            Turn::Fresh => drop(self.fresh.remove(&marked.rank)),
+            Turn::Waiting(until) => drop(self.waiting.remove(&(until, ledger))),
+            Turn::Due => drop(self.due.remove(&marked.rank)),
+            Turn::Out => {}
+        }
+        Some(marked)
+    }
+
+    /// Forgets ledgers that are not marked any more: those known, with ids above `after` and up to `upto`, and not among `marked`.
+    pub fn keep(&mut self, marked: &BTreeSet<LedgerId>, after: Option<LedgerId>, upto: Option<LedgerId>) {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let range = (after.map_or(Unbounded, Excluded), upto.map_or(Unbounded, Included));
+        let gone = self.ledgers.range(range);
+        let gone = gone.filter(|(ledger, known)| known.turn != Turn::Out && !marked.contains(ledger));
         let gone: Vec<LedgerId> = gone.map(|(ledger, _)| *ledger).collect();
-        gone.into_iter().for_each(|ledger| self.forget(ledger));
+        for ledger in gone {
+            self.remove(ledger);
+        }
         self.left_out = 0;
     }
 
-    fn forget(&mut self, ledger: LedgerId) {
-        if let Some(known) = self.ledgers.remove(&ledger) {
-            self.order.remove(&known.rank);
+    /// Whether more than half of the room is used by ledgers that could not be repaired when they were tried last.
+    pub fn is_clogged(&self) -> bool {
+        self.stuck > LEDGERS_MAX / 2
+    }
+
+    fn turn_to(&mut self, ledger: LedgerId, turn: Turn) {
+        if let Some(known) = self.remove(ledger) {
+            self.enter(Marked { turn, ..known });
         }
     }
 
-    /// The ledger to repair now (invariants 1 to 3).
+    /// The ledger to repair now (invariants 1 to 4).
     pub fn take(&mut self, now: Duration) -> Option<LedgerId> {
-        let is_due = |rank: &&Rank| {
-            self.ledgers.get(&rank.ledger).is_some_and(|known| !known.is_out && known.not_before <= now)
+        while let Some((until, ledger)) = self.waiting.first().copied()
+            && until <= now
+        {
+            self.turn_to(ledger, Turn::Due);
+        }
+        let (fresh, due) = (self.fresh.first(), self.due.first());
+        let is_retry = match (fresh, due) {
+            (None, None) => return None,
+            (Some(fresh), Some(due)) => due < fresh && !self.was_retry,
+            (fresh, _) => fresh.is_none(),
         };
-        let ledger = self.order.iter().find(is_due)?.ledger;
-        if let Some(known) = self.ledgers.get_mut(&ledger) {
-            known.is_out = true;
+        let ledger = if is_retry { due } else { fresh }?.ledger;
+        self.was_retry = is_retry;
+        if let Some(known) = self.remove(ledger) {
+            self.enter(Marked { turn: Turn::Out, is_better: false, ..known });
         }
         Some(ledger)
     }
 
     /// Takes the outcome of an attempt in.
     pub fn came(&mut self, now: Duration, ledger: LedgerId, attempt: Attempt) {
-        let Some(known) = self.ledgers.get_mut(&ledger) else { return };
-        known.is_out = false;
-        match attempt {
-            Attempt::Done => self.forget(ledger),
-            Attempt::Elsewhere => {
-                known.pause = (known.pause * 2).clamp(PAUSE_MIN, ELSEWHERE_PAUSE_MAX);
-                known.not_before = now + known.pause;
-                known.why = None;
-            }
-            Attempt::Later(pause, why) => {
-                known.not_before = now + pause;
-                known.why = Some(why);
-            }
-            Attempt::Failed(why) => {
-                known.pause = (known.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-                known.not_before = now + known.pause;
-                known.why = Some(why);
-            }
-        }
+        let Some(mut known) = self.remove(ledger) else { return };
+        let mut wait_doubled = |max| {
+            known.pause = (known.pause * 2).clamp(PAUSE_MIN, max);
+            known.pause
+        };
+        known.is_later = matches!(attempt, Attempt::Later(..));
+        let (pause, why) = match attempt {
+            Attempt::Done => return,
+            Attempt::Elsewhere => (wait_doubled(ELSEWHERE_PAUSE_MAX), None),
+            // What it waits for may have come meanwhile.
+            Attempt::Later(pause, why) => (if known.is_better { Duration::ZERO } else { pause }, Some(why)),
+            Attempt::Failed(why) => (wait_doubled(PAUSE_MAX), Some(why)),
+        };
+        (known.turn, known.why) = (Turn::Waiting(now + pause), why);
+        self.enter(known);
     }
 
     /// When the next ledger may be taken; `None` when none waits.
     pub fn wake_at(&self) -> Option<Duration> {
-        self.ledgers.values().filter(|known| !known.is_out).map(|known| known.not_before).min()
+        if !self.fresh.is_empty() || !self.due.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.waiting.first().map(|(until, _)| *until)
     }
 
     /// All that are known.
@@ -197,13 +284,26 @@ impl RepairQueue {
 
     /// Ledgers that could not be repaired when they were tried last, and why: the most endangered first.
     pub fn stuck(&self) -> impl Iterator<Item = (LedgerId, &str)> {
-        let known = self.order.iter().filter_map(|rank| self.ledgers.get(&rank.ledger));
-        known.filter_map(|known| Some((known.rank.ledger, known.why.as_deref()?)))
+        let stuck = self.ledgers.values().filter_map(|known| Some((known.rank, known.why.as_deref()?)));
+        let mut stuck: Vec<(Rank, &str)> = stuck.collect();
+        stuck.sort_unstable_by_key(|(rank, _)| *rank);
+        stuck.into_iter().map(|(rank, why)| (rank.ledger, why))
+    }
+
+    /// How many these are.
+    pub fn stuck_count(&self) -> u64 {
+        self.ledgers.values().filter(|known| known.why.is_some()).count() as u64
+    }
+
+    /// Ledgers that were marked before this time, in milliseconds since the epoch. Those whose marks say no time do not count.
+    pub fn marked_before(&self, ms: i64) -> u64 {
+        let is_before = |known: &&Marked| known.rank.since_ms > 0 && known.rank.since_ms < ms;
+        self.ledgers.values().filter(is_before).count() as u64
     }
 }
 
-/// When a ledger's turn is among those of the same danger and time: by id where there is no salt, else in an order that seems random.
-fn turn(salt: u64, ledger: LedgerId) -> u64 {
+/// Where a ledger comes among those of the same danger and time: by id where there is no salt, else in an order that seems random.
+fn order(salt: u64, ledger: LedgerId) -> u64 {
     let id = ledger.get().unsigned_abs();
     if salt == 0 {
         return id;
@@ -229,7 +329,7 @@ mod tests {
     fn the_fewest_copies_come_first_then_the_oldest_mark() {
         let mut queue = RepairQueue::default();
         for (ledger, copies, since) in [(1, 2, 10), (2, 1, 30), (3, 1, 20), (4, 2, 5), (5, 2, 5)] {
-            queue.put(id(ledger), copies, since, Duration::ZERO);
+            queue.put(id(ledger), copies, since, None);
         }
         let taken: Vec<i64> =
             std::iter::from_fn(|| queue.take(seconds(0))).map(|ledger| ledger.get()).collect();
@@ -244,9 +344,9 @@ mod tests {
         let taken = |salt| -> Vec<i64> {
             let mut queue = RepairQueue::new(salt);
             for ledger in 0..50 {
-                queue.put(id(ledger), 2, 7, Duration::ZERO);
+                queue.put(id(ledger), 2, 7, None);
             }
-            queue.put(id(99), 1, 8, Duration::ZERO);
+            queue.put(id(99), 1, 8, None);
             std::iter::from_fn(|| queue.take(seconds(0))).map(|ledger| ledger.get()).collect()
         };
         let (one, two) = (taken(1), taken(2));
@@ -261,10 +361,10 @@ mod tests {
     #[test]
     fn what_others_are_to_repair_waits_for_them() {
         let mut queue = RepairQueue::default();
-        queue.put(id(1), 1, 0, seconds(4));
-        queue.put(id(2), 2, 0, Duration::ZERO);
+        queue.put(id(1), 1, 0, Some(seconds(4)));
+        queue.put(id(2), 2, 0, None);
         assert_eq!(queue.take(seconds(0)), Some(id(2)));
-        queue.put(id(1), 1, 0, seconds(9));
+        queue.put(id(1), 1, 0, Some(seconds(9)));
         assert_eq!(queue.take(seconds(3)), None);
         assert_eq!(queue.take(seconds(4)), Some(id(1)), "the first time counts");
     }
@@ -272,8 +372,8 @@ mod tests {
     #[test]
     fn what_cannot_be_repaired_waits_ever_longer_and_holds_up_no_other() {
         let mut queue = RepairQueue::default();
-        queue.put(id(1), 1, 0, Duration::ZERO);
-        queue.put(id(2), 2, 0, Duration::ZERO);
+        queue.put(id(1), 1, 0, None);
+        queue.put(id(2), 2, 0, None);
         let mut now = seconds(0);
         assert_eq!(queue.take(now), Some(id(1)));
         queue.came(now, id(1), Attempt::Failed("no copy is left".into()));
@@ -290,24 +390,102 @@ mod tests {
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
         assert_eq!(queue.stuck().collect::<Vec<_>>(), [(id(1), "no copy is left")]);
-        queue.put(id(1), 1, 0, Duration::ZERO);
+        queue.put(id(1), 1, 0, None);
         assert_eq!(queue.take(now), None, "it was known to be in this danger");
-        queue.put(id(1), 0, 0, Duration::ZERO);
+        queue.put(id(1), 0, 0, None);
         assert_eq!(queue.take(now), Some(id(1)), "it is in greater danger");
         queue.came(now, id(1), Attempt::Later(seconds(30), "its writer may be alive".into()));
-        queue.keep(&BTreeSet::new());
+        queue.keep(&BTreeSet::new(), None, None);
         assert!(queue.is_empty() && queue.stuck().next().is_none());
+    }
+
+    #[test]
+    fn of_those_that_were_tried_one_comes_between_two_fresh_ones() {
+        let mut queue = RepairQueue::default();
+        for ledger in 0..10 {
+            queue.put(id(ledger), 0, 0, None);
+            assert_eq!(queue.take(seconds(0)), Some(id(ledger)));
+            queue.came(seconds(0), id(ledger), Attempt::Failed("no copy is left".into()));
+        }
+        for ledger in 10..14 {
+            queue.put(id(ledger), 2, 0, None);
+        }
+        // All of the first ten are due, and have fewer copies.
+        let taken: Vec<i64> =
+            std::iter::from_fn(|| queue.take(seconds(2))).map(|ledger| ledger.get()).collect();
+        assert_eq!(taken, [0, 10, 1, 11, 2, 12, 3, 13, 4, 5, 6, 7, 8, 9]);
+        queue.came(seconds(2), id(3), Attempt::Later(seconds(30), "its writer may be alive".into()));
+        assert_eq!(queue.wake_at(), Some(seconds(32)));
+        assert_eq!(queue.marked_before(0), 0, "no mark said since when");
+        queue.put(id(20), 1, 1000, None);
+        assert_eq!((queue.marked_before(1000), queue.marked_before(1001)), (0, 1));
+    }
+
+    #[test]
+    fn those_that_cannot_be_repaired_leave_half_of_the_room_to_others() {
+        let mut queue = RepairQueue::default();
+        for ledger in 0..LEDGERS_MAX as i64 {
+            queue.put(id(ledger), 0, 0, None);
+            let taken = queue.take(seconds(0)).unwrap();
+            queue.came(seconds(0), taken, Attempt::Failed("no copy is left".into()));
+        }
+        assert!(queue.is_clogged() && queue.take(seconds(1)).is_none());
+        let beyond = LEDGERS_MAX as i64..2 * LEDGERS_MAX as i64;
+        for ledger in beyond.clone() {
+            queue.put(id(ledger), 2, 0, None);
+        }
+        assert_eq!((queue.len(), queue.left_out()), (LEDGERS_MAX, LEDGERS_MAX as u64));
+        let known = beyond.filter(|ledger| queue.knows(id(*ledger))).count();
+        assert_eq!(known, LEDGERS_MAX / 2);
+        assert_eq!(queue.take(seconds(1)), Some(id(LEDGERS_MAX as i64)));
+        // A part of the ids was looked at: the others stay.
+        queue.keep(&BTreeSet::new(), Some(id(9)), Some(id(LEDGERS_MAX as i64)));
+        assert!(queue.knows(id(9)) && !queue.knows(id(10)));
+        assert!(queue.knows(id(LEDGERS_MAX as i64)), "it is under way");
+        assert!(queue.knows(id(LEDGERS_MAX as i64 + 1)));
+    }
+
+    #[test]
+    fn what_waits_for_a_bookie_is_looked_at_when_it_is_back() {
+        let mut queue = RepairQueue::default();
+        queue.put(id(1), 2, 0, None);
+        queue.put(id(2), 2, 0, None);
+        assert_eq!((queue.take(seconds(0)), queue.take(seconds(0))), (Some(id(1)), Some(id(2))));
+        queue.came(seconds(0), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        queue.came(seconds(0), id(2), Attempt::Failed("no spare bookie".into()));
+        queue.put(id(1), 2, 0, None);
+        assert_eq!(queue.take(seconds(1)), None, "nothing changed");
+        queue.put(id(1), 3, 0, None);
+        queue.put(id(2), 3, 0, None);
+        assert_eq!((queue.take(seconds(1)), queue.take(seconds(1))), (Some(id(1)), None));
+        // Also when that is seen during the attempt.
+        queue.put(id(1), 4, 0, None);
+        queue.came(seconds(1), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        assert_eq!(queue.take(seconds(1)), Some(id(1)));
+        queue.came(seconds(1), id(1), Attempt::Later(seconds(120), "a bookie is away".into()));
+        assert_eq!(queue.take(seconds(120)), Some(id(2)), "the other one is due before");
+    }
+
+    #[test]
+    fn what_is_left_to_others_is_not_stuck() {
+        let mut queue = RepairQueue::default();
+        for ledger in 0..LEDGERS_MAX as i64 {
+            queue.put(id(ledger), 2, 0, Some(seconds(4)));
+        }
+        assert!(!queue.is_clogged() && queue.take(seconds(3)).is_none());
+        assert_eq!(queue.take(seconds(4)), Some(id(0)));
+        assert_eq!(queue.stuck_count(), 0);
     }
 
     #[test]
     fn beyond_the_limit_the_least_endangered_are_left_out() {
         let mut queue = RepairQueue::default();
         for ledger in 0..LEDGERS_MAX as i64 {
-            queue.put(id(ledger), 2, 0, Duration::ZERO);
+            queue.put(id(ledger), 2, 0, None);
         }
-        queue.put(id(i64::MAX), 2, 0, Duration::ZERO);
+        queue.put(id(i64::MAX), 2, 0, None);
         assert_eq!((queue.len(), queue.left_out(), queue.knows(id(i64::MAX))), (LEDGERS_MAX, 1, false));
-        queue.put(id(i64::MAX), 1, 0, Duration::ZERO);
+        queue.put(id(i64::MAX), 1, 0, None);
         assert_eq!((queue.len(), queue.left_out()), (LEDGERS_MAX, 2));
         assert_eq!(queue.take(seconds(0)), Some(id(i64::MAX)));
         assert_eq!(queue.by_copies(), BTreeMap::from([(1, 1), (2, LEDGERS_MAX as u64 - 1)]));

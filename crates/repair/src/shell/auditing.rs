@@ -1,25 +1,28 @@
 //! The auditor: stands for election, and looks through all ledgers when its core says so.
 //!
-//! # Limits     metadata of [`LOOKS_MAX`] ledgers under way
+//! # Limits     metadata of [`LOOKS_MAX`] ledgers under way, as many marks, and the ids of [`HELD_MAX`] ledgers whose marks wait for those
+//! of others
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::Client;
-use bindery_metadata::layout::{AuditorPlace, AuditorVote, LedgerError, StoredLedger};
+use bindery_metadata::layout::{AuditorPlace, AuditorVote, LedgerError, StoredLedger, UnderReplication};
 use bindery_metadata::store::{SessionId, SessionState, Version, Watch};
 use bindery_metadata::{Layout, StoreError};
 use bindery_types::{BookieId, LedgerId, LedgerMetadata};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{Common, named, pause, stops};
+use super::{Common, checking, named, pause, stops};
 use crate::core::audit::audit;
 use crate::core::auditor::AuditorCore;
 
-/// Ledgers whose metadata is read at a time.
+/// Ledgers whose metadata is read at a time, and that are marked at a time.
 const LOOKS_MAX: usize = 32;
+/// Ledgers that lack copies and wait until those with fewer are marked: 4 MB. More of them are marked as they come.
+const HELD_MAX: usize = 500_000;
 /// Ledgers whose metadata cannot be read that are named.
 const UNREADABLE_MAX: usize = 100;
 /// After a failure of the metadata store.
@@ -72,7 +75,11 @@ async fn stand(
         AuditorPlace::Elected(watch) => {
             tracing::info!(name = %name, "this process is the cluster's auditor");
             common.state.lock().is_auditor = true;
-            audit_while_elected(common, watch, stopped).await
+            // Dropped with the election.
+            tokio::select! {
+                outcome = audit_while_elected(common, watch, stopped) => outcome,
+                never = checking::run(common.clone()) => match never {},
+            }
         }
     }
 }
@@ -172,7 +179,8 @@ async fn is_left(session: &mut watch::Receiver<SessionState>, own: SessionId) {
     let _other = session.wait_for(|state| *state != SessionState::Connected(own)).await;
 }
 
-/// Judges all ledgers, and marks those that lack copies: how many were looked at.
+/// Judges all ledgers, and marks those that lack copies: how many were looked at. Where several bookies are away, those that are to be
+/// marked and have more copies left than others may have are judged again and marked at the end.
 async fn scan(
     common: &Arc<Common>,
     core: &mut AuditorCore,
@@ -180,40 +188,94 @@ async fn scan(
     session: &watch::Receiver<SessionState>,
     stopped: &watch::Receiver<bool>,
 ) -> Result<u64, LedgerError> {
-    let wall_ms = common.clock.wall_ms();
     let own = session.borrow().clone();
     let mut scanned = 0;
-    let mut looks = Looks::new(common.layout().clone());
-    while let Some((ledger, stored)) = looks.next().await? {
-        if elected.has_fired() || *stopped.borrow() || *session.borrow() != own {
-            return Err(LedgerError::Store(StoreError::SessionExpired));
-        }
-        if common.state.lock().is_disabled {
-            return Err(LedgerError::Store(StoreError::Protocol("repair was disabled meanwhile".into())));
-        }
-        scanned += 1;
-        let lost = core.judge(common.now(), &stored.metadata);
-        if lost.is_empty() {
-            continue;
-        }
-        let marks = common.layout().under_replication();
-        match marks.mark_since(ledger, &lost, Some(wall_ms)).await {
-            Ok(()) => {}
-            // A mark that cannot be read is no reason to mark no others.
-            Err(error @ StoreError::Protocol(_)) => {
-                common.note_error(&named(ledger), &error);
+    let mut held = Vec::new();
+    let mut marking = Marking::new(common.layout());
+    let mut looks = Looks::all(common.layout().clone());
+    let mut is_first_pass = true;
+    loop {
+        // Marks of a pass are of one time: then each worker has an order of its own for them.
+        let since_ms = common.mark_time();
+        while let Some((ledger, stored)) = looks.next().await? {
+            if elected.has_fired() || *stopped.borrow() || *session.borrow() != own {
+                return Err(LedgerError::Store(StoreError::SessionExpired));
+            }
+            if common.state.lock().is_disabled {
+                return Err(LedgerError::Store(StoreError::Protocol("repair was disabled meanwhile".into())));
+            }
+            scanned += u64::from(is_first_pass);
+            let verdict = core.judge(common.now(), &stored.metadata);
+            if verdict.lost.is_empty() {
                 continue;
             }
-            Err(error) => return Err(LedgerError::Store(error)),
+            if verdict.may_wait && is_first_pass && held.len() < HELD_MAX {
+                held.push(ledger);
+                continue;
+            }
+            count(common, marking.mark(ledger, verdict.lost, since_ms).await)?;
         }
-        common.state.lock().marked += 1;
-        tracing::debug!(%ledger, ?lost, "marked as under-replicated");
+        // The marks of the first pass are made before those of the second.
+        while let Some(made) = marking.next().await {
+            count(common, Some(made))?;
+        }
+        if held.is_empty() {
+            return Ok(scanned);
+        }
+        is_first_pass = false;
+        looks = Looks::of(common.layout().clone(), std::mem::take(&mut held));
     }
-    Ok(scanned)
 }
 
-/// Metadata of all ledgers, some read ahead.
-struct Looks {
+/// Marks that are being made.
+struct Marking {
+    marks: UnderReplication,
+    tasks: JoinSet<(LedgerId, Result<(), StoreError>)>,
+}
+
+impl Marking {
+    fn new(layout: &Layout) -> Marking {
+        Marking { marks: layout.under_replication(), tasks: JoinSet::new() }
+    }
+
+    /// Begins to mark a ledger. While many are under way it waits for one, which is returned.
+    async fn mark(&mut self, ledger: LedgerId, lost: Vec<BookieId>, since_ms: Option<i64>) -> Option<Made> {
+        let made = if self.tasks.len() < LOOKS_MAX { None } else { self.next().await };
+        let marks = self.marks.clone();
+        self.tasks.spawn(async move {
+            let marked = marks.mark_since(ledger, &lost, since_ms).await;
+            tracing::debug!(%ledger, ?lost, ?marked, "marked as under-replicated");
+            (ledger, marked)
+        });
+        made
+    }
+
+    /// Waits for one that is under way; `None` when there is none.
+    async fn next(&mut self) -> Option<Made> {
+        self.tasks.join_next().await.map(|made| match made {
+            Ok(made) => made,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        })
+    }
+}
+
+/// A mark that was made, or could not be.
+type Made = (LedgerId, Result<(), StoreError>);
+
+/// Counts a mark of a scan.
+fn count(common: &Common, made: Option<Made>) -> Result<(), LedgerError> {
+    match made {
+        None => {}
+        Some((_, Ok(()))) => common.state.lock().marked += 1,
+        // A mark that cannot be read is no reason to mark no others.
+        Some((ledger, Err(error @ StoreError::Protocol(_)))) => common.note_error(&named(ledger), &error),
+        Some((_, Err(error))) => return Err(LedgerError::Store(error)),
+    }
+    Ok(())
+}
+
+/// Metadata of ledgers, some read ahead.
+pub(super) struct Looks {
     layout: Layout,
     listing: bindery_metadata::layout::LedgerListing,
     listed: std::vec::IntoIter<LedgerId>,
@@ -224,20 +286,26 @@ struct Looks {
 }
 
 impl Looks {
-    fn new(layout: Layout) -> Looks {
+    /// Of all ledgers.
+    pub(super) fn all(layout: Layout) -> Looks {
+        Looks { is_listed: false, ..Looks::of(layout, Vec::new()) }
+    }
+
+    /// Of these.
+    fn of(layout: Layout, ledgers: Vec<LedgerId>) -> Looks {
         let listing = layout.ledgers().list();
         Looks {
             layout,
             listing,
-            listed: Vec::new().into_iter(),
-            is_listed: false,
+            listed: ledgers.into_iter(),
+            is_listed: true,
             tasks: JoinSet::new(),
             unreadable: Vec::new(),
         }
     }
 
     /// The next ledger that is not deleted meanwhile, in no order.
-    async fn next(&mut self) -> Result<Option<(LedgerId, StoredLedger)>, LedgerError> {
+    pub(super) async fn next(&mut self) -> Result<Option<(LedgerId, StoredLedger)>, LedgerError> {
         loop {
             while self.tasks.len() < LOOKS_MAX {
                 if let Some(ledger) = self.listed.next() {
@@ -279,7 +347,7 @@ pub async fn for_each_ledger(
     client: &Client,
     mut look: impl FnMut(LedgerId, &LedgerMetadata),
 ) -> Result<Vec<LedgerId>, LedgerError> {
-    let mut looks = Looks::new(client.layout().clone());
+    let mut looks = Looks::all(client.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
         look(ledger, &stored.metadata);
     }
@@ -306,19 +374,22 @@ pub async fn mark_ledgers_of(
     is_dry_run: bool,
 ) -> Result<LedgersOf, LedgerError> {
     let mut found = LedgersOf::default();
-    let mut looks = Looks::new(client.layout().clone());
+    let mut marking = Marking::new(client.layout());
+    let since_ms = clock.wall_ms();
+    let mut looks = Looks::all(client.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
         let lacking: Vec<BookieId> =
             audit(&stored.metadata, |bookie| !lost.contains(bookie)).lacking().cloned().collect();
         if lacking.is_empty() {
             continue;
         }
-        if !is_dry_run {
-            let marks = client.layout().under_replication();
-            let marked = marks.mark_since(ledger, &lacking, Some(clock.wall_ms())).await;
-            marked.map_err(LedgerError::Store)?;
+        if !is_dry_run && let Some((_, made)) = marking.mark(ledger, lacking.clone(), Some(since_ms)).await {
+            made?;
         }
         found.lacking.push((ledger, lacking));
+    }
+    while let Some((_, made)) = marking.next().await {
+        made?;
     }
     found.lacking.sort_unstable_by_key(|(ledger, _)| *ledger);
     found.unreadable = looks.unreadable;

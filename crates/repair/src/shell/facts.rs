@@ -1,5 +1,5 @@
-//! What every repair has to know now, read again only when a watch says that it changed: which bookies are registered, and whether repair
-//! is disabled.
+//! What every repair has to know now, read again only when a watch says that it changed: which bookies are registered, how long one
+//! may be away, and whether repair is disabled.
 //!
 //! # Invariants
 //! 1. The watches are armed before the values are read, so no change is missed. A value is as old as the metadata store's notice of its
@@ -48,11 +48,12 @@ pub(super) struct Facts {
     layout: Layout,
     bookies: Mutex<Option<Kept<Arc<Bookies>>>>,
     is_disabled: Mutex<Option<Kept<bool>>>,
+    delay: Mutex<Option<Kept<Option<Duration>>>>,
 }
 
 impl Facts {
     pub fn new(layout: Layout) -> Facts {
-        Facts { layout, bookies: Mutex::default(), is_disabled: Mutex::default() }
+        Facts { layout, bookies: Mutex::default(), is_disabled: Mutex::default(), delay: Mutex::default() }
     }
 
     /// The registered bookies.
@@ -79,6 +80,21 @@ impl Facts {
         let read_at = Instant::now();
         let (value, watch) = self.layout.repair_settings().watch_disabled().await?;
         *self.is_disabled.lock() = Some(Kept { value, read_at, watches: vec![watch] });
+        Ok(value)
+    }
+}
+
+impl Facts {
+    /// How long a bookie may be away, if metadata say it.
+    pub async fn delay(&self) -> Result<Option<Duration>, StoreError> {
+        if let Some(value) = Kept::current(&self.delay) {
+            return Ok(value);
+        }
+        let read_at = Instant::now();
+        let (stored, watch) = self.layout.repair_settings().watch_delay().await?;
+        // What is no number of seconds the auditor reports.
+        let value = stored.and_then(|stored| stored.delay);
+        *self.delay.lock() = Some(Kept { value, read_at, watches: vec![watch] });
         Ok(value)
     }
 }

@@ -40,9 +40,11 @@ const COPIES_MAX: usize = 4;
 const STEPS_MAX: usize = 1000;
 /// Between two looks at the end of an open ledger whose writer may be alive.
 const ALIVE_LOOK: Duration = Duration::from_secs(2);
-/// Pauses before another attempt: while repair is disabled, of a ledger that was marked again, and of one that is written to.
+/// Pauses before another attempt: while repair is disabled, of a ledger that was marked again, of one whose bookie may come back, and of
+/// one that is written to.
 const DISABLED_PAUSE: Duration = Duration::from_secs(1);
 const MARKED_AGAIN_PAUSE: Duration = Duration::from_millis(500);
+const AWAITED_PAUSE_MAX: Duration = Duration::from_secs(120);
 const WRITTEN_PAUSE_MIN: Duration = Duration::from_secs(5);
 
 /// What a change of the ledger came to.
@@ -118,11 +120,14 @@ impl Job<'_> {
         let mut given_up: BTreeMap<(EntryId, usize), Attempt> = BTreeMap::new();
         for _ in 0..STEPS_MAX {
             self.check_going().await?;
-            let bookies = self.common.facts.bookies().await?;
+            let bookies = self.common.bookies().await?;
             let live = &bookies.ids;
             let (metadata, _) = view.metadata();
             let found = audit(&metadata, |bookie| live.contains(bookie));
-            let is_left = |lack: &&Lack| !given_up.contains_key(&(lack.first, lack.position));
+            let awaited = self.awaited(&found, &mark).await?;
+            let is_left = |lack: &&Lack| {
+                !awaited.contains_key(&lack.bookie) && !given_up.contains_key(&(lack.first, lack.position))
+            };
             let (place, step) = if let Some(lack) = found.lacks.iter().find(is_left) {
                 ((lack.first, lack.position), self.replace(&view, &metadata, lack, &mark, live).await)
             } else if let Some(lack) = self.incomplete(&metadata, &mark, live, &completed, &given_up).await? {
@@ -137,6 +142,9 @@ impl Job<'_> {
                 let tells = |attempt: &Attempt| matches!(attempt, Attempt::Failed(_));
                 let why = given_up.values().find(|attempt| tells(attempt)).or(given_up.values().next());
                 return Ok(why.expect("it is not empty").clone());
+            } else if let Some((bookie, left)) = awaited.iter().min_by_key(|(_, left)| **left) {
+                let why = format!("{bookie} is away: it has {left:?} to come back before it is replaced");
+                return Ok(Attempt::Later((*left).min(AWAITED_PAUSE_MAX), why));
             } else if found.open.is_empty() {
                 return self.finish(&mark, has_changed).await;
             } else {
@@ -158,6 +166,17 @@ impl Job<'_> {
             }
         }
         Err(End::Changed)
+    }
+
+    /// Bookies that are away and not replaced yet, and how long their return is waited for still.
+    async fn awaited(&self, found: &Audit, mark: &Marked) -> Result<BTreeMap<BookieId, Duration>, End> {
+        if self.common.is_on_demand || found.is_whole() || found.is_endangered() {
+            return Ok(BTreeMap::new());
+        }
+        // Auditors and operators say since when; writers do not.
+        let ordered = if mark.since_ms.is_some() { mark.replicas.as_slice() } else { &[] };
+        let delay = self.common.delay().await?;
+        Ok(self.common.absences.lock().awaited(self.common.now(), delay, found, ordered))
     }
 
     /// The ledger was deleted.
@@ -234,7 +253,7 @@ impl Job<'_> {
         self.fill(view, metadata, lack, &target).await?;
         self.check_going().await?;
         // What came back is not replaced.
-        let bookies = self.common.facts.bookies().await?;
+        let bookies = self.common.bookies().await?;
         if bookies.ids.contains(&lack.bookie) {
             self.common.state.lock().dropped += 1;
             return Err(End::Changed);
@@ -371,7 +390,7 @@ impl Job<'_> {
     /// The engine of a bookie, if this process is that bookie.
     fn own_engine(&self, bookie: &BookieId) -> Option<&Arc<Engine>> {
         let is_own = matches!(&self.common.config.targets, Targets::Own(own) if own == bookie);
-        self.common.engine.as_ref().filter(|_| is_own)
+        self.common.own.as_ref().filter(|_| is_own).map(|own| &own.engine)
     }
 
     /// As [`fill`](Self::fill), of the bookie that this process is: large copies go past its journal.
@@ -446,7 +465,7 @@ impl Job<'_> {
     async fn check_wanted(&self, copying: &Copying<'_>) -> Result<(), End> {
         self.check_going().await?;
         let Copying { lack, target, .. } = copying;
-        if **target != lack.bookie && self.common.facts.bookies().await?.ids.contains(&lack.bookie) {
+        if **target != lack.bookie && self.common.bookies().await?.ids.contains(&lack.bookie) {
             self.common.state.lock().dropped += 1;
             return Err(End::Changed);
         }
@@ -471,7 +490,7 @@ impl Job<'_> {
     ) -> Result<BookieId, End> {
         let positions = [lack.position];
         let wanted = Wanted::new(metadata.quorum, ensemble, &positions);
-        let registered = &self.common.facts.bookies().await?.registered;
+        let registered = &self.common.bookies().await?.registered;
         let client = &self.common.client;
         let nobody = || format!("no bookie that takes writes can take the place of {}: add one", lack.bookie);
         match &self.common.config.targets {

@@ -1,14 +1,16 @@
 //! The parts that read and write: the auditor's, the worker's, and what joins them in one process.
 //!
 //! ```text
-//! Repair::start --> election --elected--> scans (`auditing`)
+//! Repair::start --> election --elected--> scans (`auditing`), periodic checks (`checking`)
 //!               '-> worker: marks --> RepairQueue --> one task for each ledger under way (`ledger`)
 //! ```
 
 mod auditing;
+mod checking;
 mod facts;
 mod intake;
 mod ledger;
+mod pacing;
 mod report;
 mod worker;
 
@@ -19,7 +21,7 @@ use std::time::Duration;
 use bindery_client::{BulkOptions, BulkReader, Client};
 use bindery_engine::Engine;
 use bindery_io::Clock;
-use bindery_metadata::Layout;
+use bindery_metadata::{Layout, StoreError};
 use bindery_types::{BookieId, LedgerId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -27,10 +29,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers_of};
-use self::facts::Facts;
-pub use self::report::{RepairReport, StuckLedger};
+use self::facts::{Bookies, Facts};
+pub use self::report::{CheckReport, PlacementReport, RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
+use crate::core::absence::Absences;
 use crate::core::auditor::AuditorSettings;
+use crate::core::check::Progress;
 
 /// The bookies that a worker copies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +43,52 @@ pub enum Targets {
     Own(BookieId),
     /// Any that the placement policy chooses. This is for a worker outside of bookies.
     Any,
+}
+
+/// The periodic checks of an auditor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckSettings {
+    /// Time from the end of one check of all ledgers to the next one, `None` for never.
+    pub interval: Option<Duration>,
+    /// Whether it stands for the check of replicas of BookKeeper's auditor, too, whose time it then writes.
+    pub covers_replicas: bool,
+    /// Of the entries between the first and the last one of a position, the share in percent that is read.
+    pub read_percent: u32,
+    /// Ledgers that are checked at the same time.
+    pub parallel: usize,
+    /// Requests to all bookies and for metadata in a second.
+    pub requests_per_second: u32,
+    /// Time from the end of one check of placement to the next one, `None` for never.
+    pub placement_interval: Option<Duration>,
+}
+
+impl Default for CheckSettings {
+    /// Each week, as in BookKeeper. A ledger of one segment on three bookies takes ten requests, so 100 ledgers are checked in a second.
+    fn default() -> CheckSettings {
+        CheckSettings {
+            interval: Some(Duration::from_secs(604_800)),
+            covers_replicas: false,
+            read_percent: 0,
+            parallel: 8,
+            requests_per_second: 1000,
+            placement_interval: None,
+        }
+    }
+}
+
+/// How many adds a bookie answered since it began, and how long they took.
+pub trait AddTimes: Send + Sync {
+    /// The number of adds, and the sum of their times in microseconds.
+    fn totals(&self) -> (u64, u64);
+}
+
+/// The bookie that a worker is part of.
+#[derive(Clone)]
+pub struct OwnBookie {
+    /// Takes copies in past the journal.
+    pub engine: Arc<Engine>,
+    /// Copies give way while its adds take longer.
+    pub adds: Arc<dyn AddTimes>,
 }
 
 /// How ledgers are repaired.
@@ -60,6 +110,12 @@ pub struct RepairConfig {
     pub parallel: usize,
     /// Time between two listings of the marks.
     pub look_interval: Duration,
+    /// The checks that it makes as the auditor.
+    pub checks: CheckSettings,
+    /// Whether new marks say since when, by the clock of this process.
+    pub stamps_marks: bool,
+    /// Marks older than this are counted in [`RepairReport::overdue`]; `None` counts none.
+    pub mark_grace: Option<Duration>,
 }
 
 impl RepairConfig {
@@ -75,6 +131,9 @@ impl RepairConfig {
             bytes_per_second: None,
             parallel: 4,
             look_interval: Duration::from_secs(1),
+            checks: CheckSettings::default(),
+            stamps_marks: true,
+            mark_grace: None,
         }
     }
 }
@@ -83,24 +142,23 @@ impl RepairConfig {
 struct Common {
     config: RepairConfig,
     client: Client,
-    /// The bookie that this process is, if copies for it may go past its journal.
-    engine: Option<Arc<Engine>>,
+    own: Option<OwnBookie>,
     bulk: BulkReader,
     clock: Arc<dyn Clock>,
     began: Instant,
     state: Mutex<RepairReport>,
     facts: Facts,
+    absences: Mutex<Absences>,
+    /// An operator waits for it: no bookie that is away is waited for.
+    is_on_demand: bool,
+    /// How far the check of all ledgers is. It outlives an election that was lost and won again.
+    progress: Mutex<Progress>,
     /// Ledgers that are not closed and whose last ensemble lost a bookie: since when this worker knows. No more than the queue has.
     open_since: Mutex<BTreeMap<LedgerId, Instant>>,
 }
 
 impl Common {
-    fn new(
-        config: RepairConfig,
-        client: Client,
-        engine: Option<Arc<Engine>>,
-        clock: Arc<dyn Clock>,
-    ) -> Common {
+    fn new(config: RepairConfig, client: Client, own: Option<OwnBookie>, clock: Arc<dyn Clock>) -> Common {
         let bulk =
             BulkOptions::new().memory_limit(config.memory_limit).bytes_per_second(config.bytes_per_second);
         Common {
@@ -108,10 +166,13 @@ impl Common {
             facts: Facts::new(client.layout().clone()),
             config,
             client,
-            engine,
+            own,
             clock,
             began: Instant::now(),
             state: Mutex::default(),
+            absences: Mutex::default(),
+            is_on_demand: false,
+            progress: Mutex::default(),
             open_since: Mutex::default(),
         }
     }
@@ -123,6 +184,23 @@ impl Common {
     /// Time of the cores.
     fn now(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// What new marks say of the time.
+    fn mark_time(&self) -> Option<i64> {
+        self.config.stamps_marks.then(|| self.clock.wall_ms())
+    }
+
+    /// The bookies that are registered.
+    async fn bookies(&self) -> Result<Arc<Bookies>, StoreError> {
+        let bookies = self.facts.bookies().await?;
+        self.absences.lock().on_bookies(self.now(), &bookies.ids);
+        Ok(bookies)
+    }
+
+    /// How long a bookie may be away.
+    async fn delay(&self) -> Result<Duration, StoreError> {
+        Ok(self.facts.delay().await?.unwrap_or(self.config.auditor.delay))
     }
 
     fn note_error(&self, what: &str, error: &dyn std::fmt::Display) {
@@ -155,18 +233,19 @@ impl RepairHandle {
 
 impl Repair {
     /// Starts both: it stands for election at once, and repairs what is marked. Ledgers are read and copied through `client`, whose
-    /// session with the metadata store should be its own: locks of one session do not exclude each other. `engine` is that of the bookie
-    /// that this process is ([`Targets::Own`]): large copies go past its journal. Without it they go to the bookie as adds.
+    /// session with the metadata store should be its own: locks of one session do not exclude each other. `own` is the bookie that
+    /// this process is ([`Targets::Own`]): large copies go past its journal. Without it they go to the bookie as adds.
     pub fn start(
         config: RepairConfig,
         client: Client,
-        engine: Option<Arc<Engine>>,
+        own: Option<OwnBookie>,
         clock: Arc<dyn Clock>,
     ) -> Repair {
-        let common = Arc::new(Common::new(config, client, engine, clock));
+        let common = Arc::new(Common::new(config, client, own, clock));
         let (stop, stopped) = watch::channel(false);
         let tasks = vec![
             tokio::spawn(auditing::run(common.clone(), stopped.clone())),
+            tokio::spawn(pacing::run(common.clone(), stopped.clone())),
             tokio::spawn(worker::run(common.clone(), stopped)),
         ];
         Repair { handle: RepairHandle(common), stop, tasks }

@@ -61,10 +61,57 @@ pub struct RepairReport {
     pub stuck_count: u64,
     /// Bytes of copies under way.
     pub held_bytes: u64,
+    /// Bytes that may be copied in a second now, if that is limited.
+    pub bytes_per_second: Option<u64>,
+    /// Whether that is less than configured, because adds of clients take longer or a bookie that is read from has too much to do.
+    pub is_slowed_down: bool,
     /// The last failure of anything but a ledger.
     pub last_error: Option<String>,
     /// When it was, in milliseconds since the epoch.
     pub last_error_ms: Option<i64>,
+    /// The check of all ledgers, of an auditor.
+    pub check: CheckReport,
+    /// The check of placement, of an auditor.
+    pub placement: PlacementReport,
+    /// Ledgers known to the worker that have been marked for longer than
+    /// [`RepairConfig::mark_grace`](super::RepairConfig::mark_grace).
+    pub overdue: u64,
+}
+
+/// What the check of all ledgers found: the one under way, or the last one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Whether one is under way.
+    pub is_running: bool,
+    /// Checks that this process made to the end.
+    pub ended: u64,
+    /// When the last one ended, whoever made it, in milliseconds since the epoch.
+    pub ended_ms: Option<i64>,
+    /// Ledgers whose bookies, as far as they are there, have what they should have.
+    pub whole: u64,
+    /// Ledgers that were marked because a bookie lacks entries or has damaged ones.
+    pub lacking: u64,
+    /// Ledgers of which that could not be found out: a bookie does not answer, is in limbo or fails, or metadata cannot be read.
+    pub unchecked: u64,
+    /// Of the last two kinds, the first [`STUCK_MAX`](RepairReport::STUCK_MAX), and why.
+    pub problems: Vec<StuckLedger>,
+}
+
+/// What the last check of placement found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct PlacementReport {
+    /// Checks that this process made to the end.
+    pub ended: u64,
+    /// Ledgers that were looked at.
+    pub judged: u64,
+    /// Those with an ensemble that is on fewer racks or regions than the policy wants.
+    pub badly_placed: u64,
+    /// Some of them, at most [`STUCK_MAX`](RepairReport::STUCK_MAX).
+    pub problems: Vec<StuckLedger>,
 }
 
 impl RepairReport {

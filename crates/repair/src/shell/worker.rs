@@ -2,7 +2,8 @@
 //!
 //! While nothing is marked it waits for the watch of the marks, and asks the metadata store for nothing but that.
 //!
-//! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; twice [`LEDGERS_MAX`] marks listed
+//! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; twice [`LEDGERS_MAX`] marks, and a page,
+//! listed at a time
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -102,7 +103,8 @@ pub async fn repair_ledgers(
     mut progress: impl FnMut(&RepairReport),
 ) -> Result<Vec<StuckLedger>, StoreError> {
     let (stop, stopped) = watch::channel(false);
-    let mut worker = Worker::new(Arc::new(Common::new(config, client, None, clock)));
+    let common = Common { is_on_demand: true, ..Common::new(config, client, None, clock) };
+    let mut worker = Worker::new(Arc::new(common));
     worker.only = Some(ledgers.clone());
     let outcome = worker.work_off(&stopped, attempts, &mut progress).await;
     stop.send_replace(true);
@@ -125,6 +127,8 @@ struct Worker {
     common: Arc<Common>,
     /// Fires when the first ledger is marked.
     marks: Option<Firing>,
+    /// Nothing was marked when that watch was armed. Otherwise it may not fire with the next mark.
+    is_idle: bool,
     queue: RepairQueue,
     /// Each with the time that it took.
     tasks: JoinSet<(LedgerId, Attempt, Duration)>,
@@ -136,6 +140,10 @@ struct Worker {
     ranked_by: Arc<Bookies>,
     /// Of a ranking under way: the last ledger that was ranked, `None` at its beginning.
     ranking: Option<Option<LedgerId>>,
+    /// Where the last listing of marks ended, if that was not at the end.
+    listed_upto: Option<LedgerId>,
+    /// The last ledger that was offered to the queue.
+    offered_upto: Option<LedgerId>,
 }
 
 /// Reads what a marked ledger is ordered by; `None` when it is not marked any more.
@@ -164,6 +172,7 @@ async fn ranked(common: &Common, ledger: LedgerId, live: &Bookies) -> Result<Opt
 
 /// Metadata of ledgers read at one look, and at a time: a look is to be short, and there is one each second.
 const RANKED_AT_ONCE: usize = 500;
+const RANKED_WHEN_CLOGGED: usize = 50;
 const RANK_READS_MAX: usize = 32;
 
 impl Worker {
@@ -173,12 +182,15 @@ impl Worker {
         Worker {
             common,
             marks: None,
+            is_idle: false,
             queue: RepairQueue::new(salt.finish()),
             tasks: JoinSet::new(),
             only: None,
             ended: Vec::new(),
             ranked_by: Arc::default(),
             ranking: None,
+            listed_upto: None,
+            offered_upto: None,
         }
     }
 
@@ -189,7 +201,7 @@ impl Worker {
     /// Time to the next look at the marks.
     fn look_interval(&self) -> Duration {
         let interval = self.common.config.look_interval;
-        if self.queue.is_empty() && self.only.is_none() {
+        if self.is_idle && self.only.is_none() {
             return interval.max(IDLE_LOOK_INTERVAL);
         }
         let times = u32::try_from(self.queue.len() / LISTED_EACH_INTERVAL).unwrap_or(u32::MAX).max(1);
@@ -226,24 +238,14 @@ impl Worker {
         let marks = self.common.layout().under_replication();
         let (may_be_marked, watch) = marks.watch().await?;
         self.marks = Some(Box::pin(watch.changed()));
-        let mut listing = marks.list();
-        let mut marked = BTreeSet::new();
-        while may_be_marked
-            && marked.len() < 2 * LEDGERS_MAX
-            && let Some(page) = listing.next().await?
-        {
-            let is_wanted = |ledger: &LedgerId| self.only.as_ref().is_none_or(|only| only.contains(ledger));
-            marked.extend(page.into_iter().filter(is_wanted));
-        }
-        if may_be_marked && marked.is_empty() {
+        self.is_idle = !may_be_marked;
+        let marked = self.list().await?;
+        if may_be_marked && self.queue.is_empty() && marked.is_empty() {
             // The watch must not miss the next mark. Where marks of others are left, pruning ends at the first one.
             marks.prune().await?;
         }
-        self.queue.keep(&marked);
-        self.common.open_since.lock().retain(|ledger, _| marked.contains(ledger));
-        let live = self.common.facts.bookies().await?;
-        let mut unranked: Vec<LedgerId> =
-            marked.into_iter().filter(|ledger| !self.queue.knows(*ledger)).take(RANKED_AT_ONCE).collect();
+        let live = self.common.bookies().await?;
+        let mut unranked = self.unranked(&marked);
         // What is known is ranked again when other bookies are there, some at a time.
         if self.ranked_by.ids != live.ids {
             (self.ranked_by, self.ranking) = (live.clone(), Some(None));
@@ -258,6 +260,42 @@ impl Worker {
         self.rank(unranked, &live).await?;
         self.tell();
         Ok(())
+    }
+
+    /// Lists what is marked, from where the last listing ended: more marks than fit are seen one part after the other.
+    async fn list(&mut self) -> Result<BTreeSet<LedgerId>, StoreError> {
+        let (after, mut upto) = (self.listed_upto.take(), None);
+        let mut listing = self.common.layout().under_replication().list_after(after);
+        let mut marked = BTreeSet::new();
+        while let Some(page) = listing.next().await? {
+            let last = page.last().copied();
+            let is_wanted = |ledger: &LedgerId| self.only.as_ref().is_none_or(|only| only.contains(ledger));
+            marked.extend(page.into_iter().filter(is_wanted));
+            if marked.len() >= 2 * LEDGERS_MAX {
+                upto = last;
+                break;
+            }
+        }
+        self.listed_upto = upto;
+        self.queue.keep(&marked, after, upto);
+        let is_listed =
+            |ledger| after.is_none_or(|after| ledger > after) && upto.is_none_or(|upto| ledger <= upto);
+        self.common.open_since.lock().retain(|ledger, _| marked.contains(ledger) || !is_listed(*ledger));
+        Ok(marked)
+    }
+
+    /// Ledgers that are not known yet, and those that there was no room for, in turns.
+    fn unranked(&mut self, marked: &BTreeSet<LedgerId>) -> Vec<LedgerId> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let behind = self.offered_upto.map_or(Unbounded, Excluded);
+        let before = self.offered_upto.map(|upto| marked.range((Unbounded, Included(upto))));
+        let in_turns = marked.range((behind, Unbounded)).chain(before.into_iter().flatten());
+        // Each that comes in again is tried again.
+        let max = if self.queue.is_clogged() { RANKED_WHEN_CLOGGED } else { RANKED_AT_ONCE };
+        let unranked = in_turns.filter(|ledger| !self.queue.knows(**ledger)).take(max);
+        let unranked: Vec<LedgerId> = unranked.copied().collect();
+        self.offered_upto = unranked.last().copied().or(self.offered_upto);
+        unranked
     }
 
     /// Reads marks and metadata of ledgers, and puts them into the queue by their danger.
@@ -276,7 +314,7 @@ impl Worker {
                 Some(Ok(read)) => {
                     if let Some(Ranked { ledger, copies, since_ms, is_for_us }) = read? {
                         let now = self.common.now();
-                        let not_before = if is_for_us { now } else { now + OTHERS_FIRST };
+                        let not_before = (!is_for_us).then_some(now + OTHERS_FIRST);
                         self.queue.put(ledger, copies, since_ms, not_before);
                     }
                 }
@@ -388,10 +426,16 @@ impl Worker {
     /// Puts the state of the queue into the report. It walks the queue, so it is for each look and not for each ledger.
     fn tell(&self) {
         let stuck: Vec<StuckLedger> = self.stuck().take(RepairReport::STUCK_MAX).collect();
-        let stuck_count = self.queue.stuck().count() as u64;
+        let stuck_count = self.queue.stuck_count();
+        let grace_ms =
+            self.common.config.mark_grace.map(|grace| i64::try_from(grace.as_millis()).unwrap_or(i64::MAX));
+        let now_ms = self.common.clock.wall_ms();
+        let overdue =
+            grace_ms.map_or(0, |grace_ms| self.queue.marked_before(now_ms.saturating_sub(grace_ms)));
         let mut state = self.common.state.lock();
         state.waiting = self.queue.by_copies();
         state.left_out = self.queue.left_out();
+        state.overdue = overdue;
         (state.stuck, state.stuck_count) = (stuck, stuck_count);
     }
 }

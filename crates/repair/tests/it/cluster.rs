@@ -1,13 +1,15 @@
 //! Bookies in this process, on a metadata store in memory.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum};
-use bindery_engine::Engine;
 use bindery_io::{Clock as _, SystemClock};
 use bindery_metadata::Layout;
 use bindery_metadata::memory::MemoryCluster;
+use bindery_repair::{AddTimes, OwnBookie};
+use bindery_server::bookie::LocalStore;
 use bindery_server::config::BookieConfig;
 use bindery_server::maintenance::garbage::GarbageConfig;
 use bytes::Bytes;
@@ -16,6 +18,14 @@ use super::bookies::Bookies;
 pub use super::bookies::{append, entry, payload};
 
 pub const PASSWORD: &[u8] = b"secret";
+
+struct Adds(LocalStore);
+
+impl AddTimes for Adds {
+    fn totals(&self) -> (u64, u64) {
+        self.0.add_times()
+    }
+}
 
 /// The cluster of one test.
 pub struct Cluster {
@@ -62,8 +72,33 @@ impl Cluster {
     }
 
     /// Of a bookie that runs.
-    pub fn engine(&self, index: usize) -> Option<Arc<Engine>> {
-        self.bookies.store(index).map(|store| store.engine().clone())
+    pub fn own(&self, index: usize) -> Option<OwnBookie> {
+        let store = self.bookies.store(index)?;
+        Some(OwnBookie { engine: store.engine().clone(), adds: Arc::new(Adds(store.clone())) })
+    }
+
+    /// It flushes, scrubs and compacts all the time.
+    pub async fn start_scrubbing_bookie(&mut self, index: usize) {
+        let tune = |config: &mut BookieConfig| {
+            config.garbage =
+                GarbageConfig { interval: Duration::from_millis(500), ..GarbageConfig::default() };
+            config.flush_interval = Duration::from_millis(200);
+            config.space.collection_interval = Duration::from_millis(500);
+            config.space.scrub_period = Duration::from_millis(500);
+            config.space.scrub_bytes_per_second = 64 << 20;
+            config.space.replaced_grace = Duration::ZERO;
+        };
+        self.bookies.start(index, tune).await;
+    }
+
+    /// The entry logs of a bookie.
+    pub fn entry_logs(&self, index: usize) -> Vec<PathBuf> {
+        let current = self.bookies.home(index).join("ledgers/current");
+        let mut logs: Vec<PathBuf> =
+            std::fs::read_dir(current).unwrap().map(|file| file.unwrap().path()).collect();
+        logs.retain(|path| path.extension().is_some_and(|extension| extension == "elog"));
+        logs.sort();
+        logs
     }
 
     pub async fn stop_bookie(&mut self, index: usize) {
@@ -75,6 +110,10 @@ impl Cluster {
         self.stop_bookie(index).await;
         self.wipe_bookie(index);
         self.layout().await.cookies().delete(&id(&format!("b{index}")), None).await.unwrap();
+    }
+
+    pub fn home(&self, index: usize) -> std::path::PathBuf {
+        self.bookies.home(index)
     }
 
     /// Deletes all that a stopped bookie has; its cookie stays.

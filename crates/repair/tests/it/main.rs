@@ -3,5 +3,9 @@
 
 #[path = "../../../client/tests/it/ledgers/bookies.rs"]
 mod bookies;
+mod checking;
 mod cluster;
+mod healing;
+mod many;
 mod repairing;
+mod requests;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bindery_client::repair::with_member;
 use bindery_client::{Client, EntryId, LedgerId, LedgerState, OpenMode};
-use bindery_io::SystemClock;
+use bindery_io::{Clock as _, SystemClock};
 use bindery_repair::core::audit::audit;
 use bindery_repair::{Repair, RepairConfig, RepairReport, Targets, mark_ledgers_of, repair_ledgers};
 use tokio::time::Instant;
@@ -12,13 +12,15 @@ use tokio::time::Instant;
 use super::cluster::{Cluster, append, assert_whole, entry, id, sealed, writer};
 
 /// Far above anything that must happen.
-const HANG: Duration = Duration::from_secs(60);
+pub const HANG: Duration = Duration::from_secs(60);
 
-fn config(name: &str, delay: Duration) -> RepairConfig {
+pub fn config(name: &str, delay: Duration) -> RepairConfig {
     let mut config = RepairConfig::new(id(name), Targets::Own(id(name)));
-    config.auditor.delay = delay;
+    (config.auditor.delay, config.auditor.settle) = (delay, Duration::ZERO);
     config.open_grace = Duration::from_millis(500);
     config.look_interval = Duration::from_millis(100);
+    // What is marked here is what the test marked, or lost.
+    config.checks.interval = None;
     config
 }
 
@@ -28,7 +30,7 @@ async fn start_all(cluster: &Cluster, indexes: std::ops::Range<usize>, delay: Du
     for index in indexes {
         let client = cluster.client().await;
         let config = config(&format!("b{index}"), delay);
-        all.push(Repair::start(config, client, cluster.engine(index), Arc::new(SystemClock::new())));
+        all.push(Repair::start(config, client, cluster.own(index), Arc::new(SystemClock::new())));
     }
     all
 }
@@ -63,7 +65,7 @@ async fn stop_all(all: Vec<Repair>) {
 }
 
 /// Entries that the ledgers had on a bookie.
-async fn entries_on(client: &Client, ledgers: &[LedgerId], bookie: &str) -> (u64, u64) {
+pub async fn entries_on(client: &Client, ledgers: &[LedgerId], bookie: &str) -> (u64, u64) {
     let (mut entries, mut of) = (0, 0);
     for ledger in ledgers {
         let metadata = client.metadata(*ledger).await.unwrap().metadata;
@@ -238,6 +240,51 @@ async fn a_member_that_lacks_entries_gets_them_and_a_mark_of_a_whole_ledger_goes
     assert_eq!((report.repaired, report.found_whole, report.entries), (1, 1, 40), "{report:#?}");
     for ledger in ids {
         assert_whole(&client, ledger, 40, "nobody").await;
+    }
+    stop_all(all).await;
+    cluster.stop().await;
+}
+
+/// Writers mark ledgers while a bookie restarts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_of_a_bookie_that_restarts_are_left_alone_whatever_is_marked() {
+    let mut cluster = Cluster::start(4).await;
+    let client = cluster.client().await;
+    let ids = sealed(&client, 6, 20, (3, 3, 2)).await;
+    let (_, named) = entries_on(&client, &ids, "b0").await;
+    assert!(named > 0);
+    let all = start_all(&cluster, 1..4, Duration::from_secs(600)).await;
+    until(&all, "workers look", async |reports: &[RepairReport]| {
+        reports.iter().any(|report| report.is_auditor)
+    })
+    .await;
+    cluster.stop_bookie(0).await;
+    let marks = cluster.layout().await.under_replication();
+    for ledger in &ids {
+        marks.mark(*ledger, &[id("b0")]).await.unwrap();
+    }
+    until(&all, "they wait", async |reports: &[RepairReport]| {
+        let waits = |report: &RepairReport| {
+            report.stuck.iter().any(|stuck| stuck.why.contains("to come back before it is replaced"))
+        };
+        reports.iter().any(waits)
+    })
+    .await;
+    assert!(reports(&all).iter().all(|report| report.entries == 0), "{:#?}", reports(&all));
+    cluster.start_bookie(0).await;
+    until(&all, "nothing is marked", async |_: &[RepairReport]| {
+        marks.after(None, 1).await.unwrap().is_empty()
+    })
+    .await;
+    assert!(reports(&all).iter().all(|report| report.entries == 0 && report.repaired == 0));
+    // A mark that says since when is an auditor's, or an operator's.
+    cluster.stop_bookie(0).await;
+    for ledger in &ids {
+        marks.mark_since(*ledger, &[id("b0")], Some(SystemClock::new().wall_ms())).await.unwrap();
+    }
+    until_repaired(&cluster, &all, named).await;
+    for ledger in ids {
+        assert_whole(&client, ledger, 20, "b0").await;
     }
     stop_all(all).await;
     cluster.stop().await;
@@ -451,7 +498,7 @@ async fn an_open_ledger_has_its_grace_whatever_the_mark_says() {
     let marks = cluster.layout().await.under_replication();
     cluster.lose_bookie(0).await;
     marks.mark(idle.id(), &[id("b0")]).await.unwrap();
-    let mut config = config("b1", Duration::from_secs(3600));
+    let mut config = config("b1", Duration::ZERO);
     config.open_grace = Duration::from_secs(3600);
     let repair = Repair::start(config, cluster.client().await, None, Arc::new(SystemClock::new()));
     let all = [repair];

@@ -34,6 +34,7 @@
 use crate::cluster_record::ClusterRecord;
 use crate::data_dirs::DataDirs;
 use crate::latch::Latch;
+use crate::maintenance::damage::{self, Remedy};
 use crate::maintenance::integrity::{self, InLimbo};
 use crate::maintenance::surplus::Surplus;
 use crate::maintenance::{JournalHangs, durable};
@@ -48,7 +49,7 @@ use bindery_metadata::layout::{CookiesError, LedgerError};
 use bindery_metadata::{Layout, StoreError};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,8 +66,11 @@ const ROOM_ATTEMPTS: u32 = 20;
 const CONFIRM_PAUSE: Duration = Duration::from_secs(5);
 /// Ledgers in limbo that are shown one by one.
 pub const LIMBO_LISTED_MAX: usize = 1000;
-/// How often ledgers in limbo are looked at while there are any.
-const LIMBO_INTERVAL: Duration = Duration::from_secs(30);
+/// How often ledgers in limbo, and those with damaged entries, are looked at while there are any.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Damaged ranges that are looked at together.
+const DAMAGE_AT_ONCE: usize = 256;
 
 /// Settings. Keys of `bk_server.conf` in brackets.
 #[derive(Debug, Clone, PartialEq)]
@@ -266,18 +270,24 @@ impl GarbageCollector {
                 true => (ended_at + self.config.interval).saturating_duration_since(Instant::now()),
                 false => self.confirms_from.saturating_duration_since(Instant::now()),
             };
-            // Repair may bring what they lack at any time.
-            let is_limbo_first = self.desk.limbo_count.load(Ordering::Relaxed) > 0 && pause > LIMBO_INTERVAL;
+            // Repair may bring what ledgers lack at any time, and damage may be found at any time.
+            let is_look_first = pause > LOOK_INTERVAL;
             tokio::select! {
                 () = stop.wait() => return,
-                () = tokio::time::sleep(LIMBO_INTERVAL), if is_limbo_first => {
+                () = tokio::time::sleep(LOOK_INTERVAL), if is_look_first => {
+                    let look = async {
+                        if self.desk.limbo_count.load(Ordering::Relaxed) > 0 {
+                            self.look_at_limbo().await;
+                        }
+                        self.look_at_damage().await;
+                    };
                     tokio::select! {
                         () = stop.wait() => return,
-                        () = self.look_at_limbo() => {}
+                        () = look => {}
                     }
                     continue;
                 }
-                () = tokio::time::sleep(pause), if !is_limbo_first => {}
+                () = tokio::time::sleep(pause), if !is_look_first => {}
                 () = self.desk.asked.notified() => {}
             }
             let request = self.desk.request.lock().take().unwrap_or_default();
@@ -289,6 +299,7 @@ impl GarbageCollector {
                     self.surplus_round(request.is_waived).await;
                 }
                 self.look_at_limbo().await;
+                self.look_at_damage().await;
                 self.round(request).await;
             };
             tokio::select! {
@@ -352,6 +363,30 @@ impl GarbageCollector {
         *self.desk.limbo.lock() = stay;
         self.desk.limbo_count.store(count, Ordering::Relaxed);
         self.desk.status.lock().limbo_doubt = doubt;
+    }
+
+    /// Marks ledgers of which entries are damaged here for repair, and lets the damage go of those that were repaired.
+    async fn look_at_damage(&mut self) {
+        let mut after = None;
+        loop {
+            let ranges = self.engine.damaged(after, DAMAGE_AT_ONCE);
+            let ledgers: BTreeSet<LedgerId> = ranges.iter().map(|range| range.ledger).collect();
+            let Some(last) = ledgers.last() else { return };
+            after = Some(*last);
+            for ledger in ledgers {
+                self.pace().await;
+                let (layout, bookie) = (&self.layout, &self.surplus.bookie_id);
+                let patience = self.config.journal_patience;
+                match damage::check(layout, &self.engine, bookie, ledger, patience).await {
+                    Ok(Remedy::Repair) => self.mark_for_repair(ledger).await,
+                    Ok(Remedy::MadeGood | Remedy::Wait) => {}
+                    Err(why) => {
+                        tracing::warn!(why, "the look at damaged ledgers stopped and will be retried");
+                        return;
+                    }
+                }
+            }
+        }
     }
 
     /// Marks a ledger as lacking what this bookie should have, unless that is known: replication workers bring it.

@@ -521,7 +521,7 @@ async fn a_scrub_can_be_asked_for_and_waited_for() {
     let finding = &result["findings"][0];
     assert_eq!((finding["file"].as_str(), &finding["offset"]), (logs[0].to_str(), &4096.into()));
     assert_eq!((&finding["affected"]["ledger"], &finding["affected"]["first"]), (&1.into(), &0.into()));
-    assert!(finding["advice"].as_str().unwrap().contains("bookkeeper shell recover bookie-0 --ledger 1"));
+    assert!(finding["advice"].as_str().unwrap().contains("marks their ledger for repair"));
     assert_eq!(bookie.metric("bindery_scrub_damaged_logs").await, 1);
     assert_eq!((bookie.read(1, 0).await, bookie.read(2, 0).await), (ErrorCode::Io, ErrorCode::Ok));
     let (_, state) = bookie.http("GET", "/api/v1/bookie/scrub", "").await;

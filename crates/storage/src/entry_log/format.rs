@@ -129,6 +129,11 @@ impl Extent {
         Some(places.filter_map(move |place| EntryId::new(begin + place * stride)))
     }
 
+    /// True for an offset in the log's file at which there is an index record of the run.
+    pub fn has_record_at(&self, offset: u64) -> bool {
+        (self.records_offset..self.records_end()).contains(&offset)
+    }
+
     /// Bytes of bodies and records: the space that the run takes in any log.
     pub fn bytes(&self) -> u64 {
         self.bodies_len + self.records_len()

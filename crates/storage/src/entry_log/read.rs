@@ -227,6 +227,11 @@ impl EntryLog {
         RunCursor::new(self.clone())
     }
 
+    /// As [`EntryLog::runs`], of runs that the caller has of it: its footer is not read.
+    pub fn known_runs(self: &Arc<Self>, runs: Vec<Extent>) -> RunCursor {
+        RunCursor::of(self.clone(), runs)
+    }
+
     /// The checksum of the footer, which lists its runs.
     pub fn footer_checksum(&self) -> u32 {
         self.trailer.footer_crc

@@ -72,6 +72,11 @@ impl RunCursor {
         Ok(cursor)
     }
 
+    /// Of runs that are known, without a look at the footer.
+    pub(super) fn of(log: Arc<EntryLog>, runs: Vec<Extent>) -> RunCursor {
+        RunCursor { log, footer: None, read: runs.into() }
+    }
+
     /// The next run, which stays.
     pub fn peek(&self) -> Option<&Extent> {
         self.read.front()

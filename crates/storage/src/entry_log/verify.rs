@@ -8,7 +8,7 @@
 use super::format::{BLOCK, Extent, IndexRecord, RECORD_SIZE, TRAILER_SIZE, Trailer, record_crc};
 use super::read::{EntryLog, read_exact, read_footer};
 use crate::codec::crc32c;
-use crate::{Damaged, DiskError, OpenLogError, ReadError};
+use crate::{Damaged, DiskError, Generation, OpenLogError, ReadError};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode, is_shortage};
 use bindery_types::{EntryId, LedgerId};
 use std::path::Path;
@@ -58,6 +58,8 @@ pub struct LogDamage {
     pub expected_found: Option<(String, String)>,
     /// The entries that cannot be read: ledger, first, last.
     pub affected: Option<(LedgerId, EntryId, EntryId)>,
+    /// The age of these copies.
+    pub generation: Option<Generation>,
     /// Set when the disk refused to read, so that nothing is known about the bytes.
     pub unreadable: Option<DiskError>,
 }
@@ -118,7 +120,15 @@ struct Check<'a> {
 impl LogDamage {
     fn new(part: LogPart, offset: u64, what: impl Into<String>) -> LogDamage {
         let what = what.into();
-        LogDamage { part, offset, what, expected_found: None, affected: None, unreadable: None }
+        LogDamage {
+            part,
+            offset,
+            what,
+            expected_found: None,
+            affected: None,
+            generation: None,
+            unreadable: None,
+        }
     }
 
     fn from_read(part: LogPart, offset: u64, error: ReadError) -> LogDamage {
@@ -141,8 +151,9 @@ impl LogDamage {
         self
     }
 
-    fn affects(mut self, ledger: LedgerId, first: EntryId, last: EntryId) -> LogDamage {
-        self.affected = Some((ledger, first, last));
+    fn affects(mut self, extent: &Extent, first: EntryId, last: EntryId) -> LogDamage {
+        self.affected = Some((extent.ledger, first, last));
+        self.generation = Some(extent.generation);
         self
     }
 }
@@ -301,7 +312,7 @@ impl Check<'_> {
 
     /// Checks a run, or goes on with it; true when it is done.
     fn run(&mut self, extent: &Extent, bytes_max: u64) -> bool {
-        let whole = |damage: LogDamage| damage.affects(extent.ledger, extent.first, extent.last);
+        let whole = |damage: LogDamage| damage.affects(extent, extent.first, extent.last);
         let mut run = match self.state.run.take() {
             Some(run) => run,
             None => {
@@ -346,7 +357,7 @@ impl Check<'_> {
 
     /// Checks the next record of a run, and its body.
     fn record(&mut self, extent: &Extent, run: &mut Run) {
-        let whole = |damage: LogDamage| damage.affects(extent.ledger, extent.first, extent.last);
+        let whole = |damage: LogDamage| damage.affects(extent, extent.first, extent.last);
         let place = run.place;
         let at = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
         let record_bytes = &run.records[place as usize * RECORD_SIZE..][..RECORD_SIZE];
@@ -356,7 +367,7 @@ impl Check<'_> {
                 let (expected, found) = record_crcs(record_bytes, extent, place);
                 let (first, last) = taken_by(extent, place);
                 let damage = LogDamage::new(LogPart::Index, at, what).expected(expected, found);
-                self.damage(damage.affects(extent.ledger, first, last));
+                self.damage(damage.affects(extent, first, last));
                 (run.next_at, run.is_sound) = (None, false);
                 return;
             }
@@ -377,7 +388,7 @@ impl Check<'_> {
         match self.body(extent, &record) {
             Ok(lac) => run.max_lac = run.max_lac.max(lac),
             Err(damage) => {
-                self.damage(damage.affects(extent.ledger, record.entry, record.entry));
+                self.damage(damage.affects(extent, record.entry, record.entry));
                 run.is_sound = false;
             }
         }

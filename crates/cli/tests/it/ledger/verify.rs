@@ -14,7 +14,9 @@ impl Second<'_> {
     fn start(&self) -> Running {
         let (data, metadata) = (self.cluster.dir.path().join("second"), self.cluster.place.metadata());
         let place = ["--metadata", &metadata, "--data", data.to_str().unwrap(), "--listen", &self.listen];
-        let running = self.cluster.spawn(&[&["bookie", "--allow-loopback"][..], &place].concat());
+        // What it missed is to be seen, before it is repaired.
+        let own = ["bookie", "--allow-loopback", "--repair-role", "off"];
+        let running = self.cluster.spawn(&[&own[..], &place].concat());
         eventually(|| self.cluster.run(&["bookie", "list"]).done().contains(&self.listen));
         running
     }

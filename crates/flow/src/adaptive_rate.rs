@@ -1,4 +1,4 @@
-//! How fast ledgers may be read: as configured, and less while bookies report pressure.
+//! How fast background work may go: as configured, and less while others report pressure.
 //!
 //! # Invariants
 //! 1. The rate is never above what is configured, and never below [`BYTES_PER_SECOND_MIN`].
@@ -9,30 +9,29 @@ use std::time::Duration;
 
 /// How often the rate changes.
 const STEP: Duration = Duration::from_secs(1);
-/// Never slower: a tierer that stands still would let the disks fill.
+/// Never slower: background work that stands still is never done.
 const BYTES_PER_SECOND_MIN: f64 = 256.0 * 1024.0;
 /// With no limit configured, a rate that has grown to this is as good as none.
 const UNLIMITED: f64 = 8.0 * 1024.0 * 1024.0 * 1024.0;
 
 /// The rate, as pressure changes it.
 #[derive(Debug, Clone)]
-pub struct Rate {
+pub struct AdaptiveRate {
     limit: f64,
     allowed: f64,
     changed_at: Duration,
-    /// Bytes that had been read when the rate changed.
+    /// Bytes that had been moved when the rate changed.
     read_before: u64,
 }
 
-impl Rate {
+impl AdaptiveRate {
     /// A limit in bytes per second, or none.
-    pub fn new(now: Duration, limit: Option<u64>) -> Rate {
+    pub fn new(now: Duration, limit: Option<u64>) -> AdaptiveRate {
         let limit = limit.map_or(UNLIMITED, |bytes| (bytes as f64).max(BYTES_PER_SECOND_MIN));
-        Rate { limit, allowed: limit, changed_at: now, read_before: 0 }
+        AdaptiveRate { limit, allowed: limit, changed_at: now, read_before: 0 }
     }
 
-    /// To be called about every second. `read` are the bytes read since the start, `is_pressed` whether a bookie has too much
-    /// to do. True when the rate changed.
+    /// To be called about every second. `read` are the bytes moved since the start, `is_pressed` whether others suffer from it. True when the rate changed.
     pub fn step(&mut self, now: Duration, read: u64, is_pressed: bool) -> bool {
         let elapsed = now.saturating_sub(self.changed_at);
         if elapsed < STEP {
@@ -74,7 +73,7 @@ mod tests {
 
     #[test]
     fn pressure_halves_it_and_it_recovers_to_what_is_configured() {
-        let mut rate = Rate::new(seconds(0), Some(10 * MIB));
+        let mut rate = AdaptiveRate::new(seconds(0), Some(10 * MIB));
         assert!(!rate.step(seconds(1), 10 * MIB, false));
         assert_eq!((rate.allowed(), rate.is_pressed()), (Some(10 * MIB), false));
         assert!(rate.step(seconds(2), 20 * MIB, true));
@@ -88,7 +87,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_pressure_makes_one_from_what_was_read() {
-        let mut rate = Rate::new(seconds(0), None);
+        let mut rate = AdaptiveRate::new(seconds(0), None);
         assert_eq!(rate.allowed(), None);
         rate.step(seconds(1), 100 * MIB, true);
         assert_eq!(rate.allowed(), Some(50 * MIB));
@@ -100,7 +99,7 @@ mod tests {
 
     #[test]
     fn it_never_stands_still() {
-        let mut rate = Rate::new(seconds(0), Some(1));
+        let mut rate = AdaptiveRate::new(seconds(0), Some(1));
         for second in 1..60 {
             rate.step(seconds(second), 0, true);
         }

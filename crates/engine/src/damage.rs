@@ -1,0 +1,523 @@
+//! The damage register: which copies of entries in entry logs are known not to verify, until another copy has replaced them.
+//!
+//! # Data flow
+//! ```text
+//! scrub, reads, lists, rewrites -> note -> lists leave the copies out -> a repair adds the entries again (newer copies)
+//!     -> the owner of the directories: a newer copy of each is on disk -> made good -> the log is rewritten without them -> forget
+//! scrub: a log was checked -> what it did not find any more is sound
+//! ```
+//!
+//! # Invariants
+//! 1. What is noted is about copies in one log. A copy of the same entry that is newer, in memory or in another log, is not touched
+//!    by it; an older one never takes the damaged one's place (the newest copy that may hold an entry decides).
+//! 2. A range is made good only when each of its copies is hidden by a removal or a trim, or a newer copy of its entry is on disk, or
+//!    when metadata says that nothing of its ledger is missing here. That stays true: the copies are dead from then on.
+//! 3. A log that is not live is not in it.
+//!
+//! # Limits
+//! [`RANGES_MAX`] ranges. What does not fit is only remembered as a mark of the log, and is found by the next scrub.
+
+use bindery_storage::{EntryLog, Generation, LogId, LogView};
+use bindery_types::{EntryId, LedgerId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A log, named by its directory and its id.
+pub(crate) type LogRef = (usize, LogId);
+
+/// Most ranges, and most logs.
+const RANGES_MAX: usize = 4096;
+
+/// Copies of entries that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedRange {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The first entry that may be damaged.
+    pub first: EntryId,
+    /// The last one. Of a run whose index is damaged not every entry between them need ever have been here.
+    pub last: EntryId,
+    /// The entry log with the damage.
+    pub file: String,
+    pub(crate) at: LogRef,
+    pub(crate) generation: Generation,
+}
+
+/// What the damage register has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DamageSummary {
+    /// Ranges of entries that wait for another copy.
+    pub ranges: u64,
+    /// Their ledgers.
+    pub ledgers: u64,
+    /// Live logs with any damage.
+    pub logs: u64,
+    /// Those of them with more damage than is registered: the next scrub finds it.
+    pub logs_with_more: u64,
+    /// Ranges that were made good since the start.
+    pub made_good: u64,
+    /// Logs that were replaced since the start because of damage in them.
+    pub logs_renewed: u64,
+}
+
+/// Copies in a log that are damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copies {
+    pub(crate) ledger: LedgerId,
+    pub(crate) first: EntryId,
+    pub(crate) last: EntryId,
+    pub(crate) generation: Generation,
+}
+
+/// Entries of a ledger of which no copy up to a generation can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    pub(crate) first: EntryId,
+    pub(crate) last: EntryId,
+    pub(crate) generation: Generation,
+}
+
+/// What rewrites may do with a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// No damage is known.
+    Sound,
+    /// It has to stay as it is: it may have the only copy of something.
+    Damaged,
+    /// All damage in it is made good, or nothing reads it: a rewrite leaves that behind.
+    Renewable,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    first: EntryId,
+    last: EntryId,
+    generation: Generation,
+    is_good: bool,
+    /// Found since the check under way began.
+    is_fresh: bool,
+}
+
+#[derive(Default)]
+struct DamagedLog {
+    file: String,
+    /// Ascending by first entry.
+    ledgers: BTreeMap<LedgerId, Vec<Range>>,
+    /// There is damage that is not in `ledgers`.
+    has_more: bool,
+    /// Header, footer or trailer.
+    frame: Part,
+    /// Zeros that nothing reads.
+    padding: Part,
+    /// No rewrite of it begins before.
+    not_before_ns: u64,
+}
+
+/// Of a part of a log that no entry is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Part {
+    #[default]
+    Sound,
+    Damaged {
+        is_fresh: bool,
+    },
+}
+
+impl Part {
+    fn is_damaged(self) -> bool {
+        self != Part::Sound
+    }
+
+    fn begin_check(&mut self) {
+        if self.is_damaged() {
+            *self = Part::Damaged { is_fresh: false };
+        }
+    }
+
+    fn end_check(&mut self) {
+        if *self == (Part::Damaged { is_fresh: false }) {
+            *self = Part::Sound;
+        }
+    }
+}
+
+impl DamagedLog {
+    fn is_empty(&self) -> bool {
+        self.ledgers.is_empty() && !self.has_more && !self.frame.is_damaged() && !self.padding.is_damaged()
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = &Range> {
+        self.ledgers.values().flatten()
+    }
+
+    fn standing(&self) -> Standing {
+        match self.has_more || self.ranges().any(|range| !range.is_good) {
+            true => Standing::Damaged,
+            false => Standing::Renewable,
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    logs: BTreeMap<LogRef, DamagedLog>,
+    ranges: usize,
+    made_good: u64,
+    logs_renewed: u64,
+}
+
+/// See the module.
+pub(crate) struct DamageRegister {
+    state: Mutex<State>,
+    /// Logs in it, to be looked at without the lock.
+    logs: AtomicUsize,
+    views: Vec<Arc<LogView>>,
+}
+
+impl DamageRegister {
+    pub(crate) fn new(views: &[Arc<LogView>]) -> DamageRegister {
+        DamageRegister { state: Mutex::default(), logs: AtomicUsize::new(0), views: views.to_vec() }
+    }
+
+    /// Nothing is known to be damaged.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.logs.load(Ordering::Acquire) == 0
+    }
+
+    /// Copies in a log do not verify.
+    pub(crate) fn note(&self, at: LogRef, file: &Path, copies: Copies) {
+        self.change(at, file, |state| {
+            let is_full = state.ranges >= RANGES_MAX;
+            let Some(log) = state.logs.get_mut(&at) else { return };
+            let before = log.ledgers.get(&copies.ledger).map_or(0, Vec::len);
+            if is_full && !log.ledgers.get_mut(&copies.ledger).is_some_and(|ranges| touch(ranges, copies)) {
+                log.has_more = true;
+                return;
+            }
+            let ranges = log.ledgers.entry(copies.ledger).or_default();
+            add(ranges, copies);
+            state.ranges = state.ranges + ranges.len() - before;
+        });
+    }
+
+    /// As [`DamageRegister::note`], of a log as readers have it.
+    pub(crate) fn note_read(&self, log: &Arc<EntryLog>, copies: Copies) {
+        if let Some(at) = self.place_of(log) {
+            self.note(at, log.path(), copies);
+        }
+    }
+
+    /// A log has damage, and it is not known of which entries: the next scrub finds it.
+    pub(crate) fn note_more(&self, log: &Arc<EntryLog>) {
+        let Some(at) = self.place_of(log) else { return };
+        self.change(at, log.path(), |state| {
+            if let Some(log) = state.logs.get_mut(&at) {
+                log.has_more = true;
+            }
+        });
+    }
+
+    /// Header, footer or trailer of a log is damaged.
+    pub(crate) fn note_frame(&self, at: LogRef, file: &Path) {
+        self.change(at, file, |state| {
+            if let Some(log) = state.logs.get_mut(&at) {
+                log.frame = Part::Damaged { is_fresh: true };
+            }
+        });
+    }
+
+    /// The zeros behind the footer of a log are none any more.
+    pub(crate) fn note_padding(&self, at: LogRef, file: &Path) {
+        self.change(at, file, |state| {
+            if let Some(log) = state.logs.get_mut(&at) {
+                log.padding = Part::Damaged { is_fresh: true };
+            }
+        });
+    }
+
+    /// Changes the record of a live log, which is made if it is not there.
+    fn change(&self, at: LogRef, file: &Path, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        // Under the lock: whoever takes the log out of sight calls `forget` afterwards (invariant 3).
+        let is_live = self.views.get(at.0).is_some_and(|view| view.log(at.1).is_some());
+        if !is_live || (!state.logs.contains_key(&at) && state.logs.len() >= RANGES_MAX) {
+            return;
+        }
+        let fresh = || DamagedLog { file: file.display().to_string(), ..DamagedLog::default() };
+        state.logs.entry(at).or_insert_with(fresh);
+        change(&mut state);
+        self.logs.store(state.logs.len(), Ordering::Release);
+    }
+
+    /// Where a log is live that a reader has.
+    fn place_of(&self, log: &Arc<EntryLog>) -> Option<LogRef> {
+        let log_id = log.log_id();
+        let is_it = |view: &Arc<LogView>| view.log(log_id).is_some_and(|live| Arc::ptr_eq(&live, log));
+        self.views.iter().position(is_it).map(|index| (index, log_id))
+    }
+
+    /// The scrub begins to check a log.
+    pub(crate) fn begin_check(&self, at: LogRef) {
+        if let Some(log) = self.state.lock().logs.get_mut(&at) {
+            log.ledgers.values_mut().flatten().for_each(|range| range.is_fresh = false);
+            log.has_more = false;
+            log.frame.begin_check();
+            log.padding.begin_check();
+        }
+    }
+
+    /// The scrub has checked all of the log: what was not found again is sound.
+    pub(crate) fn end_check(&self, at: LogRef) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Some(log) = state.logs.get_mut(&at) else { return };
+        let before = log.ranges().count();
+        log.ledgers.retain(|_, ranges| {
+            ranges.retain(|range| range.is_fresh);
+            !ranges.is_empty()
+        });
+        log.frame.end_check();
+        log.padding.end_check();
+        state.ranges -= before - log.ranges().count();
+        if log.is_empty() {
+            state.logs.remove(&at);
+        }
+        self.logs.store(state.logs.len(), Ordering::Release);
+    }
+
+    /// A log is not live any more. Call it once no view shows the log.
+    pub(crate) fn forget(&self, at: LogRef) {
+        let mut state = self.state.lock();
+        if let Some(log) = state.logs.remove(&at) {
+            state.ranges -= log.ranges().count();
+            state.logs_renewed += 1;
+        }
+        self.logs.store(state.logs.len(), Ordering::Release);
+    }
+
+    /// What may be done with a log.
+    pub(crate) fn standing(&self, at: LogRef) -> Standing {
+        if self.is_empty() {
+            return Standing::Sound;
+        }
+        self.state.lock().logs.get(&at).map_or(Standing::Sound, DamagedLog::standing)
+    }
+
+    /// Entries of a ledger that no copy up to a generation can answer for.
+    pub(crate) fn unreadable(&self, ledger: LedgerId) -> Vec<Unreadable> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        let ranges = state.logs.values().filter_map(|log| log.ledgers.get(&ledger)).flatten();
+        ranges
+            .map(|Range { first, last, generation, .. }| Unreadable {
+                first: *first,
+                last: *last,
+                generation: *generation,
+            })
+            .collect()
+    }
+
+    /// Ranges that wait to be made good, of the ledgers above `after`, at most about `most`: those of a ledger stay together.
+    pub(crate) fn waiting(&self, after: Option<LedgerId>, most: usize) -> Vec<DamagedRange> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        let mut found: Vec<DamagedRange> = Vec::new();
+        for (at, log) in &state.logs {
+            for (ledger, ranges) in &log.ledgers {
+                if after.is_none_or(|after| *ledger > after) {
+                    let waiting = ranges.iter().filter(|range| !range.is_good);
+                    found.extend(waiting.map(|range| damaged(*at, &log.file, *ledger, range)));
+                }
+            }
+        }
+        found.sort_by_key(|range| (range.ledger, range.first));
+        if let Some(last) = found.get(most).map(|range| range.ledger) {
+            // The first ledger is whole, however many it has.
+            let first = found[0].ledger;
+            found.retain(|range| range.ledger < last || range.ledger == first);
+        }
+        found
+    }
+
+    /// Ranges of a ledger that wait to be made good.
+    pub(crate) fn waiting_of(&self, ledger: LedgerId) -> Vec<DamagedRange> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        let mut found = Vec::new();
+        for (at, log) in &state.logs {
+            let ranges = log.ledgers.get(&ledger).into_iter().flatten().filter(|range| !range.is_good);
+            found.extend(ranges.map(|range| damaged(*at, &log.file, ledger, range)));
+        }
+        found
+    }
+
+    /// The copies in these ranges are dead (invariant 2).
+    pub(crate) fn make_good(&self, ranges: &[DamagedRange]) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        for good in ranges {
+            let of_log = state.logs.get_mut(&good.at).and_then(|log| log.ledgers.get_mut(&good.ledger));
+            for range in of_log.into_iter().flatten() {
+                let is_it =
+                    (range.first, range.last, range.generation) == (good.first, good.last, good.generation);
+                if is_it && !range.is_good {
+                    range.is_good = true;
+                    state.made_good += 1;
+                }
+            }
+        }
+    }
+
+    /// Every copy that the log has of these entries is dead.
+    pub(crate) fn is_made_good(&self, at: LogRef, ledger: LedgerId, first: EntryId, last: EntryId) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let state = self.state.lock();
+        let ranges = state.logs.get(&at).and_then(|log| log.ledgers.get(&ledger));
+        let covers = |range: &Range| range.is_good && range.first <= first && last <= range.last;
+        ranges.is_some_and(|ranges| ranges.iter().any(covers))
+    }
+
+    /// True of a log of which the frame is damaged.
+    pub(crate) fn has_bad_frame(&self, at: LogRef) -> bool {
+        !self.is_empty() && self.state.lock().logs.get(&at).is_some_and(|log| log.frame.is_damaged())
+    }
+
+    /// Takes the logs whose rewrite is due; they are due again after the pause, if they are still there.
+    pub(crate) fn take_renewable(&self, now_ns: u64, pause_ns: u64) -> Vec<LogRef> {
+        let mut state = self.state.lock();
+        let mut due = Vec::new();
+        for (at, log) in &mut state.logs {
+            if log.standing() == Standing::Renewable && log.not_before_ns <= now_ns {
+                log.not_before_ns = now_ns.saturating_add(pause_ns);
+                due.push(*at);
+            }
+        }
+        due
+    }
+
+    /// A log has damage that only a scrub finds, and nothing else is to be done for it.
+    pub(crate) fn wants_scrub(&self) -> bool {
+        let wants = |log: &DamagedLog| log.has_more && log.ranges().all(|range| range.is_good);
+        !self.is_empty() && self.state.lock().logs.values().any(wants)
+    }
+
+    /// Logs with damage to anything that is read.
+    pub(crate) fn damaged_logs(&self) -> u64 {
+        let is_damaged =
+            |log: &&DamagedLog| log.has_more || log.frame.is_damaged() || !log.ledgers.is_empty();
+        self.state.lock().logs.values().filter(is_damaged).count() as u64
+    }
+
+    pub(crate) fn summary(&self) -> DamageSummary {
+        let state = self.state.lock();
+        let (mut ranges, mut ledgers, mut logs_with_more) = (0, std::collections::BTreeSet::new(), 0);
+        for log in state.logs.values() {
+            logs_with_more += u64::from(log.has_more);
+            for (ledger, of_ledger) in &log.ledgers {
+                let waiting = of_ledger.iter().filter(|range| !range.is_good).count() as u64;
+                ranges += waiting;
+                if waiting > 0 {
+                    ledgers.insert(*ledger);
+                }
+            }
+        }
+        DamageSummary {
+            ranges,
+            ledgers: ledgers.len() as u64,
+            logs: state.logs.len() as u64,
+            logs_with_more,
+            made_good: state.made_good,
+            logs_renewed: state.logs_renewed,
+        }
+    }
+}
+
+fn damaged(at: LogRef, file: &str, ledger: LedgerId, range: &Range) -> DamagedRange {
+    let Range { first, last, generation, .. } = *range;
+    DamagedRange { ledger, first, last, file: file.to_owned(), at, generation }
+}
+
+/// Notes that the copies were found again; false when they are not known.
+fn touch(ranges: &mut [Range], copies: Copies) -> bool {
+    let Copies { first, last, generation, .. } = copies;
+    let covers =
+        |range: &&mut Range| range.generation == generation && range.first <= first && last <= range.last;
+    let mut known = ranges.iter_mut().filter(covers).peekable();
+    let is_known = known.peek().is_some();
+    known.for_each(|range| range.is_fresh = true);
+    is_known
+}
+
+/// Adds copies, and joins them with what touches them and is in the same state.
+fn add(ranges: &mut Vec<Range>, copies: Copies) {
+    if touch(ranges, copies) {
+        return;
+    }
+    let Copies { mut first, mut last, generation, .. } = copies;
+    ranges.retain(|range| {
+        let touches = range.first.get() <= last.get().saturating_add(1)
+            && first.get() <= range.last.get().saturating_add(1);
+        // What was found before the check under way is judged by itself: it may be sound.
+        let joins = touches && range.generation == generation && !range.is_good && range.is_fresh;
+        if joins {
+            (first, last) = (first.min(range.first), last.max(range.last));
+        }
+        !joins
+    });
+    let at = ranges.partition_point(|range| range.first <= first);
+    ranges.insert(at, Range { first, last, generation, is_good: false, is_fresh: true });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn id(entry: i64) -> EntryId {
+        EntryId::new(entry).unwrap()
+    }
+
+    fn copies(first: i64, last: i64) -> Copies {
+        let (ledger, generation) = (LedgerId::new(1).unwrap(), Generation(1));
+        Copies { ledger, first: id(first), last: id(last), generation }
+    }
+
+    proptest! {
+        /// Against a set of entries.
+        #[test]
+        fn ranges_say_what_was_noted(noted in prop::collection::vec((0i64..40, 0i64..4), 0..30)) {
+            let (mut ranges, mut expected) = (Vec::new(), BTreeSet::new());
+            for (first, more) in noted {
+                add(&mut ranges, copies(first, first + more));
+                expected.extend(first..=first + more);
+            }
+            let found: BTreeSet<i64> = ranges.iter().flat_map(|r| r.first.get()..=r.last.get()).collect();
+            prop_assert_eq!(found, expected);
+            prop_assert!(ranges.windows(2).all(|two| two[0].last.get() + 1 < two[1].first.get()), "{:?}", ranges);
+        }
+    }
+
+    #[test]
+    fn what_is_made_good_is_not_joined_and_what_is_found_again_stays_good() {
+        let mut ranges = Vec::new();
+        add(&mut ranges, copies(3, 5));
+        ranges[0].is_good = true;
+        add(&mut ranges, copies(4, 4));
+        assert_eq!(ranges.len(), 1);
+        add(&mut ranges, copies(6, 6));
+        let found: Vec<_> = ranges.iter().map(|r| (r.first.get(), r.last.get(), r.is_good)).collect();
+        assert_eq!(found, [(3, 5, true), (6, 6, false)]);
+    }
+}

@@ -1,0 +1,299 @@
+//! Damage: what the scrub finds, and how damaged copies and their logs are replaced.
+
+use super::*;
+use bindery_engine::DamageSummary;
+
+/// Scrub invariants 1 and 3: sound logs give no finding; damage is found where it is, marks the log, costs no other
+/// entry, and is found again until it is gone.
+#[test]
+fn the_scrub_finds_damage_and_nothing_else() {
+    let mut bookie = four_flushes(quiet());
+    assert_eq!(bookie.scrub(), 0);
+    let pass = bookie.machine.engine.scrub_status().last.unwrap();
+    assert_eq!((pass.logs, pass.entries, pass.is_asked_for), (4, 4 * 31, true));
+    let damaged = bookie.files()[2].clone();
+    // In the body of entry 20 of ledger 0, behind its ids.
+    bookie.disk.flip_bits(&damaged, 4096 + 40, 1).unwrap();
+    assert_eq!(bookie.scrub(), 1);
+    let status = bookie.machine.engine.scrub_status();
+    assert_eq!(status.damaged_logs, 1);
+    let finding = status.listed.last().unwrap();
+    assert_eq!((finding.file.as_str(), finding.offset), (damaged.to_str().unwrap(), Some(4096)));
+    assert_eq!(finding.affected, Some((0, 20, 20)));
+    assert!(finding.advice.contains("marks their ledger for repair"), "{}", finding.advice);
+    assert_eq!(bookie.read(0, 20), Err(Refusal::Io));
+    assert_eq!(bookie.read(0, 21), Ok(body(0, 21, 100)));
+    assert_eq!(bookie.files().len(), 4, "nothing is removed");
+    bookie.disk.flip_bits(&damaged, 4096 + 40, 1).unwrap();
+    assert_eq!(bookie.scrub(), 0);
+    assert_eq!(bookie.machine.engine.scrub_status().damaged_logs, 0);
+}
+
+/// Scrub invariant 1: neither compaction nor merging takes a log with findings, and it is dropped when it is dead.
+#[test]
+fn a_log_with_findings_is_not_rewritten() {
+    let mut bookie = fresh(SpaceConfig { merge_fan_in: 2, ..quiet() });
+    // The second flush makes most of the first log dead.
+    (0..10).for_each(|e| bookie.add(1, e, 100));
+    bookie.add(2, 0, 100);
+    bookie.flush();
+    let damaged = bookie.files()[0].clone();
+    // In the body of 2:0, which stays live.
+    let last = bookie.extents(&damaged)[1];
+    let at = 4096 + bookie.extents(&damaged)[0].bytes() + last.body_bytes() - 1;
+    bookie.disk.flip_bits(&damaged, at, 1).unwrap();
+    assert_eq!(bookie.scrub(), 1);
+    (0..10).for_each(|e| bookie.add(1, e, 200));
+    bookie.flush();
+    bookie.collect();
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.merges, status.logs_rewritten, status.logs_dropped), (0, 0, 0), "{status:?}");
+    assert!(bookie.files().contains(&damaged));
+    bookie.machine.engine.remove_ledger(ledger(2), Box::new(|_| {}));
+    bookie.flush();
+    bookie.collect();
+    assert!(!bookie.files().contains(&damaged));
+    assert_eq!(bookie.machine.engine.scrub_status().damaged_logs, 0);
+    assert_eq!(bookie.scrub(), 0);
+    assert_eq!(bookie.machine.engine.scrub_status().damaged_logs, 0);
+}
+
+/// Header, footer and missing files are found before the next start trips over them.
+#[test]
+fn the_scrub_opens_each_log_as_the_next_start_will() {
+    let mut bookie = four_flushes(quiet());
+    let files = bookie.files();
+    bookie.disk.flip_bits(&files[0], 30, 1).unwrap();
+    let footer = 4096 + bookie.extents(&files[1]).iter().map(Extent::bytes).sum::<u64>() + 32 + 33;
+    bookie.disk.flip_bits(&files[1], footer, 1).unwrap();
+    bookie.disk.remove(&files[2]).unwrap();
+    assert!(bookie.scrub() >= 3);
+    let status = bookie.machine.engine.scrub_status();
+    for file in &files[..3] {
+        let found = status.listed.iter().filter(|finding| Path::new(&finding.file) == file);
+        assert!(found.clone().count() > 0, "{}: {status:?}", file.display());
+        assert!(found.clone().all(|finding| finding.advice.contains("will not start again")));
+    }
+    check_four(&bookie, "reads go on");
+    // They are written anew from what is in memory, so that the next start meets none of them.
+    bookie.rest();
+    assert_eq!(bookie.machine.engine.scrub_status().damaged_logs, 0);
+    assert!(files[..3].iter().all(|file| !bookie.files().contains(file)), "{:?}", bookie.files());
+    let bookie = bookie.power_cut();
+    check_four(&bookie, "after a restart");
+}
+
+/// The entries that a list has.
+fn listed(bookie: &Bookie, id: i64) -> Vec<i64> {
+    let runs = bookie.machine.engine.list_entries(ledger(id)).unwrap();
+    runs.iter().flat_map(|run| run.first.get()..=run.last.get()).collect()
+}
+
+/// What is known of damage, without counters.
+fn damage(bookie: &Bookie) -> (u64, u64) {
+    let DamageSummary { ranges, logs, .. } = bookie.machine.engine.damage_summary();
+    (ranges, logs)
+}
+
+/// Ledger 1 with 20 entries and ledger 2 with one, in one log; returns it.
+fn two_ledgers() -> (Bookie, PathBuf) {
+    let mut bookie = fresh(quiet());
+    (0..20).for_each(|e| bookie.add(1, e, 100));
+    bookie.add(2, 0, 100);
+    bookie.flush();
+    let log = bookie.files()[0].clone();
+    (bookie, log)
+}
+
+/// A read is enough to find damage. Until it is replaced the entry is an error and is not listed; then it reads as before, also after a
+/// power cut at any time, and its log goes.
+#[test]
+fn a_damaged_entry_that_is_added_again_takes_the_place_of_its_copy() {
+    let (mut bookie, log) = two_ledgers();
+    bookie.disk.flip_bits(&log, 4096 + 7 * 132 + 50, 1).unwrap();
+    assert_eq!(listed(&bookie, 1), (0..20).collect::<Vec<_>>());
+    assert_eq!(bookie.read(1, 7), Err(Refusal::Io));
+    let without: Vec<i64> = (0..20).filter(|e| *e != 7).collect();
+    assert_eq!(listed(&bookie, 1), without);
+    assert_eq!(damage(&bookie), (1, 1));
+    let known = bookie.machine.engine.damaged(None, 9);
+    assert_eq!((known[0].ledger, known[0].first, known[0].last), (ledger(1), entry(7), entry(7)));
+    bookie.rest();
+    assert!(bookie.files().contains(&log), "it is not left behind before it is replaced");
+    bookie.add(1, 7, 100);
+    bookie.group();
+    let check = |bookie: &Bookie, when: &str| {
+        assert_eq!(listed(bookie, 1), (0..20).collect::<Vec<_>>(), "{when}");
+        (0..20).for_each(|e| assert_eq!(bookie.read(1, e), Ok(body(1, e, 100)), "{when}: {e}"));
+        assert_eq!(bookie.read(2, 0), Ok(body(2, 0, 100)), "{when}");
+    };
+    check(&bookie, "in memory");
+    let image = Arc::new(bookie.disk.durable_image());
+    check(&start(image, config(quiet())), "replayed");
+    bookie.flush();
+    check(&bookie, "flushed");
+    bookie.rest();
+    check(&bookie, "rewritten");
+    assert!(!bookie.files().contains(&log));
+    assert_eq!(damage(&bookie), (0, 0));
+    let summary = bookie.machine.engine.damage_summary();
+    assert_eq!((summary.made_good, summary.logs_renewed), (1, 1));
+    assert_eq!(bookie.scrub(), 0);
+    let mut bookie = bookie.power_cut();
+    check(&bookie, "after a restart");
+    assert_eq!(bookie.scrub(), 0);
+}
+
+/// The register forgets everything with the process, and the next scrub says the same.
+#[test]
+fn what_was_replaced_before_a_restart_goes_after_it() {
+    let (mut bookie, log) = two_ledgers();
+    bookie.disk.flip_bits(&log, 4096 + 7 * 132 + 50, 1).unwrap();
+    bookie.add(1, 7, 100);
+    bookie.flush();
+    let mut bookie = bookie.power_cut();
+    assert_eq!(damage(&bookie), (0, 0));
+    assert_eq!(bookie.read(1, 7), Ok(body(1, 7, 100)));
+    assert_eq!(bookie.scrub(), 1);
+    bookie.rest();
+    assert!(!bookie.files().contains(&log));
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+}
+
+/// Of a run in which places can be computed, a bad index record costs its entry and no other.
+#[test]
+fn a_bad_index_record_of_a_regular_run_takes_one_entry() {
+    let (mut bookie, log) = two_ledgers();
+    let records = 4096 + bookie.extents(&log)[0].body_bytes();
+    let record = (bookie.extents(&log)[0].bytes() - bookie.extents(&log)[0].body_bytes()) / 20;
+    bookie.disk.flip_bits(&log, records + 5 * record + 3, 1).unwrap();
+    assert!(bookie.scrub() > 0);
+    let without: Vec<i64> = (0..20).filter(|e| *e != 5).collect();
+    assert_eq!(listed(&bookie, 1), without);
+    bookie.add(1, 5, 100);
+    bookie.flush();
+    bookie.rest();
+    assert!(!bookie.files().contains(&log));
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+    (0..20).for_each(|e| assert_eq!(bookie.read(1, e), Ok(body(1, e, 100)), "{e}"));
+}
+
+/// Of a run that is searched, a bad index record takes all: which entries it had is for metadata to say.
+#[test]
+fn a_bad_index_record_of_another_run_waits_for_the_word_of_metadata() {
+    let mut bookie = fresh(quiet());
+    let ids = [1, 2, 4, 5, 7];
+    ids.iter().for_each(|e| bookie.add(1, *e, 100));
+    bookie.add(1, 20, 100);
+    bookie.add(2, 0, 100);
+    bookie.flush();
+    let log = bookie.files()[0].clone();
+    let run = bookie.extents(&log)[0];
+    assert_eq!(run.stride, 0);
+    bookie.disk.flip_bits(&log, 4096 + run.body_bytes() + 3, 1).unwrap();
+    // The first list finds it.
+    assert_eq!(bookie.machine.engine.list_entries(ledger(1)), Err(Refusal::Io));
+    assert_eq!(listed(&bookie, 1), Vec::<i64>::new());
+    ids.iter().chain(&[20]).for_each(|e| bookie.add(1, *e, 100));
+    bookie.flush();
+    assert_eq!(listed(&bookie, 1), [1, 2, 4, 5, 7, 20]);
+    bookie.rest();
+    assert!(bookie.files().contains(&log), "another entry may have been in it");
+    let waiting = bookie.machine.engine.damaged_of(ledger(1));
+    assert_eq!((waiting[0].first, waiting[0].last), (entry(1), entry(20)));
+    bookie.machine.engine.damage_is_made_good(&waiting);
+    bookie.flush();
+    bookie.rest();
+    assert!(!bookie.files().contains(&log));
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+    let bookie = bookie.power_cut();
+    ids.iter().chain(&[20]).for_each(|e| assert_eq!(bookie.read(1, *e), Ok(body(1, *e, 100)), "{e}"));
+    assert_eq!(bookie.read(2, 0), Ok(body(2, 0, 100)));
+}
+
+/// IB17: a removal hides the damaged copy and the one that replaced it, and the damaged log goes.
+#[test]
+fn a_removal_hides_what_was_replaced() {
+    let (mut bookie, log) = two_ledgers();
+    bookie.disk.flip_bits(&log, 4096 + 7 * 132 + 50, 1).unwrap();
+    assert_eq!(bookie.scrub(), 1);
+    bookie.add(1, 7, 100);
+    bookie.group();
+    bookie.machine.engine.remove_ledger(ledger(1), Box::new(|_| {}));
+    bookie.flush();
+    bookie.rest();
+    assert_eq!(bookie.read(1, 7), Err(Refusal::NoLedger));
+    assert!(!bookie.files().contains(&log));
+    assert_eq!(damage(&bookie), (0, 0));
+    let bookie = bookie.power_cut();
+    assert_eq!(bookie.read(1, 7), Err(Refusal::NoLedger));
+    assert_eq!(bookie.read(2, 0), Ok(body(2, 0, 100)));
+}
+
+/// An older copy of a damaged entry is no copy: it is neither read nor listed, and does not come back when the damaged one goes.
+#[test]
+fn an_older_copy_does_not_take_the_place_of_a_damaged_one() {
+    let mut bookie = fresh(quiet());
+    (0..4).for_each(|e| bookie.add(1, e, 50));
+    bookie.flush();
+    bookie.add(1, 2, 100);
+    bookie.flush();
+    let newer = bookie.files()[1].clone();
+    bookie.disk.flip_bits(&newer, 4096 + 50, 1).unwrap();
+    assert_eq!(bookie.scrub(), 1);
+    assert_eq!((bookie.read(1, 2), listed(&bookie, 1)), (Err(Refusal::Io), vec![0, 1, 3]));
+    bookie.add(1, 2, 150);
+    bookie.flush();
+    bookie.collect();
+    assert!(!bookie.files().contains(&newer));
+    assert_eq!((bookie.read(1, 2), listed(&bookie, 1)), (Ok(body(1, 2, 150)), vec![0, 1, 2, 3]));
+    let bookie = bookie.power_cut();
+    assert_eq!(bookie.read(1, 2), Ok(body(1, 2, 150)));
+}
+
+/// A copy past the journal would be older than the damaged one: it is refused.
+#[test]
+fn a_damaged_entry_counts_as_held_for_an_ingest() {
+    let (mut bookie, log) = two_ledgers();
+    bookie.disk.flip_bits(&log, 4096 + 7 * 132 + 50, 1).unwrap();
+    assert_eq!(bookie.scrub(), 1);
+    let mut ingest = bookie.machine.engine.begin_ingest(ledger(1)).unwrap();
+    ingest.append(ledger(1), entry(7), &body(1, 7, 100)).unwrap();
+    let held = bindery_engine::IngestError::Held { ledger: ledger(1), entry: entry(7) };
+    assert_eq!(ingest.seal().err(), Some(held));
+}
+
+/// More damage than the register holds is made good in turns: what did not fit is found by a scrub that the register asks for.
+#[test]
+fn damage_beyond_the_limit_is_made_good_in_turns() {
+    const ENTRIES: i64 = 8600;
+    let fill = |bookie: &mut Bookie| {
+        for e in 0..ENTRIES {
+            bookie.add(1, e, 0);
+            if e % 1000 == 999 {
+                bookie.group();
+            }
+        }
+        bookie.flush();
+    };
+    let mut bookie = fresh(quiet());
+    fill(&mut bookie);
+    let logs = bookie.files();
+    assert_eq!(logs.len(), 1);
+    // Each second one, so that none touches another.
+    for e in (0..ENTRIES).step_by(2) {
+        bookie.disk.flip_bits(&logs[0], 4096 + e as u64 * 32 + 31, 1).unwrap();
+    }
+    assert_eq!(bookie.scrub(), ENTRIES as u64 / 2);
+    let summary = bookie.machine.engine.damage_summary();
+    assert_eq!((summary.ranges, summary.logs_with_more), (4096, 1));
+    // Those of one ledger stay together.
+    assert_eq!(bookie.machine.engine.damaged(None, 10).len(), 4096);
+    fill(&mut bookie);
+    for _ in 0..20 {
+        bookie.rest();
+    }
+    assert!(!bookie.files().contains(&logs[0]));
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+    (0..ENTRIES).for_each(|e| assert_eq!(bookie.read(1, e), Ok(body(1, e, 0)), "{e}"));
+}
