@@ -226,6 +226,7 @@ impl RepairHandle {
     /// What it does, and did since it began.
     pub fn report(&self) -> RepairReport {
         let mut report = self.0.state.lock().clone();
+        report.copies_to_any = self.0.config.targets == Targets::Any;
         report.held_bytes = self.0.bulk.counts().held_bytes;
         report
     }

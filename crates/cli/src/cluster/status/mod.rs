@@ -141,6 +141,11 @@ impl Look {
         self.missing.marked > 0 && self.bookies.iter().any(|bookie| bookie.report().is_some())
     }
 
+    /// Whether a bookie's worker copies to other bookies, too.
+    fn copies_to_any(&self) -> bool {
+        self.bookies.iter().filter_map(OneBookie::report).any(|report| report.copies_to_any)
+    }
+
     /// About how long it will take until nothing is missing, by bytes if they are known, or else by ledgers.
     fn seconds_left(&self) -> Option<f64> {
         let Rates { bytes, ledgers } = self.rates?;
@@ -176,6 +181,8 @@ impl Look {
                     .to_owned(),
             );
         }
+        // A worker that is told to copies to these, too.
+        let is_for_own = !self.copies_to_any();
         let is_idle =
             self.bookies.iter().filter_map(OneBookie::report).all(|report| report.under_way.is_empty());
         let idle = self.bookies.iter().filter(|bookie| {
@@ -183,7 +190,7 @@ impl Look {
             bookie.mode == Some(RegistrationMode::Writable) && gets_none
         });
         let idle: Vec<&str> = idle.map(|bookie| bookie.id.as_str()).collect();
-        if has_worker && is_idle && self.missing.marked > self.stuck_count && !idle.is_empty() {
+        if has_worker && is_for_own && is_idle && self.missing.marked > self.stuck_count && !idle.is_empty() {
             notes.push(format!(
                 "ledgers of which only bookies that do not repair could take the copies wait for bindery repair, or for these to repair: {}",
                 idle.join(", ")
