@@ -209,6 +209,15 @@ fn expose(report: &RepairReport, out: &mut Exposition) {
         out.counter(name, &[], count);
     }
     out.gauge("bindery_repair_last_error_ms", &[], report.last_error_ms.unwrap_or(0));
+    out.gauge_of("bindery_repair_overdue", &[], report.overdue);
+    let check = &report.check;
+    out.gauge("bindery_repair_check_running", &[], i64::from(check.is_running));
+    out.gauge("bindery_repair_check_ended_ms", &[], check.ended_ms.unwrap_or(0));
+    for (found, ledgers) in
+        [("whole", check.whole), ("lacking", check.lacking), ("unchecked", check.unchecked)]
+    {
+        out.gauge_of("bindery_repair_check_ledgers", &[("found", found)], ledgers);
+    }
 }
 
 /// The names of BookKeeper's auditor and replication worker. Summaries have counts and sums; no quantiles are kept.
@@ -216,6 +225,12 @@ fn expose_as_java(report: &RepairReport, out: &mut Exposition) {
     let (auditor, worker) = ("replication_auditor", "replication_replication_worker");
     let marked = SummarySnapshot::of_sums(report.scans, report.marked as f64);
     out.summary(&format!("{auditor}_NUM_UNDER_REPLICATED_LEDGERS"), &[], &marked);
+    for (name, ledgers) in [
+        ("NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", report.placement.badly_placed),
+        ("NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD", report.overdue),
+    ] {
+        out.gauge_of(&format!("{auditor}_{name}"), &[], ledgers);
+    }
     let attempts = SummarySnapshot::of_sums(report.attempts, report.attempts_ms as f64)
         .with_failures(report.failures, report.failures_ms as f64);
     out.summary(&format!("{worker}_rereplicate"), &[], &attempts);
@@ -264,6 +279,7 @@ mod tests {
         (report.attempts, report.attempts_ms, report.failures, report.failures_ms) = (4, 40, 1, 5);
         report.waiting.insert(2, 11);
         report.waiting.insert(usize::MAX, 1);
+        (report.overdue, report.check.lacking, report.check.ended_ms) = (5, 6, Some(1234));
         let mut out = Exposition::new();
         expose(&report, &mut out);
         expose_as_java(&report, &mut out);
@@ -274,6 +290,9 @@ mod tests {
             "bindery_repair_waiting{copies=\"2\"} 11",
             "bindery_repair_waiting{copies=\"unknown\"} 1",
             "bindery_repair_bytes 900",
+            "bindery_repair_check_ledgers{found=\"lacking\"} 6",
+            "bindery_repair_check_ended_ms 1234",
+            "replication_auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD 5",
             "bindery_repair_repaired 3",
             "replication_replication_worker_rereplicate_count{success=\"true\"} 4",
             "replication_replication_worker_rereplicate_sum{success=\"false\"} 5.0",
