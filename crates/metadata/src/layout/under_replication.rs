@@ -70,33 +70,37 @@ impl UnderReplication {
         let path = self.path(ledger);
         for _ in 0..CONFLICTS_MAX {
             // Most are marked for the first time, so this comes before a look.
-            let first = Mark { ctime_ms: since_ms, ..Mark::default() }.with(replicas);
-            match self.create(ledger, &path, first.write()).await {
-                Err(StoreError::NodeExists { .. } | StoreError::NoNode { .. }) => {}
-                outcome => return outcome,
+            let first = Mark { ctime_ms: since_ms, ..Mark::default() }.with(replicas).write();
+            match self.create_with_parent(ledger, &path, first.clone()).await {
+                Ok(()) => return Ok(()),
+                // Its mark is there, or one was removed and the node above it was left.
+                Err(StoreError::NodeExists { .. }) => {}
+                Err(StoreError::NoNode { .. }) => create_parents(&*self.store, &path, &self.root).await?,
+                Err(other) => return Err(other),
             }
-            let Some((mark, version)) = self.get(&path).await? else { continue };
-            // Written also when nothing is new: invariant 2.
-            match self.store.set(&path, mark.with(replicas).write(), Some(version)).await {
+            let outcome = match self.get(&path).await? {
+                // Written also when nothing is new: invariant 2.
+                Some((mark, version)) => {
+                    self.store.set(&path, mark.with(replicas).write(), Some(version)).await.map(drop)
+                }
+                None => self.store.create(&path, first, CreateMode::Persistent).await.map(drop),
+            };
+            match outcome {
                 // Another client marked it, or repaired it, meanwhile.
-                Err(StoreError::BadVersion { .. } | StoreError::NoNode { .. }) => {}
-                outcome => return outcome.map(drop),
+                Err(
+                    StoreError::NodeExists { .. } | StoreError::BadVersion { .. } | StoreError::NoNode { .. },
+                ) => {}
+                outcome => return outcome,
             }
         }
         Err(StoreError::BadVersion { path })
     }
 
-    /// Creates a mark in one request where only the lowest node above it is new: ids follow one another, so that is the rule.
-    async fn create(&self, ledger: LedgerId, path: &str, data: Bytes) -> Result<(), StoreError> {
-        let above = self.parent(&parts(ledger));
-        let node = |path: &str, data| Op::Create { path: path.into(), data, mode: CreateMode::Persistent };
-        match self.store.multi(vec![node(&above, Bytes::new()), node(path, data.clone())]).await {
-            // Its mark is there, or one was removed and this was left.
-            Err(StoreError::NodeExists { path: found }) if found == above => {}
-            Err(StoreError::NoNode { .. }) => create_parents(&*self.store, path, &self.root).await?,
-            outcome => return outcome,
-        }
-        self.store.create(path, data, CreateMode::Persistent).await.map(drop)
+    /// Creates a mark and the node above it, which is new for most: ids follow one another.
+    async fn create_with_parent(&self, ledger: LedgerId, path: &str, data: Bytes) -> Result<(), StoreError> {
+        let node = |path: String, data| Op::Create { path, data, mode: CreateMode::Persistent };
+        let above = node(self.parent(&parts(ledger)), Bytes::new());
+        self.store.multi(vec![above, node(path.to_owned(), data)]).await
     }
 
     /// The bookies that a ledger's mark names; `None` when it is not marked.

@@ -79,7 +79,8 @@ pub struct RepairReport {
 }
 
 /// What the check of all ledgers found: the one under way, or the last one.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct CheckReport {
     /// Whether one is under way.
@@ -99,7 +100,8 @@ pub struct CheckReport {
 }
 
 /// What the last check of placement found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct PlacementReport {
     /// Checks that this process made to the end.

@@ -7,5 +7,6 @@ mod checking;
 mod cluster;
 mod draining;
 mod healing;
+mod many;
 mod repairing;
 mod requests;

@@ -17,15 +17,15 @@ use super::cluster::{Cluster, assert_whole, id, sealed};
 use super::repairing::{HANG, config, entries_on};
 
 #[derive(Default)]
-struct Counts {
-    reads: AtomicU64,
-    writes: AtomicU64,
+pub struct Counts {
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
 }
 
 /// Counts requests.
-struct Counted {
-    beneath: Arc<dyn MetadataStore>,
-    counts: Arc<Counts>,
+pub struct Counted {
+    pub beneath: Arc<dyn MetadataStore>,
+    pub counts: Arc<Counts>,
 }
 
 impl Counted {
