@@ -26,6 +26,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["bindery bookie recover bookie-1:3181 --dry-run", "bindery bookie recover bookie-1:3181"],
     ),
     ("bookie decommission", &["bindery bookie decommission bookie-1:3181 --wait"]),
+    ("bookie drain", &["bindery bookie drain bookie-1:3181 --dry-run", "bindery bookie drain bookie-1:3181"]),
     ("ledger", &["bindery ledger create", "bindery ledger read 0", "bindery ledger tail 0"]),
     (
         "ledger create",

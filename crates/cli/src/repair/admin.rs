@@ -228,10 +228,12 @@ fn expose_as_java(report: &RepairReport, out: &mut Exposition) {
     let (auditor, worker) = ("replication_auditor", "replication_replication_worker");
     let marked = SummarySnapshot::of_sums(report.scans, report.marked as f64);
     out.summary(&format!("{auditor}_NUM_UNDER_REPLICATED_LEDGERS"), &[], &marked);
-    let overdue = format!("{auditor}_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD");
-    out.gauge_of(&overdue, &[], report.overdue);
-    let badly_placed = format!("{auditor}_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY");
-    out.gauge_of(&badly_placed, &[], report.placement.badly_placed);
+    for (name, ledgers) in [
+        ("NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", report.placement.badly_placed),
+        ("NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD", report.overdue),
+    ] {
+        out.gauge_of(&format!("{auditor}_{name}"), &[], ledgers);
+    }
     let attempts = SummarySnapshot::of_sums(report.attempts, report.attempts_ms as f64)
         .with_failures(report.failures, report.failures_ms as f64);
     out.summary(&format!("{worker}_rereplicate"), &[], &attempts);
@@ -278,9 +280,10 @@ mod tests {
         let mut report = RepairReport::default();
         (report.entries, report.bytes, report.repaired) = (7, 900, 3);
         (report.attempts, report.attempts_ms, report.failures, report.failures_ms) = (4, 40, 1, 5);
-        (report.overdue, report.check.lacking, report.placement.badly_placed) = (5, 6, 8);
+        report.placement.badly_placed = 8;
         report.waiting.insert(2, 11);
         report.waiting.insert(usize::MAX, 1);
+        (report.overdue, report.check.lacking, report.check.ended_ms) = (5, 6, Some(1234));
         let mut out = Exposition::new();
         expose(&report, &mut out);
         expose_as_java(&report, &mut out);
@@ -291,11 +294,11 @@ mod tests {
             "bindery_repair_waiting{copies=\"2\"} 11",
             "bindery_repair_waiting{copies=\"unknown\"} 1",
             "bindery_repair_bytes 900",
-            "bindery_repair_overdue 5",
             "bindery_repair_check_ledgers{found=\"lacking\"} 6",
+            "bindery_repair_check_ended_ms 1234",
+            "bindery_repair_overdue 5",
             "bindery_repair_badly_placed 8",
             "replication_auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD 5",
-            "replication_auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY 8",
             "bindery_repair_repaired 3",
             "replication_replication_worker_rereplicate_count{success=\"true\"} 4",
             "replication_replication_worker_rereplicate_sum{success=\"false\"} 5.0",

@@ -34,6 +34,29 @@ impl Draining {
         }
     }
 
+    /// All of them, with a watch for the next change.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn watch_list(&self) -> Result<(BTreeSet<BookieId>, Watch), StoreError> {
+        let parent = format!("{}{PARENT}", self.0.path);
+        loop {
+            let (found, watch) = self.0.store.exists_and_watch(&parent).await?;
+            if found.is_none() {
+                return Ok((BTreeSet::new(), watch));
+            }
+            match self.0.store.children_and_watch(&parent).await {
+                Ok((names, watch)) => {
+                    let ids = names.into_iter().filter_map(|name| BookieId::new(name).ok());
+                    return Ok((ids.collect(), watch));
+                }
+                // It went meanwhile.
+                Err(StoreError::NoNode { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
     /// Why a bookie is being emptied, as whoever asked for it said; `None` when it is not. With a watch for the next change.
     ///
     /// # Errors
@@ -82,13 +105,18 @@ mod tests {
         store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
         let draining = Draining(Root::new(store.clone(), "/l"));
         let (one, two) = (BookieId::new("b1:3181").unwrap(), BookieId::new("b2").unwrap());
-        assert_eq!(draining.list().await, Ok(BTreeSet::new()));
+        let (all, first) = draining.watch_list().await.unwrap();
+        assert_eq!((all, draining.list().await), (BTreeSet::new(), Ok(BTreeSet::new())));
         let (why, watch) = draining.watch(&one).await.unwrap();
         assert!(why.is_none() && draining.end(&one).await == Ok(false));
         assert_eq!(draining.begin(&one, "new disks").await, Ok(true));
         watch.changed().await;
         assert_eq!(draining.begin(&one, "again").await, Ok(false));
+        first.changed().await;
+        let (all, second) = draining.watch_list().await.unwrap();
+        assert_eq!(all, BTreeSet::from([one.clone()]));
         assert_eq!(draining.begin(&two, "").await, Ok(true));
+        second.changed().await;
         assert_eq!(draining.watch(&one).await.unwrap().0.as_deref(), Some("new disks"));
         store
             .create("/l/underreplication/bindery-draining/a b", Bytes::new(), CreateMode::Persistent)
