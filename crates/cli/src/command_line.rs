@@ -5,7 +5,7 @@ use crate::bench::args::BenchArgs;
 use crate::cluster::args::ClusterArgs;
 use crate::config::args::ConfigArgs;
 use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
-use crate::repair::args::{BookieRecoverArgs, DecommissionArgs, RepairArgs};
+use crate::repair::args::{BookieRecoverArgs, DecommissionArgs, DrainArgs, RepairArgs};
 use crate::standalone::args::StandaloneArgs;
 use crate::tier::args::TierArgs;
 use crate::user::UserArgs;
@@ -109,4 +109,6 @@ pub enum BookieCommand {
     Recover(Box<BookieRecoverArgs>),
     /// Take a stopped bookie out of the cluster: copy what it had, prove that nothing refers to it, remove its cookie
     Decommission(Box<DecommissionArgs>),
+    /// Empty a bookie that runs: it takes no writes, its copies are replaced while it serves reads, its cookie is removed. Repeated, it goes on
+    Drain(Box<DrainArgs>),
 }

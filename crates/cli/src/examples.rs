@@ -26,6 +26,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["bindery bookie recover bookie-1:3181 --dry-run", "bindery bookie recover bookie-1:3181"],
     ),
     ("bookie decommission", &["bindery bookie decommission bookie-1:3181 --wait"]),
+    ("bookie drain", &["bindery bookie drain bookie-1:3181 --dry-run", "bindery bookie drain bookie-1:3181"]),
     ("ledger", &["bindery ledger create", "bindery ledger read 0", "bindery ledger tail 0"]),
     (
         "ledger create",
@@ -62,6 +63,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("cluster cookie list", &["bindery cluster cookie list"]),
     ("cluster cookie show", &["bindery cluster cookie show bookie-1:3181"]),
     ("cluster cookie delete", &["bindery cluster cookie delete bookie-1:3181"]),
+    ("cluster status", &["bindery cluster status", "bindery cluster status --once"]),
     ("cluster safe-to-stop", &["bindery cluster safe-to-stop bookie-1:3181 && systemctl restart bindery"]),
     (
         "cluster under-replicated",

@@ -65,6 +65,7 @@ fn main() -> ExitCode {
             Some(BookieCommand::Health(health)) => bookie_health::run(health),
             Some(BookieCommand::Recover(recover)) => repair::recover(*recover),
             Some(BookieCommand::Decommission(decommission)) => repair::decommission(*decommission),
+            Some(BookieCommand::Drain(drain)) => repair::drain(*drain),
         },
         Command::Standalone(args) => standalone::run(*args),
         Command::Ledger(args) => ledger::run(args.command),

@@ -25,5 +25,6 @@ mod shell;
 
 pub use self::shell::{
     AddTimes, CheckReport, CheckSettings, LedgersOf, OwnBookie, PlacementReport, Repair, RepairConfig,
-    RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger, mark_ledgers_of, repair_ledgers,
+    RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger, mark_ledgers, mark_ledgers_of,
+    repair_ledgers,
 };

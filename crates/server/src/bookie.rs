@@ -42,6 +42,7 @@ use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::listener::Listener;
 use crate::log_limit::LogLimit;
+use crate::maintenance::draining::DrainWatch;
 use crate::maintenance::garbage::{GarbageCollector, GarbageDesk, GarbageRequest};
 use crate::maintenance::surplus::Surplus;
 use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
@@ -139,6 +140,7 @@ pub struct Bookie {
     /// Tasks that look at files of the operator.
     file_watches: Vec<JoinHandle<()>>,
     metadata_checker: JoinHandle<()>,
+    drain_watch: JoinHandle<()>,
     standing: Arc<ReadOnlyReasons>,
     may_be_read_only: bool,
     /// After so long without the metadata store nobody counts on the registration any more.
@@ -275,6 +277,13 @@ impl Bookie {
             standing
                 .set(Cause::Configured, Some("the configuration says so (forceReadOnlyBookie)".to_owned()));
         }
+        let drain = DrainWatch {
+            layout: layout.clone(),
+            bookie_id: identity.bookie_id.clone(),
+            standing: standing.clone(),
+        };
+        // Before anybody can find it as writable.
+        let watch_of_drain = drain.look().await.map_err(StartError::Store)?;
         let desk = Arc::new(GarbageDesk::default());
         disk_watch.check(&shared.engine, &standing, &desk).await;
         let engine = machine.start(components.disk.clone(), Arc::new(Completion::new(shared.clone())));
@@ -375,6 +384,7 @@ impl Bookie {
             standing.clone(),
             stop_serving.clone(),
         ));
+        let drain_watch = tokio::spawn(drain.run(Some(watch_of_drain), stop_serving.clone()));
         let mode = *standing.mode().borrow();
         let admin_endpoint = admin_address.map(|admin| (identity.host.as_str(), admin.port()));
         let mut info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
@@ -404,6 +414,7 @@ impl Bookie {
             trim,
             file_watches,
             metadata_checker,
+            drain_watch,
             standing,
             may_be_read_only,
             session_timeout: config.session_timeout,

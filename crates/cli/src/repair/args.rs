@@ -120,6 +120,24 @@ pub struct DecommissionArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct DrainArgs {
+    #[command(flatten)]
+    pub worker: WorkerArgs,
+    /// How long ledgers that are open are waited for, until their writers leave the bookie or close them
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "10m")]
+    pub writers_max: Duration,
+    /// Only say what the bookie has, and what would be in the way
+    #[arg(long)]
+    pub dry_run: bool,
+    /// End it: the bookie takes writes again, and what was copied stays where it is
+    #[arg(long, conflicts_with = "dry_run")]
+    pub cancel: bool,
+    /// The bookie, which runs
+    #[arg(value_name = "BOOKIE_ID")]
+    pub bookie_id: String,
+}
+
+#[derive(Debug, Args)]
 pub struct SafeToStopArgs {
     #[command(flatten)]
     pub access: AccessArgs,

@@ -42,7 +42,11 @@ pub fn run(args: DecommissionArgs) -> Result<(), Failure> {
 }
 
 /// Refuses an id that neither a cookie nor a ledger has: it is a typing error.
-async fn check_known(client: &Client, bookie: &BookieId, lost: &BTreeSet<BookieId>) -> Result<(), Failure> {
+pub(super) async fn check_known(
+    client: &Client,
+    bookie: &BookieId,
+    lost: &BTreeSet<BookieId>,
+) -> Result<(), Failure> {
     let cookie = client.layout().cookies().raw(bookie).await;
     if cookie.map_err(|error| cookie_failure(&error))?.is_some() {
         return Ok(());
@@ -74,12 +78,27 @@ async fn begun(client: &Client, ledgers: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Looks through all ledgers again, then removes the cookie: false when there was none.
+/// Looks through all ledgers again, then removes the cookie of a stopped bookie: false when there was none.
 pub(super) async fn remove(
     client: &Client,
     bookie: &BookieId,
     lost: &BTreeSet<BookieId>,
 ) -> Result<bool, Failure> {
+    prove(client, bookie, lost).await?;
+    // It may have come back meanwhile.
+    check_stopped(client.layout(), lost).await?;
+    let has_gone = remove_cookie(client, bookie).await?;
+    // It may have been taken out while it ran, too.
+    client.layout().draining().end(bookie).await.map_err(|error| store_failure(&error))?;
+    Ok(has_gone)
+}
+
+/// Looks through all ledgers: a failure when any refers to the bookie, or may.
+pub(super) async fn prove(
+    client: &Client,
+    bookie: &BookieId,
+    lost: &BTreeSet<BookieId>,
+) -> Result<(), Failure> {
     let left = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
     let left = left.map_err(|error| ledger_failure(&error))?;
     if let Some((ledger, _)) = left.lacking.first() {
@@ -95,8 +114,11 @@ pub(super) async fn remove(
             form::count(left.unreadable.len() as u64, "ledger", "ledgers")
         )));
     }
-    // It may have come back meanwhile.
-    check_stopped(client.layout(), lost).await?;
+    Ok(())
+}
+
+/// Removes the cookie of a bookie: false when there was none.
+pub(super) async fn remove_cookie(client: &Client, bookie: &BookieId) -> Result<bool, Failure> {
     let cookies = client.layout().cookies();
     match cookies.raw(bookie).await.map_err(|error| cookie_failure(&error))? {
         None => Ok(false),

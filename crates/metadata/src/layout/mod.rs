@@ -10,6 +10,7 @@
 //! <root>/underreplication/disable  lostBookieRecoveryDelay   settings of repair
 //! <root>/underreplication/check*ctime  *checkctime           when auditors ended their checks
 //! <root>/underreplication/bindery-marks/<id>                what bookies know a store by (ours)
+//! <root>/underreplication/bindery-draining/<id>            bookies that are being emptied (ours)
 //! <root>/underreplication/bindery-tier-paused              tiering is paused (ours)
 //! <root>/underreplication/bindery-tier-secret              by which bookies know tierers (ours)
 //! <root>/idgen/ID-*  idgen-long/HOB-*/ID-*                   ids
@@ -19,6 +20,7 @@
 mod auditor_votes;
 mod cluster;
 mod cookies;
+mod draining;
 mod ids;
 mod ledgers;
 mod membership;
@@ -42,6 +44,7 @@ pub use self::cluster::{
     InitError, InitOutcome, LayoutError, LayoutGone, OpenError, init_cluster, init_cluster_with,
 };
 pub use self::cookies::{Cookies, CookiesError, StoredCookie};
+pub use self::draining::Draining;
 pub use self::ids::{IdError, Ids};
 pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
 pub use self::membership::Membership;
@@ -189,6 +192,11 @@ impl Layout {
     /// What operators and auditors keep for repair.
     pub fn repair_settings(&self) -> RepairSettings {
         RepairSettings(Root::new(self.store.clone(), &self.root))
+    }
+
+    /// The bookies that are being emptied.
+    pub fn draining(&self) -> Draining {
+        Draining(Root::new(self.store.clone(), &self.root))
     }
 
     /// Whether tiering is paused.

@@ -4,6 +4,7 @@ pub mod absence;
 pub mod audit;
 pub mod auditor;
 pub mod check;
+pub mod drain;
 pub mod pace;
 pub mod queue;
 pub mod safety;

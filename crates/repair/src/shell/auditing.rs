@@ -395,3 +395,26 @@ pub async fn mark_ledgers_of(
     found.unreadable = looks.unreadable;
     Ok(found)
 }
+
+/// Marks ledgers as lacking the copies that one bookie has.
+///
+/// # Errors
+/// Of the metadata store; marks that were made stay.
+pub async fn mark_ledgers(
+    client: &Client,
+    clock: &dyn bindery_io::Clock,
+    bookie: &BookieId,
+    ledgers: &BTreeSet<LedgerId>,
+) -> Result<(), LedgerError> {
+    let mut marking = Marking::new(client.layout());
+    let since_ms = clock.wall_ms();
+    for ledger in ledgers {
+        if let Some((_, made)) = marking.mark(*ledger, vec![bookie.clone()], Some(since_ms)).await {
+            made?;
+        }
+    }
+    while let Some((_, made)) = marking.next().await {
+        made?;
+    }
+    Ok(())
+}

@@ -1,5 +1,5 @@
 //! What every repair has to know now, read again only when a watch says that it changed: which bookies are registered, how long one
-//! may be away, and whether repair is disabled.
+//! may be away, which are being emptied, and whether repair is disabled.
 //!
 //! # Invariants
 //! 1. The watches are armed before the values are read, so no change is missed. A value is as old as the metadata store's notice of its
@@ -49,11 +49,18 @@ pub(super) struct Facts {
     bookies: Mutex<Option<Kept<Arc<Bookies>>>>,
     is_disabled: Mutex<Option<Kept<bool>>>,
     delay: Mutex<Option<Kept<Option<Duration>>>>,
+    draining: Mutex<Option<Kept<Arc<BTreeSet<BookieId>>>>>,
 }
 
 impl Facts {
     pub fn new(layout: Layout) -> Facts {
-        Facts { layout, bookies: Mutex::default(), is_disabled: Mutex::default(), delay: Mutex::default() }
+        Facts {
+            layout,
+            bookies: Mutex::default(),
+            is_disabled: Mutex::default(),
+            delay: Mutex::default(),
+            draining: Mutex::default(),
+        }
     }
 
     /// The registered bookies.
@@ -85,6 +92,18 @@ impl Facts {
 }
 
 impl Facts {
+    /// The bookies that are being emptied.
+    pub async fn draining(&self) -> Result<Arc<BTreeSet<BookieId>>, StoreError> {
+        if let Some(value) = Kept::current(&self.draining) {
+            return Ok(value);
+        }
+        let read_at = Instant::now();
+        let (value, watch) = self.layout.draining().watch_list().await?;
+        let value = Arc::new(value);
+        *self.draining.lock() = Some(Kept { value: value.clone(), read_at, watches: vec![watch] });
+        Ok(value)
+    }
+
     /// How long a bookie may be away, if metadata say it.
     pub async fn delay(&self) -> Result<Option<Duration>, StoreError> {
         if let Some(value) = Kept::current(&self.delay) {

@@ -123,14 +123,20 @@ impl Job<'_> {
             let bookies = self.common.bookies().await?;
             let live = &bookies.ids;
             let (metadata, _) = view.metadata();
-            let found = audit(&metadata, |bookie| live.contains(bookie));
-            let awaited = self.awaited(&found, &mark).await?;
+            let lost = audit(&metadata, |bookie| live.contains(bookie));
+            let awaited = self.awaited(&lost, &mark).await?;
+            // One that is being emptied is there, and its copies are to be replaced like those of one that is away.
+            let leaving = self.common.leaving(&mark.replicas).await?;
+            let staying: BTreeSet<BookieId> = live.difference(&leaving).cloned().collect();
+            let found = audit(&metadata, |bookie| staying.contains(bookie));
             let is_left = |lack: &&Lack| {
                 !awaited.contains_key(&lack.bookie) && !given_up.contains_key(&(lack.first, lack.position))
             };
             let (place, step) = if let Some(lack) = found.lacks.iter().find(is_left) {
                 ((lack.first, lack.position), self.replace(&view, &metadata, lack, &mark, live).await)
-            } else if let Some(lack) = self.incomplete(&metadata, &mark, live, &completed, &given_up).await? {
+            } else if let Some(lack) =
+                self.incomplete(&metadata, &mark, &staying, &completed, &given_up).await?
+            {
                 let place = (lack.first, lack.position);
                 let copied = self.fill(&view, &metadata, &lack, &lack.bookie).await;
                 if copied.is_ok() {
@@ -145,10 +151,11 @@ impl Job<'_> {
             } else if let Some((bookie, left)) = awaited.iter().min_by_key(|(_, left)| **left) {
                 let why = format!("{bookie} is away: it has {left:?} to come back before it is replaced");
                 return Ok(Attempt::Later((*left).min(AWAITED_PAUSE_MAX), why));
-            } else if found.open.is_empty() {
+            } else if lost.open.is_empty() {
+                // An open ledger's writer leaves a bookie that is being emptied, with its next add.
                 return self.finish(&mark, has_changed).await;
             } else {
-                self.close(&view, &metadata, &found, live).await?;
+                self.close(&view, &metadata, &lost, live).await?;
                 view.reread().await.map_err(read_failed)?;
                 continue;
             };
@@ -227,7 +234,13 @@ impl Job<'_> {
         }
     }
 
-    /// Puts a new member in the place of a bookie that is away.
+    /// Whether a bookie is there that is not being emptied: its copies are not replaced then.
+    async fn is_staying(&self, bookie: &BookieId) -> Result<bool, End> {
+        let is_there = self.common.bookies().await?.ids.contains(bookie);
+        Ok(is_there && !self.common.facts.draining().await?.contains(bookie))
+    }
+
+    /// Puts a new member in the place of a bookie that is away, or that is being emptied.
     async fn replace(
         &self,
         view: &LedgerView,
@@ -243,7 +256,8 @@ impl Job<'_> {
             .expect("a lack is of a segment of this metadata");
         let sources = metadata.quorum.write_quorum_size() - 1;
         let others = segment.ensemble.iter().filter(|bookie| live.contains(*bookie)).count();
-        if sources == 0 || others == 0 {
+        // One that is being emptied is a source, too.
+        if !live.contains(&lack.bookie) && (sources == 0 || others == 0) {
             return failed(format!(
                 "entries {} to {} have no copy left: they come back only with {}",
                 lack.first, lack.last, lack.bookie
@@ -253,11 +267,12 @@ impl Job<'_> {
         self.fill(view, metadata, lack, &target).await?;
         self.check_going().await?;
         // What came back is not replaced.
-        let bookies = self.common.bookies().await?;
-        if bookies.ids.contains(&lack.bookie) {
+        if self.is_staying(&lack.bookie).await? {
             self.common.state.lock().dropped += 1;
             return Err(End::Changed);
         }
+        let bookies = self.common.bookies().await?;
+        let leaving = self.common.leaving(&mark.replicas).await?;
         let (current, version) = view.metadata();
         let is_same = current.segments() == metadata.segments() && current.state == metadata.state;
         let Some(changed) = with_member(&current, lack.first, lack.position, &target).filter(|_| is_same)
@@ -268,8 +283,8 @@ impl Job<'_> {
             tracing::info!(ledger = %self.ledger, first = %lack.first, last = %lack.last, lost = %lack.bookie,
                 new = %target, "copies replaced");
         };
-        let is_live = |bookie: &BookieId| bookies.ids.contains(bookie);
-        if lacks_nothing(&changed, &mark.replicas, is_live)
+        let is_staying = |bookie: &BookieId| bookies.ids.contains(bookie) && !leaving.contains(bookie);
+        if lacks_nothing(&changed, &mark.replicas, is_staying)
             && let Some(step) = self.commit_whole(&changed, version, mark).await?
         {
             named();
@@ -360,7 +375,8 @@ impl Job<'_> {
         lack: &Lack,
         target: &BookieId,
     ) -> Result<(), End> {
-        if metadata.quorum.write_quorum_size() == 1 {
+        let is_source = target != &lack.bookie && self.common.bookies().await?.ids.contains(&lack.bookie);
+        if metadata.quorum.write_quorum_size() == 1 && !is_source {
             return failed(format!(
                 "no other bookie has the entries of {}: there is one copy of each",
                 lack.bookie
@@ -465,7 +481,7 @@ impl Job<'_> {
     async fn check_wanted(&self, copying: &Copying<'_>) -> Result<(), End> {
         self.check_going().await?;
         let Copying { lack, target, .. } = copying;
-        if **target != lack.bookie && self.common.bookies().await?.ids.contains(&lack.bookie) {
+        if **target != lack.bookie && self.is_staying(&lack.bookie).await? {
             self.common.state.lock().dropped += 1;
             return Err(End::Changed);
         }

@@ -14,7 +14,7 @@ mod pacing;
 mod report;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers_of};
+pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers, mark_ledgers_of};
 use self::facts::{Bookies, Facts};
 pub use self::report::{CheckReport, PlacementReport, RepairReport, StuckLedger};
 pub use self::worker::repair_ledgers;
@@ -196,6 +196,13 @@ impl Common {
         let bookies = self.facts.bookies().await?;
         self.absences.lock().on_bookies(self.now(), &bookies.ids);
         Ok(bookies)
+    }
+
+    /// Of the bookies that a mark names, those that are being emptied: their copies are to be replaced although they are there.
+    async fn leaving(&self, named: &[String]) -> Result<BTreeSet<BookieId>, StoreError> {
+        let draining = self.facts.draining().await?;
+        let is_named = |bookie: &&BookieId| named.iter().any(|name| name == bookie.as_str());
+        Ok(draining.iter().filter(is_named).cloned().collect())
     }
 
     /// How long a bookie may be away.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::LedgerError;
 use bindery_metadata::store::WatchEvent;
-use bindery_types::LedgerId;
+use bindery_types::{BookieId, LedgerId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -160,7 +160,11 @@ async fn ranked(common: &Common, ledger: LedgerId, live: &Bookies) -> Result<Opt
             let found = audit(&stored.metadata, |bookie| live.ids.contains(bookie));
             let is_for_us = match &common.config.targets {
                 Targets::Any => true,
-                Targets::Own(own) => is_for(own, &stored.metadata, &replicas, &found),
+                Targets::Own(own) => {
+                    let leaving = common.leaving(&replicas).await?;
+                    let is_there = |bookie: &BookieId| live.ids.contains(bookie) && !leaving.contains(bookie);
+                    is_for(own, &stored.metadata, &replicas, &audit(&stored.metadata, is_there))
+                }
             };
             Ok(Some(Ranked { ledger, copies: found.copies_min, since_ms, is_for_us }))
         }

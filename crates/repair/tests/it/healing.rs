@@ -83,7 +83,8 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
         let mut config = RepairConfig::new(id(&format!("b{index}")), Targets::Own(id(&format!("b{index}"))));
         config.auditor.delay = Duration::from_secs(600);
         config.look_interval = Duration::from_millis(100);
-        all.push(Repair::start(config, cluster.client().await, None, Arc::new(SystemClock::new())));
+        let own = cluster.own(index);
+        all.push(Repair::start(config, cluster.client().await, own, Arc::new(SystemClock::new())));
     }
     let (is_over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let reading = tokio::spawn({

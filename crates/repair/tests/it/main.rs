@@ -5,6 +5,7 @@
 mod bookies;
 mod checking;
 mod cluster;
+mod draining;
 mod healing;
 mod many;
 mod repairing;

@@ -257,6 +257,8 @@ impl Opening<'_> {
                 self.enter_limbo(layout).await?;
                 self.stamp(&expected, None).await?;
                 cookies.create(&identity.bookie_id, &expected).await?;
+                // One of this id may have been emptied and taken out.
+                layout.draining().end(&identity.bookie_id).await?;
                 checked.in_metadata = Some(expected);
                 tracing::info!("new bookie: cookie written to directories and metadata");
             }

@@ -143,6 +143,7 @@ impl Bookie {
             trim,
             file_watches,
             metadata_checker,
+            drain_watch,
             watch,
             stop_admin,
             admin,
@@ -175,6 +176,9 @@ impl Bookie {
                     "the task that reads ledger metadata for adds panicked, which is a bug: the stop \
                  continues"
                 );
+            }
+            if drain_watch.await.is_err() {
+                tracing::error!("the task that looks whether the bookie is being emptied panicked");
             }
             // It may be waiting for a disk that does not answer; it holds nothing that a stop needs.
             watch.abort();

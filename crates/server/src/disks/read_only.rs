@@ -22,6 +22,8 @@ use tokio::sync::watch;
 pub enum Cause {
     /// The configuration (`forceReadOnlyBookie`).
     Configured,
+    /// Its copies are being replaced, so that it can be taken out of the cluster.
+    Draining,
     /// Journal or ledger storage failed.
     StorageFailed,
     /// A volume is above its threshold.
@@ -44,8 +46,9 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 10] = [
+    pub const ALL: [Cause; 11] = [
         Cause::Configured,
+        Cause::Draining,
         Cause::StorageFailed,
         Cause::DiskFull,
         Cause::NoSpace,
@@ -62,6 +65,7 @@ impl Cause {
         match self {
             Cause::NoConnections | Cause::TooManyLedgers => false,
             Cause::Configured
+            | Cause::Draining
             | Cause::StorageFailed
             | Cause::DiskFull
             | Cause::NoSpace
@@ -76,6 +80,7 @@ impl Cause {
     pub fn name(self) -> &'static str {
         match self {
             Cause::Configured => "configured",
+            Cause::Draining => "draining",
             Cause::StorageFailed => "storage_failed",
             Cause::DiskFull => "disk_full",
             Cause::NoSpace => "no_space",

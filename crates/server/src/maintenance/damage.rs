@@ -17,12 +17,16 @@
 //! # Limits
 //! One ledger at a time; entries that are compared at a time: as in `integrity`.
 
+use super::durable;
 use super::integrity::{Missing, missing};
 use bindery_engine::Engine;
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{BookieId, LedgerId};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// What is to be done about the damage of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +39,7 @@ pub enum Remedy {
     Wait,
 }
 
-/// Compares a ledger of which copies here are damaged with metadata.
+/// Compares a ledger of which copies here are damaged with metadata. Waits for the journal no longer than `journal_patience`.
 ///
 /// # Errors
 /// The metadata store does not answer.
@@ -44,6 +48,7 @@ pub async fn check(
     engine: &Arc<Engine>,
     bookie: &BookieId,
     ledger: LedgerId,
+    journal_patience: Duration,
 ) -> Result<Remedy, String> {
     // Before the list (invariant 1).
     let ranges = engine.damaged_of(ledger);
@@ -62,6 +67,17 @@ pub async fn check(
     });
     match compared.await.map_err(|error| error.to_string())? {
         Ok(Missing::Nothing) => {
+            // What was listed must outlive a power cut, also where the journal does not sync.
+            let (done, answer) = oneshot::channel();
+            engine.force(
+                ledger,
+                Box::new(move |outcome| {
+                    let _ = done.send(outcome);
+                }),
+            );
+            let Ok(Ok(())) = durable(answer, Instant::now() + journal_patience).await else {
+                return Ok(Remedy::Wait);
+            };
             engine.damage_is_made_good(&ranges);
             tracing::info!(%ledger, "nothing of the ledger is missing: its damaged copies are not needed any more");
             Ok(Remedy::MadeGood)

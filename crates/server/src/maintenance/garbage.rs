@@ -375,7 +375,9 @@ impl GarbageCollector {
             after = Some(*last);
             for ledger in ledgers {
                 self.pace().await;
-                match damage::check(&self.layout, &self.engine, &self.surplus.bookie_id, ledger).await {
+                let (layout, bookie) = (&self.layout, &self.surplus.bookie_id);
+                let patience = self.config.journal_patience;
+                match damage::check(layout, &self.engine, bookie, ledger, patience).await {
                     Ok(Remedy::Repair) => self.mark_for_repair(ledger).await,
                     Ok(Remedy::MadeGood | Remedy::Wait) => {}
                     Err(why) => {

@@ -7,6 +7,7 @@ use bindery_types::{EntryId, LedgerId};
 use std::collections::{BTreeMap, BTreeSet};
 use tier::TierGhost;
 
+mod heal;
 mod ingest;
 mod tier;
 

@@ -4,6 +4,7 @@ mod ahead;
 mod at_rest;
 mod coverage;
 mod damage;
+mod heal;
 mod ingest;
 mod metadata;
 mod parked_adds;
@@ -201,6 +202,8 @@ struct Sim {
     /// The choices of repairs that bring copies past the journal.
     ingests: SeededRandom,
     ingest: Ingesting,
+    /// The choices of repairs that bring damaged entries back.
+    heals: SeededRandom,
     /// Those whose commit was not answered, or failed: a restart decides.
     undecided: Vec<Vec<Brought>>,
     /// The durable marks, as last seen.
@@ -264,6 +267,7 @@ pub fn run(profile: Profile) -> Report {
         updates: 0,
         ingests: random.child("ingests"),
         ingest: Ingesting::No,
+        heals: random.child("heals"),
         undecided: Vec::new(),
         marks: Marks::new(),
         expected: None,
@@ -342,6 +346,7 @@ impl Sim {
             return Ok(Some(refusal));
         }
         self.check_scrub()?;
+        self.heal_everything()?;
         self.crash_and_restart()
     }
 
@@ -376,6 +381,9 @@ impl Sim {
         }
         if self.ingests.chance(self.profile.ingest) {
             self.step_ingest()?;
+        }
+        if self.heals.chance(self.profile.heal) {
+            self.step_heal();
         }
         match self.random.below(100) {
             0..=44 => self.submit_adds()?,

@@ -176,6 +176,19 @@ impl Look {
                     .to_owned(),
             );
         }
+        let is_idle =
+            self.bookies.iter().filter_map(OneBookie::report).all(|report| report.under_way.is_empty());
+        let idle = self.bookies.iter().filter(|bookie| {
+            let gets_none = bookie.polled.answer.as_ref().is_some_and(|answer| answer.report.is_none());
+            bookie.mode == Some(RegistrationMode::Writable) && gets_none
+        });
+        let idle: Vec<&str> = idle.map(|bookie| bookie.id.as_str()).collect();
+        if has_worker && is_idle && self.missing.marked > self.stuck_count && !idle.is_empty() {
+            notes.push(format!(
+                "ledgers of which only bookies that do not repair could take the copies wait for bindery repair, or for these to repair: {}",
+                idle.join(", ")
+            ));
+        }
         let dangerous: u64 =
             self.missing.by_copies.iter().filter(|(copies, _)| **copies <= 1).map(|(_, count)| count).sum();
         if dangerous > 0 {

@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 55] = [
+pub const MARKS: [Mark; 57] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -65,6 +65,8 @@ pub const MARKS: [Mark; 55] = [
     "ingest.held",
     "ingest.put_off",
     "ingest.refused",
+    "heal.brought",
+    "heal.all",
 ];
 
 impl Sim {

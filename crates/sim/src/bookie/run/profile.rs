@@ -34,6 +34,8 @@ pub struct Profile {
     pub(super) tier: f64,
     /// Chance, for each step, of a repair's that brings copies past the journal.
     pub(super) ingest: f64,
+    /// Chance, for each step, of a repair's that brings damaged entries back.
+    pub(super) heal: f64,
     /// Time that each reading of the clock takes.
     pub(super) tick: Duration,
 }
@@ -127,6 +129,7 @@ impl Profile {
             fill: if random.child("fill").chance(0.1) { 0.01 } else { 0.0 },
             tier: if is_tiered { [0.03, 0.1, 0.3][tier.below(3) as usize] } else { 0.0 },
             ingest: [0.0, 0.02, 0.1, 0.3][random.child("ingests").below(4) as usize],
+            heal: [0.0, 0.05, 0.2][random.child("heals").below(3) as usize],
             tick: Duration::from_micros(20 * random.child("tick").below(2)),
         }
     }

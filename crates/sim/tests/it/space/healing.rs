@@ -262,3 +262,38 @@ fn a_damaged_entry_counts_as_held_for_an_ingest() {
     let held = bindery_engine::IngestError::Held { ledger: ledger(1), entry: entry(7) };
     assert_eq!(ingest.seal().err(), Some(held));
 }
+
+/// More damage than the register holds is made good in turns: what did not fit is found by a scrub that the register asks for.
+#[test]
+fn damage_beyond_the_limit_is_made_good_in_turns() {
+    const ENTRIES: i64 = 8600;
+    let fill = |bookie: &mut Bookie| {
+        for e in 0..ENTRIES {
+            bookie.add(1, e, 0);
+            if e % 1000 == 999 {
+                bookie.group();
+            }
+        }
+        bookie.flush();
+    };
+    let mut bookie = fresh_with(EngineConfig { write_pool_bytes: 16 << 20, ..config(quiet()) });
+    fill(&mut bookie);
+    let logs = bookie.files();
+    assert_eq!(logs.len(), 1);
+    // Each second one, so that none touches another.
+    for e in (0..ENTRIES).step_by(2) {
+        bookie.disk.flip_bits(&logs[0], 4096 + e as u64 * 32 + 31, 1).unwrap();
+    }
+    assert_eq!(bookie.scrub(), ENTRIES as u64 / 2);
+    let summary = bookie.machine.engine.damage_summary();
+    assert_eq!((summary.ranges, summary.logs_with_more), (4096, 1));
+    // Those of one ledger stay together.
+    assert_eq!(bookie.machine.engine.damaged(None, 10).len(), 4096);
+    fill(&mut bookie);
+    for _ in 0..20 {
+        bookie.rest();
+    }
+    assert!(!bookie.files().contains(&logs[0]));
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+    (0..ENTRIES).for_each(|e| assert_eq!(bookie.read(1, e), Ok(body(1, e, 0)), "{e}"));
+}

@@ -1,0 +1,132 @@
+//! Bookies that are being emptied: `underreplication/bindery-draining/<bookie id>` (protocol reference, section 6.1). While its node is
+//! there, a bookie takes no writes, and workers replace its copies although it is there and is read from. The node outlives restarts of the
+//! bookie and of whoever empties it; it is below `underreplication` for the reason that the marks of bookies are.
+
+use std::collections::BTreeSet;
+
+use bindery_types::BookieId;
+use bytes::Bytes;
+
+use super::paths::Root;
+use crate::store::{StoreError, Watch};
+
+/// Below the root.
+const PARENT: &str = "/underreplication/bindery-draining";
+
+/// The bookies of a cluster that are being emptied.
+#[derive(Clone)]
+pub struct Draining(pub(super) Root);
+
+impl Draining {
+    fn path(&self, id: &BookieId) -> String {
+        format!("{}{PARENT}/{id}", self.0.path)
+    }
+
+    /// All of them. A name that is no bookie id is passed over.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn list(&self) -> Result<BTreeSet<BookieId>, StoreError> {
+        match self.0.store.children(&format!("{}{PARENT}", self.0.path)).await {
+            Ok(names) => Ok(names.into_iter().filter_map(|name| BookieId::new(name).ok()).collect()),
+            Err(StoreError::NoNode { .. }) => Ok(BTreeSet::new()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// All of them, with a watch for the next change.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn watch_list(&self) -> Result<(BTreeSet<BookieId>, Watch), StoreError> {
+        let parent = format!("{}{PARENT}", self.0.path);
+        loop {
+            let (found, watch) = self.0.store.exists_and_watch(&parent).await?;
+            if found.is_none() {
+                return Ok((BTreeSet::new(), watch));
+            }
+            match self.0.store.children_and_watch(&parent).await {
+                Ok((names, watch)) => {
+                    let ids = names.into_iter().filter_map(|name| BookieId::new(name).ok());
+                    return Ok((ids.collect(), watch));
+                }
+                // It went meanwhile.
+                Err(StoreError::NoNode { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// Why a bookie is being emptied, as whoever asked for it said; `None` when it is not. With a watch for the next change.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn watch(&self, id: &BookieId) -> Result<(Option<String>, Watch), StoreError> {
+        let (found, watch) = self.0.store.exists_and_watch(&self.path(id)).await?;
+        let why = match found {
+            None => None,
+            // It may have gone meanwhile; then the watch fires.
+            Some(_) => self.0.find(&self.path(id)).await?,
+        };
+        Ok((why.map(|why| String::from_utf8_lossy(&why).into_owned()), watch))
+    }
+
+    /// Begins to empty a bookie. False when that had begun before, and stays so with the reason it had.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn begin(&self, id: &BookieId, why: &str) -> Result<bool, StoreError> {
+        self.0.create(&self.path(id), Bytes::copy_from_slice(why.as_bytes())).await
+    }
+
+    /// Ends it: a bookie that is there takes writes again. False when it was not being emptied.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn end(&self, id: &BookieId) -> Result<bool, StoreError> {
+        match self.0.store.delete(&self.path(id), None).await {
+            Ok(()) => Ok(true),
+            Err(StoreError::NoNode { .. }) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryCluster;
+    use crate::store::{CreateMode, MetadataStore};
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_bookie_is_emptied_until_that_is_ended() {
+        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let draining = Draining(Root::new(store.clone(), "/l"));
+        let (one, two) = (BookieId::new("b1:3181").unwrap(), BookieId::new("b2").unwrap());
+        let (all, first) = draining.watch_list().await.unwrap();
+        assert_eq!((all, draining.list().await), (BTreeSet::new(), Ok(BTreeSet::new())));
+        let (why, watch) = draining.watch(&one).await.unwrap();
+        assert!(why.is_none() && draining.end(&one).await == Ok(false));
+        assert_eq!(draining.begin(&one, "new disks").await, Ok(true));
+        watch.changed().await;
+        assert_eq!(draining.begin(&one, "again").await, Ok(false));
+        first.changed().await;
+        let (all, second) = draining.watch_list().await.unwrap();
+        assert_eq!(all, BTreeSet::from([one.clone()]));
+        assert_eq!(draining.begin(&two, "").await, Ok(true));
+        second.changed().await;
+        assert_eq!(draining.watch(&one).await.unwrap().0.as_deref(), Some("new disks"));
+        store
+            .create("/l/underreplication/bindery-draining/a b", Bytes::new(), CreateMode::Persistent)
+            .await
+            .unwrap();
+        assert_eq!(draining.list().await, Ok(BTreeSet::from([one.clone(), two.clone()])));
+        let (_, watch) = draining.watch(&one).await.unwrap();
+        assert_eq!(draining.end(&one).await, Ok(true));
+        watch.changed().await;
+        assert_eq!(draining.watch(&one).await.unwrap().0, None);
+        assert_eq!(draining.list().await, Ok(BTreeSet::from([two])));
+    }
+}
