@@ -65,6 +65,7 @@ async fn stop(all: Vec<Repair>) {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "the disks of a bookie that is stopped")]
 fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for found in std::fs::read_dir(from).unwrap() {
