@@ -127,6 +127,10 @@ impl RepairRole {
                             adds: Arc::new(Adds(store.clone())),
                         });
                         let client = own.client.clone();
+                        let config = match store.as_ref().map(LocalStore::repair_bytes) {
+                            Some(bytes) if bytes > 0 => config.within(bytes),
+                            _ => config,
+                        };
                         let repair = Repair::start(config, client, bookie, Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
                         shown.set(Standing::Runs(repair.handle(), own.client.clone()));

@@ -56,6 +56,7 @@ pub(super) fn apply(
     if let Some((tier, true)) = &mut tier {
         tier.security = security.clone();
     }
+    config.has_repair = repair.is_on;
     (tier, (repair, security))
 }
 
