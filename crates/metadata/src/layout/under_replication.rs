@@ -135,6 +135,15 @@ impl UnderReplication {
         Ok(true)
     }
 
+    /// Removes the node above a mark that is gone, as whoever removed the mark may have left it. Until then it is listed. Harmless where
+    /// there is a mark.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn clear(&self, ledger: LedgerId) -> Result<(), StoreError> {
+        self.delete_empty(&parts(ledger)).await.map(drop)
+    }
+
     /// The operations that [`unmark`](Self::unmark) consists of, for a transaction with others.
     pub(super) fn unmarking(&self, ledger: LedgerId, version: Version) -> [Op; 2] {
         [
@@ -398,6 +407,12 @@ mod tests {
         marks.mark(ledger(1), &lacks).await.unwrap();
         marks.mark(ledger(2), &lacks).await.unwrap();
         // As a worker leaves it that is killed between the two.
+        store.delete(&marks.path(ledger(2)), None).await.unwrap();
+        assert_eq!(marks.after(None, 9).await.unwrap(), [ledger(1), ledger(2)]);
+        marks.clear(ledger(1)).await.unwrap();
+        marks.clear(ledger(2)).await.unwrap();
+        assert_eq!(marks.after(None, 9).await.unwrap(), [ledger(1)]);
+        marks.mark(ledger(2), &lacks).await.unwrap();
         store.delete(&marks.path(ledger(2)), None).await.unwrap();
         marks.mark_since(ledger(2), &lacks, Some(7)).await.unwrap();
         let mark = marks.marked(ledger(2)).await.unwrap().unwrap();
