@@ -75,7 +75,12 @@ impl UnderReplication {
                 Ok(()) => return Ok(()),
                 // Its mark is there, or one was removed and the node above it was left.
                 Err(StoreError::NodeExists { .. }) => {}
-                Err(StoreError::NoNode { .. }) => create_parents(&*self.store, &path, &self.root).await?,
+                Err(StoreError::NoNode { .. }) => match create_parents(&*self.store, &path, &self.root).await
+                {
+                    // One was removed again, with the last mark below it: from the top.
+                    Ok(()) | Err(StoreError::NoNode { .. }) => {}
+                    Err(other) => return Err(other),
+                },
                 Err(other) => return Err(other),
             }
             let outcome = match self.get(&path).await? {
@@ -362,7 +367,9 @@ impl Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer::StoreLayer;
     use crate::memory::MemoryCluster;
+    use crate::store::StoreFuture;
 
     #[tokio::test]
     async fn a_mark_has_javas_path_and_keeps_what_others_marked() {
@@ -422,6 +429,43 @@ mod tests {
         marks.mark_since(ledger(3), &lacks, Some(8)).await.unwrap();
         let mark = marks.marked(ledger(3)).await.unwrap().unwrap();
         assert_eq!((mark.replicas.len(), mark.since_ms, mark.version), (2, None, Version(1)));
+    }
+
+    /// Before the node of the second part is made, another client removes the one above it, once: it is empty.
+    struct Pruned {
+        beneath: Arc<dyn MetadataStore>,
+        is_pruned: std::sync::atomic::AtomicBool,
+    }
+
+    impl StoreLayer for Pruned {
+        fn beneath(&self) -> &dyn MetadataStore {
+            &*self.beneath
+        }
+
+        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+            let path = path.to_owned();
+            Box::pin(async move {
+                let above = path.strip_suffix("/ledgers/0000/0000").map(|top| format!("{top}/ledgers/0000"));
+                if let Some(above) = above
+                    && !self.is_pruned.swap(true, std::sync::atomic::Ordering::Relaxed)
+                {
+                    self.beneath.delete(&above, None).await?;
+                }
+                self.beneath.create(&path, data, mode).await
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_removes_nodes_above_a_mark_is_in_nobodys_way() {
+        let beneath = Arc::new(MemoryCluster::new().open());
+        beneath.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let store = Arc::new(Pruned { beneath, is_pruned: Default::default() });
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let ledger = LedgerId::new(3).unwrap();
+        marks.mark(ledger, &[BookieId::new("b:1").unwrap()]).await.unwrap();
+        assert!(store.is_pruned.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(marks.after(None, 9).await.unwrap(), [ledger]);
     }
 
     #[tokio::test]
