@@ -75,7 +75,14 @@ impl UnderReplication {
                 Ok(()) => return Ok(()),
                 // Its mark is there, or one was removed and the node above it was left.
                 Err(StoreError::NodeExists { .. }) => {}
-                Err(StoreError::NoNode { .. }) => create_parents(&*self.store, &path, &self.root).await?,
+                Err(StoreError::NoNode { .. }) => {
+                    match create_parents(&*self.store, &path, &self.root).await {
+                        Ok(()) => {}
+                        // The first node above marks wakes the workers, who prune what is empty: from the beginning.
+                        Err(StoreError::NoNode { .. }) => continue,
+                        Err(other) => return Err(other),
+                    }
+                }
                 Err(other) => return Err(other),
             }
             let outcome = match self.get(&path).await? {
@@ -453,6 +460,42 @@ mod tests {
         assert_eq!(left().await, ["0000", "7fff"], "what other marks may share");
         marks.prune().await.unwrap();
         assert_eq!(left().await, Vec::<String>::new());
+    }
+
+    /// A store in which another client prunes each node above marks once, as soon as it is made.
+    struct Pruned {
+        beneath: Arc<dyn MetadataStore>,
+        by: Arc<dyn MetadataStore>,
+        pruned: parking_lot::Mutex<std::collections::BTreeSet<String>>,
+    }
+
+    impl crate::StoreLayer for Pruned {
+        fn beneath(&self) -> &dyn MetadataStore {
+            &*self.beneath
+        }
+        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> crate::store::StoreFuture<'_, String> {
+            let path = path.to_owned();
+            Box::pin(async move {
+                let created = self.beneath.create(&path, data, mode).await;
+                if path.contains("/ledgers/") && self.pruned.lock().insert(path.clone()) {
+                    UnderReplication::new(self.by.clone(), "/l").prune().await?;
+                }
+                created
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_ledger_is_marked_although_workers_prune_meanwhile() {
+        let cluster = MemoryCluster::new();
+        let (beneath, by) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        beneath.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let store = Arc::new(Pruned { beneath, by, pruned: Default::default() });
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let (ledger, bookie) = (LedgerId::new(0x1_0002_abcd).unwrap(), BookieId::new("b:1").unwrap());
+        marks.mark(ledger, &[bookie]).await.unwrap();
+        assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1"]);
+        assert!(store.pruned.lock().len() > 3, "each of them was pruned");
     }
 
     #[tokio::test]
