@@ -514,6 +514,42 @@ mod tests {
         assert_eq!(left().await, Vec::<String>::new());
     }
 
+    /// A store in which another client prunes each node above marks once, as soon as it is made.
+    struct Pruned {
+        beneath: Arc<dyn MetadataStore>,
+        by: Arc<dyn MetadataStore>,
+        pruned: parking_lot::Mutex<std::collections::BTreeSet<String>>,
+    }
+
+    impl crate::StoreLayer for Pruned {
+        fn beneath(&self) -> &dyn MetadataStore {
+            &*self.beneath
+        }
+        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> crate::store::StoreFuture<'_, String> {
+            let path = path.to_owned();
+            Box::pin(async move {
+                let created = self.beneath.create(&path, data, mode).await;
+                if path.contains("/ledgers/") && self.pruned.lock().insert(path.clone()) {
+                    UnderReplication::new(self.by.clone(), "/l").prune().await?;
+                }
+                created
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_ledger_is_marked_although_workers_prune_meanwhile() {
+        let cluster = MemoryCluster::new();
+        let (beneath, by) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        beneath.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let store = Arc::new(Pruned { beneath, by, pruned: Default::default() });
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let (ledger, bookie) = (LedgerId::new(0x1_0002_abcd).unwrap(), BookieId::new("b:1").unwrap());
+        marks.mark(ledger, &[bookie]).await.unwrap();
+        assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1"]);
+        assert!(store.pruned.lock().len() > 3, "each of them was pruned");
+    }
+
     #[tokio::test]
     async fn a_watch_sees_the_first_mark_and_pruning_leaves_what_is_marked() {
         let store = Arc::new(MemoryCluster::new().open());
