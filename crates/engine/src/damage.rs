@@ -393,12 +393,17 @@ impl DamageRegister {
         !self.is_empty() && self.state.lock().logs.get(&at).is_some_and(|log| log.frame.is_damaged())
     }
 
-    /// Takes the logs whose rewrite is due; they are due again after the pause, if they are still there.
-    pub(crate) fn take_renewable(&self, now_ns: u64, pause_ns: u64) -> Vec<LogRef> {
+    /// Takes the logs whose rewrite is due, of those that `is_free` says; they are due again after the pause, if they are still there.
+    pub(crate) fn take_renewable(
+        &self,
+        now_ns: u64,
+        pause_ns: u64,
+        is_free: impl Fn(LogRef) -> bool,
+    ) -> Vec<LogRef> {
         let mut state = self.state.lock();
         let mut due = Vec::new();
         for (at, log) in &mut state.logs {
-            if log.standing() == Standing::Renewable && log.not_before_ns <= now_ns {
+            if log.standing() == Standing::Renewable && log.not_before_ns <= now_ns && is_free(*at) {
                 log.not_before_ns = now_ns.saturating_add(pause_ns);
                 due.push(*at);
             }

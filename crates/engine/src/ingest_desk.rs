@@ -40,8 +40,11 @@ pub enum IngestError {
     /// Last entry and LAC (last add confirmed) of the ledger could not be committed beside changes of it that never ended.
     #[error("ledger {0} changes all the time: try again, or let its entries come through the journal")]
     NeverAtRest(LedgerId),
-    /// The entry is here, or on its way.
-    #[error("entry {entry} of ledger {ledger} is here already: ingest what Engine::held_entries lacks")]
+    /// The entry is here, or on its way, or a damaged copy of it is here: a copy of an ingest would be older than that.
+    #[error(
+        "entry {entry} of ledger {ledger} is here already: ingest what Engine::held_entries lacks, and add what \
+         Engine::damaged_of names"
+    )]
     Held {
         /// The ledger.
         ledger: LedgerId,

@@ -45,7 +45,7 @@ use crate::log_limit::LogLimit;
 use crate::maintenance::draining::DrainWatch;
 use crate::maintenance::garbage::{GarbageCollector, GarbageDesk, GarbageRequest};
 use crate::maintenance::surplus::Surplus;
-use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
+use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes, repair_memory};
 use crate::metadata_check::MetadataChecker;
 use crate::metrics::Metrics;
 use crate::reload::Watch;
@@ -150,6 +150,7 @@ pub struct Bookie {
     watch: JoinHandle<()>,
     stop_admin: Arc<Latch>,
     admin: Option<AdminTask>,
+    repair_bytes: u64,
     /// Ends with the bookie: the directories' locks.
     dirs: Arc<DataDirs>,
 }
@@ -159,6 +160,7 @@ pub struct Bookie {
 #[derive(Clone)]
 pub struct LocalStore {
     shared: Arc<Shared>,
+    repair_bytes: u64,
     _dirs: Arc<DataDirs>,
 }
 
@@ -166,6 +168,11 @@ impl LocalStore {
     /// The bookie's engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.shared.engine
+    }
+
+    /// The part of the bookie's memory limit that repair has; 0 if the bookie's configuration does not speak of it.
+    pub fn repair_bytes(&self) -> u64 {
+        self.repair_bytes
     }
 
     /// How many adds it answered since it began, and the sum of their times in microseconds.
@@ -188,12 +195,15 @@ impl Bookie {
             shards_min: config.ledger_dirs.len().max(config.journal_dirs.len()),
             are_connections_set: config.are_connections_set,
             tier_bytes: 0,
+            repair_bytes: 0,
             tls_connection_bytes: config.tls.as_ref().map_or(0, TlsConfig::connection_bytes),
             admin_tls_connection_bytes: config.admin_tls.as_ref().map_or(0, TlsConfig::connection_bytes),
         };
         let limit = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
         let tier_bytes = config.tier.as_ref().map_or(0, |tier| tier.memory_bytes(limit));
-        let plan = MemoryPlan::of(limit, &config.limits, Surroundings { tier_bytes, ..around })?;
+        let repair_bytes = if config.has_repair { repair_memory(limit) } else { 0 };
+        let around = Surroundings { tier_bytes, repair_bytes, ..around };
+        let plan = MemoryPlan::of(limit, &config.limits, around)?;
         config.limits.connections_max = plan.connections_max;
         config.limits.long_polls_max = config.limits.long_polls_max.min(plan.long_polls_max());
         log_start(&config, &plan, wanted);
@@ -422,6 +432,7 @@ impl Bookie {
             watch,
             stop_admin,
             admin,
+            repair_bytes: plan.repair,
             dirs,
         };
         if let Err(why) = bookie.wait_until_registered().await {
@@ -453,7 +464,7 @@ impl Bookie {
 
     /// For parts of this process that write to the ledger directories beside the bookie.
     pub fn local_store(&self) -> LocalStore {
-        LocalStore { shared: self.shared.clone(), _dirs: self.dirs.clone() }
+        LocalStore { shared: self.shared.clone(), repair_bytes: self.repair_bytes, _dirs: self.dirs.clone() }
     }
 
     /// Lets another part of the process answer on the admin port, too. The first one stays.

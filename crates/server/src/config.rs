@@ -119,6 +119,8 @@ pub struct BookieConfig {
     pub auth: Option<AuthConfig>,
     /// Object storage, from which entries are read whose copies here were let go; `None` without.
     pub tier: Option<TierConfig>,
+    /// Repair runs in this process, and has a part of the memory.
+    pub has_repair: bool,
     /// Bounds.
     pub limits: Limits,
 }
@@ -166,6 +168,7 @@ impl Default for BookieConfig {
             admin_tls: None,
             auth: None,
             tier: None,
+            has_repair: false,
             limits: Limits::default(),
         }
     }

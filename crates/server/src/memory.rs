@@ -51,6 +51,11 @@ const CONNECTIONS_SHARE: u64 = 8;
 /// The sum of the weights by which what is beyond the least sizes is shared out.
 const WEIGHTS: u64 = 34;
 
+/// The part of a limit that repair in the bookie gets: a 32nd, from 8 to 32 MiB.
+pub fn repair_memory(limit: u64) -> u64 {
+    (limit / 32).clamp(8 * MIB, 32 * MIB)
+}
+
 /// The parts of a bookie that the limit must cover besides the pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Surroundings {
@@ -62,6 +67,8 @@ pub struct Surroundings {
     pub are_connections_set: bool,
     /// For reads from object storage; 0 without.
     pub tier_bytes: u64,
+    /// For copies that repair brings ([`repair_memory`]); 0 without.
+    pub repair_bytes: u64,
     /// Bytes that a connection may hold for TLS ([`TLS_CONNECTION_BYTES`], [`TLS_CLIENT_AUTH_BYTES`]); 0 without.
     pub tls_connection_bytes: u64,
     /// The same of a connection of the admin port.
@@ -75,6 +82,7 @@ impl Default for Surroundings {
             shards_min: 1,
             are_connections_set: false,
             tier_bytes: 0,
+            repair_bytes: 0,
             tls_connection_bytes: 0,
             admin_tls_connection_bytes: 0,
         }
@@ -122,6 +130,8 @@ pub struct MemoryPlan {
     pub libraries: u64,
     /// What is read from object storage.
     pub tier: u64,
+    /// Copies that repair brings, and the entry logs that it writes.
+    pub repair: u64,
     /// Connections that fit.
     pub connections_max: usize,
 }
@@ -206,6 +216,7 @@ impl MemoryPlan {
                 admin_places: ADMIN_PLACES_BYTES + admin_tls,
                 libraries: around.ledger_dirs.max(1) as u64 * REDB_BYTES,
                 tier: around.tier_bytes,
+                repair: around.repair_bytes,
                 connections_max: (connections / each) as usize,
             }
         };
@@ -238,7 +249,7 @@ impl MemoryPlan {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    pub(crate) fn parts(&self) -> [(&'static str, u64, &'static str); 17] {
+    pub(crate) fn parts(&self) -> [(&'static str, u64, &'static str); 18] {
         [
             ("write", self.write, "journal chunks = write cache; full: adds wait, then too-many-requests"),
             ("first", self.first, "first requests of connections; full: newcomers wait to be read"),
@@ -273,6 +284,7 @@ impl MemoryPlan {
             ("admin", self.admin, "the admin port; full: its peers are refused"),
             ("libraries", self.libraries, "redb's caches, 4 MiB for each ledger directory"),
             ("tier", self.tier, "entries from object storage; full: those that want more wait"),
+            ("repair", self.repair, "copies that come in, and logs written for them; full: copies wait"),
         ]
     }
 
@@ -305,9 +317,9 @@ impl MemoryPlan {
 /// The start-up table.
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without object storage there is nothing to be said of it.
-        for (name, bytes, what) in
-            self.parts().into_iter().filter(|(name, bytes, _)| *bytes > 0 || *name != "tier")
+        // Without object storage or repair there is nothing to be said of it.
+        let is_there = |name: &str, bytes: u64| bytes > 0 || !matches!(name, "tier" | "repair");
+        for (name, bytes, what) in self.parts().into_iter().filter(|(name, bytes, _)| is_there(name, *bytes))
         {
             writeln!(f, "  {name:<18} {:>6} MiB  {what}", bytes / MIB)?;
         }

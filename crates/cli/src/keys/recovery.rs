@@ -5,8 +5,7 @@ use bindery_repair::{CheckSettings, RepairConfig};
 use bindery_types::BookieId;
 use std::time::Duration;
 
-const NOT_DONE: &str = "the auditor and the replication worker here do not do this: BookKeeper's AutoRecovery does, run as a process of its own \
-     (bookkeeper autorecovery) with its own configuration file";
+const PAUSES: &str = "a ledger that could not be repaired is given back at once and tried again after 2 s to 5 min here, and holds up no other meanwhile";
 const OTHERWISE: &str = "copies are read in ranges and bounded by memory here (bindery repair --help), not by these limits of Java's worker";
 const NO_PLACES: &str = "a check asks one bookie of a ledger after the other for one entry at a time, so nothing waits for such a place";
 const NO_RACKS: &str = "the client inside a bookie knows no racks; bindery repair counts them (--placement, --placement-check-interval)";
@@ -46,7 +45,7 @@ pub(super) const KEYS: &[Key] = &[
     )
     .unit("ms")
     .shown(|view| millis(repair(view).open_grace)),
-    applied("replicationRateByBytes", "-1", "Bytes that the worker of this bookie copies in a second; -1 for no limit")
+    applied("replicationRateByBytes", "-1", "Bytes that the worker of this bookie copies in a second, fewer while adds of clients take longer than without copies; -1 for no limit")
         .unit("bytes")
         .shown(|view| repair(view).bytes_per_second.map_or_else(|| "-1".to_owned(), |rate| rate.to_string())),
     applied(
@@ -94,12 +93,12 @@ pub(super) const KEYS: &[Key] = &[
     )
     .unit("ms"),
     nothing("rereplicationEntryBatchSize", "10", "Entries copied at once", OTHERWISE),
-    nothing("rwRereplicateBackoffMs", "5000", "Pause after a failed copy", NOT_DONE).unit("ms"),
+    nothing("rwRereplicateBackoffMs", "5000", "Pause after a failed copy", PAUSES).unit("ms"),
     nothing(
         "lockReleaseOfFailedLedgerGracePeriod",
         "300000",
         "Time a failed ledger stays locked",
-        NOT_DONE,
+        PAUSES,
     )
     .unit("ms"),
     applied(
@@ -127,7 +126,7 @@ pub(super) const KEYS: &[Key] = &[
         "zkReplicationTaskRateLimit",
         "0",
         "Ledgers taken for repair in a second (since 4.18)",
-        NOT_DONE,
+        "workers here learn of marks by a watch, and end the repair of a ledger with one request to the metadata store",
     ),
     nothing("enableHealthCheck", "true", "Watch the health of bookies", CLIENT),
     nothing("digestType", "CRC32", "Checksum of entries that are copied", CLIENT),

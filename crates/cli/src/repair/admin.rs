@@ -193,7 +193,19 @@ fn expose(report: &RepairReport, out: &mut Exposition) {
     out.gauge_of("bindery_repair_left_out", &[], report.left_out);
     out.gauge_of("bindery_repair_under_way", &[], report.under_way.len() as u64);
     out.gauge_of("bindery_repair_stuck", &[], report.stuck_count);
+    out.gauge_of("bindery_repair_overdue", &[], report.overdue);
     out.gauge_of("bindery_repair_held_bytes", &[], report.held_bytes);
+    out.gauge_of("bindery_repair_limit_bytes", &[], report.bytes_per_second.unwrap_or(0));
+    out.gauge("bindery_repair_slowed_down", &[], i64::from(report.is_slowed_down));
+    let check = &report.check;
+    out.gauge("bindery_repair_check_running", &[], i64::from(check.is_running));
+    out.gauge("bindery_repair_check_ended_ms", &[], check.ended_ms.unwrap_or(0));
+    for (found, ledgers) in
+        [("whole", check.whole), ("lacking", check.lacking), ("unchecked", check.unchecked)]
+    {
+        out.gauge_of("bindery_repair_check_ledgers", &[("found", found)], ledgers);
+    }
+    out.gauge_of("bindery_repair_badly_placed", &[], report.placement.badly_placed);
     for (name, count) in [
         ("bindery_repair_scans", report.scans),
         ("bindery_repair_marked", report.marked),
@@ -216,6 +228,12 @@ fn expose_as_java(report: &RepairReport, out: &mut Exposition) {
     let (auditor, worker) = ("replication_auditor", "replication_replication_worker");
     let marked = SummarySnapshot::of_sums(report.scans, report.marked as f64);
     out.summary(&format!("{auditor}_NUM_UNDER_REPLICATED_LEDGERS"), &[], &marked);
+    for (name, ledgers) in [
+        ("NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", report.placement.badly_placed),
+        ("NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD", report.overdue),
+    ] {
+        out.gauge_of(&format!("{auditor}_{name}"), &[], ledgers);
+    }
     let attempts = SummarySnapshot::of_sums(report.attempts, report.attempts_ms as f64)
         .with_failures(report.failures, report.failures_ms as f64);
     out.summary(&format!("{worker}_rereplicate"), &[], &attempts);
@@ -262,8 +280,10 @@ mod tests {
         let mut report = RepairReport::default();
         (report.entries, report.bytes, report.repaired) = (7, 900, 3);
         (report.attempts, report.attempts_ms, report.failures, report.failures_ms) = (4, 40, 1, 5);
+        report.placement.badly_placed = 8;
         report.waiting.insert(2, 11);
         report.waiting.insert(usize::MAX, 1);
+        (report.overdue, report.check.lacking, report.check.ended_ms) = (5, 6, Some(1234));
         let mut out = Exposition::new();
         expose(&report, &mut out);
         expose_as_java(&report, &mut out);
@@ -274,6 +294,11 @@ mod tests {
             "bindery_repair_waiting{copies=\"2\"} 11",
             "bindery_repair_waiting{copies=\"unknown\"} 1",
             "bindery_repair_bytes 900",
+            "bindery_repair_check_ledgers{found=\"lacking\"} 6",
+            "bindery_repair_check_ended_ms 1234",
+            "bindery_repair_overdue 5",
+            "bindery_repair_badly_placed 8",
+            "replication_auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD 5",
             "bindery_repair_repaired 3",
             "replication_replication_worker_rereplicate_count{success=\"true\"} 4",
             "replication_replication_worker_rereplicate_sum{success=\"false\"} 5.0",

@@ -15,7 +15,7 @@ pub use self::decommission::run as decommission;
 pub use self::drain::run as drain;
 pub use self::marks::{switch, under_replicated};
 pub use self::recover::{check_stopped, run as recover};
-pub use self::role::{RepairRole, RepairRoleSettings};
+pub use self::role::{BYTES_PER_SECOND_DEFAULT, RepairRole, RepairRoleSettings};
 pub use self::run::run;
 pub use self::safety::run as safe_to_stop;
 

@@ -56,7 +56,7 @@ impl Order {
         if order.bookie_src.is_empty() {
             return Err(wrong("bookie_src names no bookie".to_owned()));
         }
-        let ids = order.bookie_src.iter().map(|text| BookieId::new(text));
+        let ids = order.bookie_src.iter().map(BookieId::new);
         let bookies = ids.collect::<Result<_, _>>().map_err(|error| wrong(error.to_string()))?;
         Ok(Order { path: "bookie", bookies, deletes_cookies: order.delete_cookie })
     }

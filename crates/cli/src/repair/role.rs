@@ -18,6 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
+/// Bytes that a worker copies in a second where nobody says otherwise: what Elasticsearch lets a node recover
+/// (`indices.recovery.max_bytes_per_sec`, 40 MB), between Cassandra's streams (24 MiB) and HDFS's balancer (100 MiB). Adds of clients that
+/// take longer slow it down further.
+pub const BYTES_PER_SECOND_DEFAULT: u64 = 40 << 20;
+
 /// Settings of repair in a bookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairRoleSettings {
@@ -29,7 +34,7 @@ pub struct RepairRoleSettings {
     pub scan_interval: Option<Duration>,
     /// Time that the writer of an open ledger has to replace a lost bookie.
     pub open_grace: Option<Duration>,
-    /// Bytes copied in a second.
+    /// Bytes copied in a second, if limited.
     pub bytes_per_second: Option<u64>,
     /// Checks that it makes as the auditor.
     pub checks: CheckSettings,
@@ -46,7 +51,7 @@ impl Default for RepairRoleSettings {
             lost_after: None,
             scan_interval: None,
             open_grace: None,
-            bytes_per_second: None,
+            bytes_per_second: Some(BYTES_PER_SECOND_DEFAULT),
             checks: CheckSettings::default(),
             stamps_marks: None,
             mark_grace: None,
@@ -122,6 +127,10 @@ impl RepairRole {
                             adds: Arc::new(Adds(store.clone())),
                         });
                         let client = own.client.clone();
+                        let config = match store.as_ref().map(LocalStore::repair_bytes) {
+                            Some(bytes) if bytes > 0 => config.within(bytes),
+                            _ => config,
+                        };
                         let repair = Repair::start(config, client, bookie, Arc::new(SystemClock::new()));
                         tracing::info!("the bookie repairs ledgers of the cluster");
                         shown.set(Standing::Runs(repair.handle(), own.client.clone()));

@@ -3,7 +3,7 @@
 use crate::args::{BookieArgs, Switch};
 use crate::auth_settings;
 use crate::bookie_security::{self, BookieSecurity};
-use crate::repair::RepairRoleSettings;
+use crate::repair::{BYTES_PER_SECOND_DEFAULT, RepairRoleSettings};
 use crate::sources::values::{Finding, Values};
 use crate::tier_role::{self, TierSettings};
 use bindery_repair::CheckSettings;
@@ -56,6 +56,7 @@ pub(super) fn apply(
     if let Some((tier, true)) = &mut tier {
         tier.security = security.clone();
     }
+    config.has_repair = repair.is_on;
     (tier, (repair, security))
 }
 
@@ -104,9 +105,11 @@ fn repair(args: &BookieArgs, file: &mut Values) -> (RepairRoleSettings, bool) {
             format!("replicationRateByBytes={text}: give a whole number, or -1 for no limit"),
         );
     }
-    // Java takes what is not above zero for no limit.
-    let bytes_per_second = bytes_per_second.and_then(Result::ok).and_then(|rate| u64::try_from(rate).ok());
-    let bytes_per_second = bytes_per_second.filter(|rate| *rate > 0);
+    let bytes_per_second = match bytes_per_second {
+        None => Some(BYTES_PER_SECOND_DEFAULT),
+        // Java takes what is not above zero for no limit.
+        Some(rate) => rate.ok().and_then(|rate| u64::try_from(rate).ok()).filter(|rate| *rate > 0),
+    };
     let settings = RepairRoleSettings {
         is_on,
         lost_after,

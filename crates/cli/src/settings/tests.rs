@@ -579,6 +579,7 @@ fn a_bookie_repairs_unless_its_file_or_a_flag_says_otherwise() {
     assert_eq!(with(&[], "auditorPeriodicCheckInterval=0\n").unwrap().checks.interval, None);
     let faults = with(&[], "auditorLedgerVerificationPercentage=101\n").unwrap_err();
     assert!(faults[0].contains("=101: give a whole number from 0 to 100"), "{faults:?}");
+    assert_eq!(with(&[], "").unwrap().bytes_per_second, Some(40 << 20));
     let fast = with(&[], "replicationRateByBytes=1000000\n").unwrap();
     assert_eq!(fast.bytes_per_second, Some(1_000_000));
     let faults = with(&[], "replicationRateByBytes=fast\n").unwrap_err();

@@ -89,7 +89,8 @@ impl Finding {
         match self.kind {
             Kind::Storage(FindingKind::LogEntry | FindingKind::LogIndex) => format!(
                 "start the bookie: it answers these entries with an error, never as absent, and readers take another \
-                 replica. Then have the ledger copied from there: \"bookkeeper shell recover {id} --ledger {ledger}\""
+                 replica. Then ask it for a scrub (PUT /api/v1/bookie/scrub at its admin port): it marks ledger {ledger} for \
+                 repair, and replication workers bring these entries from other replicas"
             ),
             Kind::Storage(FindingKind::LogPadding) | Kind::JournalCovered => {
                 "no data is lost; but a disk that changed these bytes will change others: look at the kernel's log and \

@@ -181,9 +181,9 @@ fn values_come_from_flags_lines_and_defaults() {
 
 #[test]
 fn a_key_is_explained_and_a_wrong_one_is_led_to_the_nearest() {
-    let output = bindery(&["config", "explain", "auditorPeriodicCheckInterval"], &[]);
+    let output = bindery(&["config", "explain", "rwRereplicateBackoffMs"], &[]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("no effect") && text.contains("bookkeeper autorecovery"), "{text}");
+    assert!(text.contains("no effect") && text.contains("2 s to 5 min"), "{text}");
     let output = bindery(&["config", "explain", "--json", "gcWaitTime"], &[]);
     let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&object["default"], &object["bookkeeper_default"]), (&"900000".into(), &"600000".into()));

@@ -89,11 +89,9 @@ impl Upkeep {
     /// Plans rewrites of logs in which nothing damaged is needed any more.
     fn renew(&mut self, now: u64, pause: Duration) {
         let taken = self.space.taken();
-        for at in self.shared.damage().take_renewable(now, as_ns(pause)) {
-            let (directory, log_id) = at;
-            if taken.contains(&at) || self.directories.routing().has_failed(directory) {
-                continue;
-            }
+        let is_free = |at| !taken.contains(&at) && !self.directories.routing().has_failed(at.0);
+        let due = self.shared.damage().take_renewable(now, as_ns(pause), is_free);
+        for (directory, log_id) in due {
             let Some(log) = self.shared.views()[directory].log(log_id) else { continue };
             tracing::info!(file = %log.path().display(), "a log with damage that is made good is rewritten");
             let planned =

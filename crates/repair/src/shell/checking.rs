@@ -34,7 +34,7 @@ use tokio::time::Instant;
 
 use super::Common;
 use super::auditing::Looks;
-use super::report::StuckLedger;
+use super::report::{CheckReport, StuckLedger};
 use crate::core::audit::{SegmentEnd, segments};
 use crate::core::check::{Comparison, Outcome, PROBLEMS_MAX, Pace, Progress, Share, due_in, shares};
 
@@ -87,7 +87,10 @@ async fn turn(common: &Arc<Common>) -> Result<Duration, LedgerError> {
                 settings.set_check_ended(PeriodicCheck::Replicas, ended_ms).await?;
             }
             let mut state = common.state.lock();
-            (state.check.ended, state.check.ended_ms) = (state.check.ended + 1, Some(ended_ms));
+            let report = &mut state.check;
+            (report.ended, report.ended_ms) = (report.ended + 1, Some(ended_ms));
+            let CheckReport { whole, lacking, unchecked, .. } = report;
+            tracing::info!(whole, lacking, unchecked, "all ledgers were checked");
         }
         // The next one is of all ledgers, also when another auditor ended the one that was interrupted here.
         *common.progress.lock() = Progress::default();
@@ -110,6 +113,7 @@ async fn check_all(common: &Arc<Common>) -> Result<bool, LedgerError> {
     let mut after = common.progress.lock().resume();
     common.state.lock().check.is_running = true;
     let check = Arc::new(Check::new(common.clone()));
+    check.tell();
     let mut listing = common.layout().ledgers().list();
     let mut listed = Vec::new().into_iter();
     let mut tasks: JoinSet<Result<(LedgerId, Outcome), LedgerError>> = JoinSet::new();
@@ -396,6 +400,7 @@ async fn check_placement(common: &Arc<Common>) -> Result<(), LedgerError> {
             problems.push(StuckLedger { ledger: ledger.get(), why });
         }
     }
+    tracing::info!(judged, badly_placed = badly, "the placement of all ledgers was checked");
     let mut state = common.state.lock();
     let report = &mut state.placement;
     report.ended += 1;

@@ -91,6 +91,9 @@ pub struct OwnBookie {
     pub adds: Arc<dyn AddTimes>,
 }
 
+/// Ledgers that are repaired at a time by default, and by a bookie's worker at most: ingests of an engine are as many.
+const PARALLEL_MAX: usize = bindery_engine::INGESTS_MAX;
+
 /// How ledgers are repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairConfig {
@@ -129,12 +132,26 @@ impl RepairConfig {
             open_grace: Duration::from_secs(30),
             memory_limit: 16 << 20,
             bytes_per_second: None,
-            parallel: 4,
+            parallel: PARALLEL_MAX,
             look_interval: Duration::from_secs(1),
             checks: CheckSettings::default(),
             stamps_marks: true,
             mark_grace: None,
         }
+    }
+}
+
+/// Memory of an entry log that is being written: a buffer, and the index of a run.
+const LOG_BYTES: u64 = 4 << 20;
+
+impl RepairConfig {
+    /// The same within so many bytes of memory, of which half are for copies on their way, and half for the entry logs that they are written
+    /// to: of one at least, and no more than four, which is how many ledgers are repaired at a time.
+    pub fn within(mut self, bytes: u64) -> RepairConfig {
+        self.memory_limit = bytes / 2;
+        self.parallel =
+            usize::try_from(bytes / 2 / LOG_BYTES).map_or(PARALLEL_MAX, |logs| logs.clamp(1, PARALLEL_MAX));
+        self
     }
 }
 
@@ -233,6 +250,7 @@ impl RepairHandle {
     /// What it does, and did since it began.
     pub fn report(&self) -> RepairReport {
         let mut report = self.0.state.lock().clone();
+        report.copies_to_any = self.0.config.targets == Targets::Any;
         report.held_bytes = self.0.bulk.counts().held_bytes;
         report
     }

@@ -17,6 +17,8 @@ pub struct RepairReport {
     pub is_auditor: bool,
     /// Whether repair is disabled in metadata.
     pub is_disabled: bool,
+    /// Whether the worker copies to other bookies than its own, too.
+    pub copies_to_any: bool,
     /// Bookies that this auditor misses, and since when, in milliseconds since the epoch. One that was away before the auditor began has
     /// been so since then.
     pub away: BTreeMap<String, i64>,

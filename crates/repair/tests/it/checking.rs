@@ -65,6 +65,7 @@ async fn stop(all: Vec<Repair>) {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "the disks of a bookie that is stopped")]
 fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for found in std::fs::read_dir(from).unwrap() {
@@ -289,16 +290,17 @@ async fn ledgers_with_one_copy_left_are_marked_before_all_others() {
     until(&all, "all are scanned", |report| report.scans > 0).await;
     stop(all).await;
     let marks = layout.under_replication();
-    let mut times: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
-    let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut times: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
     for ledger in marks.after(None, usize::MAX).await.unwrap() {
         let mark = marks.marked(ledger).await.unwrap().unwrap();
-        times.entry(mark.replicas.len()).or_default().insert(mark.since_ms.unwrap());
-        *counts.entry(mark.replicas.len()).or_default() += 1;
+        times.entry(mark.replicas.len()).or_default().push(mark.since_ms.unwrap());
     }
-    let tenth = LEDGERS as u64 / 10;
-    assert_eq!(counts, BTreeMap::from([(1, 6 * tenth), (2, 3 * tenth)]));
-    assert!(times[&2].last() < times[&1].first(), "{:?} {:?}", times[&2].last(), times[&1].first());
+    let tenth = LEDGERS as usize / 10;
+    assert_eq!((times[&1].len(), times[&2].len()), (6 * tenth, 3 * tenth));
+    // An auditor that never saw these bookies learns from metadata that both are away: until then it looked at a few ledgers.
+    let last = *times[&2].iter().max().unwrap();
+    let early = times[&1].iter().filter(|time| **time <= last).count();
+    assert!(early < 100, "{early} of {} were not held back", times[&1].len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

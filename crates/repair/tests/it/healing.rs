@@ -13,12 +13,12 @@ use bindery_storage::{EntryLog, OpenLogError, ReadError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::cluster::{Cluster, PASSWORD, assert_whole, entry, id, payload, sealed};
+use super::cluster::{Cluster, PASSWORD, append, assert_whole, entry, id, payload, sealed, writer};
 
 /// Far above anything that must happen.
 const HANG: Duration = Duration::from_secs(120);
-const ENTRIES: i64 = 120;
-const FLIPS: u64 = 100;
+const ENTRIES: i64 = 700;
+const FLIPS: u64 = 1000;
 
 /// Flips single bits of the logs, each anywhere in them.
 fn flip_bits(logs: &[PathBuf], flips: u64) {
@@ -97,6 +97,19 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
             }
         }
     });
+    let writing = tokio::spawn({
+        let (client, is_over) = (cluster.client().await, is_over.clone());
+        async move {
+            let (writer, mut next) = (writer(&client, (3, 3, 2)).await, 0);
+            while !is_over.load(Ordering::Acquire) {
+                append(&writer, next..next + 10).await;
+                next += 10;
+            }
+            let id = writer.id();
+            writer.close().await.unwrap();
+            (id, next)
+        }
+    });
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
     flip_bits(&cluster.entry_logs(2), FLIPS);
     let found =
@@ -120,6 +133,8 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
     }
     is_over.store(true, Ordering::Release);
     reading.await.unwrap();
+    let (written, count) = writing.await.unwrap();
+    assert_whole(&client, written, count, "nobody").await;
     for ledger in &ids {
         assert_whole(&client, *ledger, ENTRIES, "nobody").await;
     }

@@ -49,6 +49,11 @@ fn resident() -> (u64, u64) {
     (of("VmRSS:"), of("VmHWM:"))
 }
 
+#[allow(clippy::disallowed_methods, reason = "no file on a disk")]
+fn reset_most() {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
 /// What other clients feel: the 99th percentile of a read, in ms, of some each 5 ms until the task is stopped.
 async fn feel(store: Arc<dyn MetadataStore>, mut stop: tokio::sync::oneshot::Receiver<()>) -> f64 {
     let mut times = Vec::new();
@@ -111,7 +116,7 @@ async fn ledgers_of_a_lost_bookie_are_found_and_marked() {
         config.look_interval = Duration::from_secs(3600);
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let feeling = tokio::spawn(feel(probe.clone(), stopped));
-        std::fs::write("/proc/self/clear_refs", "5").unwrap();
+        reset_most();
         let (before, _) = resident();
         let began = Instant::now();
         let repair = Repair::start(config, client, None, Arc::new(SystemClock::new()));

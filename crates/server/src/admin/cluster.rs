@@ -58,11 +58,11 @@ impl MetadataQuestions {
     }
 
     /// Asks; or the answer to a request that cannot be answered.
-    async fn ask<T, F>(&self, question: impl FnOnce(Layout) -> F) -> Result<T, Response>
+    async fn ask<T, F>(&self, question: impl FnOnce(Layout) -> F) -> Result<T, Refusal>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let unavailable = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+        let unavailable = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why);
         let Some(layout) = self.layout.get() else {
             return Err(unavailable("Bookie is not fully started yet\n".to_owned()));
         };
@@ -95,16 +95,28 @@ pub(super) fn routes() -> Router<Arc<AdminState>> {
         .route("/api/v1/autorecovery/{name}", any(repair))
 }
 
-fn not_found(text: impl Into<String>) -> Response {
-    (StatusCode::NOT_FOUND, text.into()).into_response()
+/// The answer to a request that is not carried out.
+type Refusal = (StatusCode, String);
+
+fn refused_as_absent(text: impl Into<String>) -> Refusal {
+    (StatusCode::NOT_FOUND, text.into())
 }
 
-fn bad_request(text: String) -> Response {
-    (StatusCode::BAD_REQUEST, text + "\n").into_response()
+fn not_found(text: impl Into<String>) -> Response {
+    refused_as_absent(text).into_response()
+}
+
+fn bad_request(text: String) -> Refusal {
+    (StatusCode::BAD_REQUEST, text + "\n")
+}
+
+/// JSON, or the refusal.
+fn answered(asked: Result<Value, Refusal>) -> Response {
+    asked.map_or_else(IntoResponse::into_response, |body| json(&body))
 }
 
 /// The parameters behind the question mark.
-fn parameters(uri: &Uri) -> Result<HashMap<String, String>, Response> {
+fn parameters(uri: &Uri) -> Result<HashMap<String, String>, Refusal> {
     match Query::try_from_uri(uri) {
         Ok(Query(parameters)) => Ok(parameters),
         Err(error) => Err(bad_request(error.to_string())),
@@ -142,7 +154,7 @@ async fn cluster_info(State(state): State<Arc<AdminState>>, method: Method) -> R
             "unavailableBookiesCount": cookies.len().saturating_sub(writable + read_only),
         }))
     });
-    asked.await.map_or_else(|refusal| refusal, |body| json(&body))
+    answered(asked.await)
 }
 
 async fn list_bookies(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) -> Response {
@@ -151,7 +163,7 @@ async fn list_bookies(State(state): State<Arc<AdminState>>, method: Method, uri:
     }
     let parameters = match parameters(&uri) {
         Ok(parameters) => parameters,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refusal.into_response(),
     };
     let is = |name: &str, value: &str| parameters.get(name).is_some_and(|given| given == value);
     let mode = if is("type", "ro") { RegistrationMode::ReadOnly } else { RegistrationMode::Writable };
@@ -175,7 +187,7 @@ async fn list_bookies(State(state): State<Arc<AdminState>>, method: Method, uri:
         }
         Ok(Value::Object(bookies))
     });
-    asked.await.map_or_else(|refusal| refusal, |body| json(&body))
+    answered(asked.await)
 }
 
 /// Whether repair is enabled in the cluster; PUT changes it.
@@ -185,12 +197,14 @@ async fn status(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) 
         Method::PUT => {
             let parameters = match parameters(&uri) {
                 Ok(parameters) => parameters,
-                Err(refusal) => return refusal,
+                Err(refusal) => return refusal.into_response(),
             };
             match parameters.get("enabled").map(|given| given.to_ascii_lowercase()).as_deref() {
                 Some("true") => Some(true),
                 Some("false") => Some(false),
-                Some(other) => return bad_request(format!("enabled={other}: give true or false")),
+                Some(other) => {
+                    return bad_request(format!("enabled={other}: give true or false")).into_response();
+                }
                 None => {
                     let why = format!("Param 'enabled' not found in {{{}}}", uri.query().unwrap_or(""));
                     return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
@@ -202,15 +216,13 @@ async fn status(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) 
     let asked = state.metadata.ask(async |layout| {
         let settings = layout.repair_settings();
         match wanted {
-            Some(true) => drop(settings.enable().await?),
-            Some(false) => drop(settings.disable().await?),
-            None => {}
-        }
+            Some(true) => settings.enable().await?,
+            Some(false) => settings.disable().await?,
+            None => false,
+        };
         settings.is_disabled().await
     });
-    asked
-        .await
-        .map_or_else(|refusal| refusal, |is_disabled| json(&serde_json::json!({ "enabled": !is_disabled })))
+    answered(asked.await.map(|is_disabled| serde_json::json!({ "enabled": !is_disabled })))
 }
 
 async fn who_is_auditor(State(state): State<Arc<AdminState>>, method: Method) -> Response {
@@ -220,7 +232,7 @@ async fn who_is_auditor(State(state): State<Arc<AdminState>>, method: Method) ->
     match state.metadata.ask(async |layout| auditor(&layout).await).await {
         Ok(Some(auditor)) => (StatusCode::OK, format!("Auditor: {auditor}")).into_response(),
         Ok(None) => not_found("No auditor elected"),
-        Err(refusal) => refusal,
+        Err(refusal) => refusal.into_response(),
     }
 }
 
@@ -245,7 +257,7 @@ async fn trigger_audit(State(state): State<Arc<AdminState>>, method: Method) -> 
     match asked.await {
         Ok(Ok(())) => (StatusCode::OK, "Success trigger audit.").into_response(),
         Ok(Err(why)) => not_found(format!("Exception when do operation.{why}")),
-        Err(refusal) => refusal,
+        Err(refusal) => refusal.into_response(),
     }
 }
 
@@ -259,20 +271,20 @@ async fn delay(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
                         .into_response()
                 }
                 Ok(None) => not_found("Exception when get lostBookieRecoveryDelay.it is not set"),
-                Err(refusal) => refusal,
+                Err(refusal) => refusal.into_response(),
             }
         }
         Method::PUT => {
             let seconds = match seconds_of(&body) {
                 Ok(seconds) => seconds,
-                Err(refusal) => return refusal,
+                Err(refusal) => return refusal.into_response(),
             };
             let delay = Duration::from_secs(seconds.into());
             let set = state.metadata.ask(async |layout| layout.repair_settings().set_delay(delay).await);
             match set.await {
                 Ok(()) => (StatusCode::OK, format!("Success set lostBookieRecoveryDelay to {seconds}"))
                     .into_response(),
-                Err(refusal) => refusal,
+                Err(refusal) => refusal.into_response(),
             }
         }
         _ => not_found("Not found method. Should be PUT method"),
@@ -280,13 +292,13 @@ async fn delay(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
 }
 
 /// `{"delay_seconds": 900}`.
-fn seconds_of(body: &[u8]) -> Result<u32, Response> {
+fn seconds_of(body: &[u8]) -> Result<u32, Refusal> {
     if body.is_empty() {
-        return Err(not_found("Null request body for lostBookieRecoveryDelay."));
+        return Err(refused_as_absent("Null request body for lostBookieRecoveryDelay."));
     }
     let order: Value = serde_json::from_slice(body).map_err(|error| bad_request(error.to_string()))?;
     let Some(given) = order.get("delay_seconds") else {
-        return Err(not_found("Request body not contains lostBookieRecoveryDelay."));
+        return Err(refused_as_absent("Request body not contains lostBookieRecoveryDelay."));
     };
     let seconds = given.as_i64().and_then(|seconds| i32::try_from(seconds).ok());
     seconds.and_then(|seconds| u32::try_from(seconds).ok()).ok_or_else(|| {
@@ -303,7 +315,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(parameters: &HashMap<String, String>) -> Result<Wanted, Response> {
+    fn of(parameters: &HashMap<String, String>) -> Result<Wanted, Refusal> {
         let named = |name: &str| parameters.get(name).filter(|given| !given.trim().is_empty()).cloned();
         let after = match parameters.get("after") {
             None => None,
@@ -346,12 +358,12 @@ async fn list_under_replicated(State(state): State<Arc<AdminState>>, method: Met
     }
     let wanted = match parameters(&uri).and_then(|parameters| Wanted::of(&parameters)) {
         Ok(wanted) => wanted,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refusal.into_response(),
     };
     let has_replicas = wanted.has_replicas;
     let listed = match state.metadata.ask(|layout| list(layout, wanted)).await {
         Ok(listed) => listed,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refusal.into_response(),
     };
     if listed.text.is_empty() && listed.more_after.is_none() {
         return not_found("No under replicated ledgers found");

@@ -69,7 +69,12 @@ pub async fn check(
         Ok(Missing::Nothing) => {
             // What was listed must outlive a power cut, also where the journal does not sync.
             let (done, answer) = oneshot::channel();
-            engine.force(ledger, Box::new(move |outcome| drop(done.send(outcome))));
+            engine.force(
+                ledger,
+                Box::new(move |outcome| {
+                    let _ = done.send(outcome);
+                }),
+            );
             let Ok(Ok(())) = durable(answer, Instant::now() + journal_patience).await else {
                 return Ok(Remedy::Wait);
             };

@@ -32,6 +32,7 @@ const AROUND: Surroundings = Surroundings {
     shards_min: 3,
     are_connections_set: false,
     tier_bytes: 0,
+    repair_bytes: 0,
     tls_connection_bytes: 0,
     admin_tls_connection_bytes: 0,
 };

@@ -112,7 +112,7 @@ impl Marks {
                 }
                 Some(Ok((_, Err(LedgerError::Store(error))))) => return Err(error),
                 Some(Ok((ledger, Err(_)))) => {
-                    drop(self.known.insert(ledger, Lacking { copies: None, bytes: 0 }))
+                    self.known.insert(ledger, Lacking { copies: None, bytes: 0 });
                 }
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
             }

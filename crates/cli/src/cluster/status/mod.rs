@@ -141,6 +141,11 @@ impl Look {
         self.missing.marked > 0 && self.bookies.iter().any(|bookie| bookie.report().is_some())
     }
 
+    /// Whether a bookie's worker copies to other bookies, too.
+    fn copies_to_any(&self) -> bool {
+        self.bookies.iter().filter_map(OneBookie::report).any(|report| report.copies_to_any)
+    }
+
     /// About how long it will take until nothing is missing, by bytes if they are known, or else by ledgers.
     fn seconds_left(&self) -> Option<f64> {
         let Rates { bytes, ledgers } = self.rates?;
@@ -175,6 +180,21 @@ impl Look {
                 "no bookie that answers repairs ledgers (bindery repair or Java's daemon may, unseen)"
                     .to_owned(),
             );
+        }
+        // A worker that is told to copies to these, too.
+        let is_for_own = !self.copies_to_any();
+        let is_idle =
+            self.bookies.iter().filter_map(OneBookie::report).all(|report| report.under_way.is_empty());
+        let idle = self.bookies.iter().filter(|bookie| {
+            let gets_none = bookie.polled.answer.as_ref().is_some_and(|answer| answer.report.is_none());
+            bookie.mode == Some(RegistrationMode::Writable) && gets_none
+        });
+        let idle: Vec<&str> = idle.map(|bookie| bookie.id.as_str()).collect();
+        if has_worker && is_for_own && is_idle && self.missing.marked > self.stuck_count && !idle.is_empty() {
+            notes.push(format!(
+                "ledgers of which only bookies that do not repair could take the copies wait for bindery repair, or for these to repair: {}",
+                idle.join(", ")
+            ));
         }
         let dangerous: u64 =
             self.missing.by_copies.iter().filter(|(copies, _)| **copies <= 1).map(|(_, count)| count).sum();

@@ -5,6 +5,7 @@ use crate::ledger::form::{count, size, utc};
 use crate::live::fit::{self, Column};
 use crate::printable::within_line;
 use bindery_client::RegistrationMode;
+use bindery_repair::RepairReport;
 use bindery_types::BookieId;
 use serde_json::{Value, json};
 
@@ -122,8 +123,14 @@ fn remarks(look: &Look, bookie: &OneBookie) -> Vec<String> {
     if let Some(answer) = &bookie.polled.answer {
         remarks.extend(answer.read_only_because().map(str::to_owned));
         remarks.extend(answer.not_repairing.clone());
-        if answer.report.is_none() && answer.not_repairing.is_none() {
-            remarks.push("does not repair".to_owned());
+        match &answer.report {
+            None if answer.not_repairing.is_none() && !look.copies_to_any() => {
+                remarks.push("does not repair".to_owned());
+            }
+            Some(RepairReport { is_slowed_down: true, bytes_per_second: Some(limit), .. }) => {
+                remarks.push(format!("slowed down to {}/s", size(*limit)));
+            }
+            _ => {}
         }
         let alarms = answer.alarms().count() as u64;
         if alarms > 0 {
@@ -226,7 +233,7 @@ pub fn object(look: &Look) -> Value {
             "auditors": look.auditors,
             "lost_bookie_recovery_delay_s": look.delay.as_ref().ok().and_then(|delay| delay.map(|delay| delay.as_secs())),
         },
-        "bookies": look.bookies.iter().map(|bookie| of_bookie(bookie)).collect::<Vec<_>>(),
+        "bookies": look.bookies.iter().map(of_bookie).collect::<Vec<_>>(),
         "under_replicated": {
             "ledgers": look.missing.marked,
             "more": look.missing.has_more,
@@ -270,7 +277,6 @@ mod tests {
     use super::super::marks::MissingCopies;
     use super::super::{Look, OneBookie, Rates};
     use super::*;
-    use bindery_repair::RepairReport;
     use std::collections::BTreeMap;
     use std::time::Duration;
 

@@ -276,7 +276,7 @@ fn damage_beyond_the_limit_is_made_good_in_turns() {
         }
         bookie.flush();
     };
-    let mut bookie = fresh(quiet());
+    let mut bookie = fresh_with(EngineConfig { write_pool_bytes: 16 << 20, ..config(quiet()) });
     fill(&mut bookie);
     let logs = bookie.files();
     assert_eq!(logs.len(), 1);

@@ -1,0 +1,88 @@
+//! `bindery cluster status` of a standalone server: one picture, one object, a live screen, and errors.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "real processes, in real time")]
+
+use crate::server::{Place, bindery};
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::{Output, Stdio};
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn a_cluster_is_one_picture_one_object_or_a_screen() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(dir.path(), 1);
+    let server = place.start();
+    let metadata = place.metadata();
+    let status = |args: &[&str]| {
+        let line = [&["cluster", "status", "--metadata", &metadata], args].concat();
+        bindery(&line).stdin(Stdio::null()).output().unwrap()
+    };
+    let bookie = format!("127.0.0.1:{}", place.bookie_port);
+
+    let picture = printed(&status(&["--once"]));
+    assert!(picture.contains("1 bookie: 1 writable, 0 read-only, 0 away"), "{picture}");
+    assert!(picture.contains("repair enabled   auditor"), "{picture}");
+    let line = picture.lines().find(|line| line.starts_with(&bookie)).unwrap();
+    assert!(line.contains(" writable ") && line.contains("iB"), "its admin port says the space: {line}");
+    assert!(picture.contains("\nno ledger is marked as under-replicated\n"), "{picture}");
+    // Standard output is no terminal: the same.
+    assert_eq!(printed(&status(&[])).lines().count(), picture.lines().count());
+
+    printed(&bindery(&["cluster", "repair", "disable", "--metadata", &metadata]).output().unwrap());
+    let object = printed(&status(&["--json"]));
+    assert_eq!(object.lines().count(), 1, "{object}");
+    let object: Value = serde_json::from_str(&object).unwrap();
+    assert_eq!(object["repair"]["enabled"], Value::Bool(false));
+    let of_bookie = &object["bookies"][0];
+    assert_eq!(
+        (&of_bookie["bookie_id"], &of_bookie["answers"]),
+        (&Value::from(bookie.as_str()), &Value::Bool(true))
+    );
+    assert!(of_bookie["free_bytes"].as_u64().unwrap() <= of_bookie["total_bytes"].as_u64().unwrap());
+    assert!(object["notes"][0].as_str().unwrap().contains("bindery cluster repair enable"), "{object}");
+
+    // A screen, until a key ends it.
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap();
+    let terminal = rustix::fs::open(&path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    tcsetwinsize(&master, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    let mut command = bindery(&["cluster", "status", "--metadata", &metadata, "--interval", "0.1"]);
+    let (input, output) = (terminal.try_clone().unwrap(), terminal.try_clone().unwrap());
+    let mut child = command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).spawn().unwrap();
+    drop((terminal, command));
+    let mut screen = File::from(master);
+    let (mut seen, mut bytes) = (String::new(), [0; 4096]);
+    // It is drawn again and again.
+    while seen.matches("repair DISABLED").count() < 3 {
+        let len = screen.read(&mut bytes).unwrap();
+        seen.push_str(&text(&bytes[..len]));
+    }
+    assert!(seen.contains(&bookie) && seen.contains("NOTE  repair is disabled"), "{seen}");
+    screen.write_all(b"q").unwrap();
+    // What it draws meanwhile is read, or it could not go on.
+    let reading = std::thread::spawn(move || while screen.read(&mut bytes).is_ok_and(|len| len > 0) {});
+    assert!(child.wait().unwrap().success());
+    reading.join().unwrap();
+    server.kill();
+
+    let output = status(&["--once"]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stdout));
+    let port = place.coordinator_port.to_string();
+    assert!(text(&output.stderr).contains(&port), "{}", text(&output.stderr));
+}
