@@ -373,7 +373,7 @@ fn missing(ledger: LedgerId, copies: u64, is_unmarked: bool) -> String {
     let copies = form::count(copies, "copy of them is", "copies of them are");
     let mark = match is_unmarked {
         false => format!(
-            "The ledger is marked as under-replicated there, for AutoRecovery to repair: bindery ledger show {ledger}"
+            "The ledger is marked as under-replicated there, for the cluster to repair: bindery ledger show {ledger}"
         ),
         true => format!(
             "The ledger could not be marked as under-replicated there, so nobody repairs it unasked: bindery ledger verify \
