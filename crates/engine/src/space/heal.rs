@@ -118,6 +118,7 @@ impl Upkeep {
                 runs.into_iter().filter(is_it).collect()
             }
         };
+        let mut has_judged = false;
         while let Some(Source { log, extent }) = runs.front() {
             let fate = self.fate(ledger);
             let from = match fate.of_run(extent) {
@@ -131,13 +132,15 @@ impl Upkeep {
                 let newer = self.newer(extent, |_| false);
                 *work += newer.reads;
                 for id in ids {
-                    if *work >= WORK_MAX {
+                    // One at least in each call, however many footers it took: the next call requests them all again.
+                    if *work >= WORK_MAX && has_judged {
                         self.space.healing.from = Some(id);
                         self.space.healing.runs = Some(runs);
                         return None;
                     }
                     let (verdict, reads) = self.judge(&newer, id);
                     *work += 1 + reads;
+                    has_judged = true;
                     if verdict != Verdict::Loser {
                         return Some(false);
                     }

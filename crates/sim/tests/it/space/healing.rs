@@ -284,6 +284,27 @@ fn a_run_with_a_bad_index_counts_as_held_for_an_ingest() {
     assert!(ingest.seal().is_ok(), "the others are taken as ever");
 }
 
+/// Also when nobody can tell which entries the damaged run has: whether the register knows of it, or the ingest is what finds it.
+#[test]
+fn a_run_with_a_bad_index_counts_as_held_for_an_ingest() {
+    let mut bookie = fresh(quiet());
+    [1, 2, 4, 5, 20].iter().for_each(|e| bookie.add(1, *e, 100));
+    bookie.flush();
+    let log = bookie.files()[0].clone();
+    let run = bookie.extents(&log)[0];
+    assert_eq!(run.stride, 0);
+    bookie.disk.flip_bits(&log, 4096 + run.body_bytes() + 3, 1).unwrap();
+    let held = bindery_engine::IngestError::Held { ledger: ledger(1), entry: entry(4) };
+    for when in ["found by the ingest", "known"] {
+        let mut ingest = bookie.machine.engine.begin_ingest(ledger(1)).unwrap();
+        ingest.append(ledger(1), entry(4), &body(1, 4, 100)).unwrap();
+        assert_eq!(ingest.seal().err(), Some(held.clone()), "{when}");
+    }
+    let mut ingest = bookie.machine.engine.begin_ingest(ledger(1)).unwrap();
+    ingest.append(ledger(1), entry(21), &body(1, 21, 100)).unwrap();
+    assert!(ingest.seal().is_ok(), "the others are taken as ever");
+}
+
 /// More damage than the register holds is made good in turns: what did not fit is found by a scrub that the register asks for.
 #[test]
 fn damage_beyond_the_limit_is_made_good_in_turns() {
@@ -317,4 +338,24 @@ fn damage_beyond_the_limit_is_made_good_in_turns() {
     assert!(!bookie.files().contains(&logs[0]));
     assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
     (0..ENTRIES).for_each(|e| assert_eq!(bookie.read(1, e), Ok(body(1, e, 0)), "{e}"));
+}
+
+/// However many logs have to be asked about an entry, it is asked about.
+#[test]
+fn an_entry_with_many_newer_logs_is_made_good() {
+    let mut bookie = fresh_with(EngineConfig { index_pool_bytes: 0, ..config(quiet()) });
+    (0..4).for_each(|e| bookie.add(1, e, 10));
+    bookie.flush();
+    let log = bookie.files()[0].clone();
+    for _ in 0..600 {
+        [0, 3].iter().for_each(|e| bookie.add(1, *e, 10));
+        bookie.flush();
+    }
+    bookie.disk.flip_bits(&log, 4096 + 42 + 35, 1).unwrap();
+    assert_eq!(bookie.read(1, 1), Err(Refusal::Io));
+    bookie.add(1, 1, 10);
+    bookie.flush();
+    bookie.rest();
+    assert_eq!(bookie.machine.engine.damage_summary().made_good, 1);
+    assert_eq!(bookie.read(1, 1), Ok(body(1, 1, 10)));
 }
