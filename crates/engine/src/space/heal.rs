@@ -98,7 +98,7 @@ impl Upkeep {
                 Planned { directory, logs: vec![log_id], cause: Cause::Compaction, live: log.size() };
             self.space.planned.push_back(planned);
         }
-        if self.shared.damage().wants_scrub() && now >= self.space.healing.scrub_not_before_ns {
+        if now >= self.space.healing.scrub_not_before_ns && self.shared.damage().take_scrub_wish() {
             self.space.healing.scrub_not_before_ns = now.saturating_add(as_ns(pause));
             self.shared.space().want_scrub();
         }
@@ -111,10 +111,12 @@ impl Upkeep {
             Some(runs) => runs,
             None => {
                 let Ok(runs) = self.shared.views()[at.0].runs_within(ledger, first, last) else {
-                    return Some(false);
+                    // What cannot be found any more may be gone all the same. Else metadata has to say which entries there were.
+                    return Some(self.fate(ledger).of_lost(generation, first, last) == Liveness::Dead);
                 };
+                // The range is as old as the log where its run could not be found, and the run may be older.
                 let is_it =
-                    |source: &Source| source.log.log_id() == at.1 && source.extent.generation == generation;
+                    |source: &Source| source.log.log_id() == at.1 && source.extent.generation <= generation;
                 runs.into_iter().filter(is_it).collect()
             }
         };
