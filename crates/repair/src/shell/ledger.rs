@@ -440,7 +440,12 @@ impl Job<'_> {
         for slice in slices(copying.lack) {
             let mut runs = self.missing_here(copying, engine, &slice).await?;
             let is_closed = matches!(copying.metadata.state, LedgerState::Closed { .. });
-            if is_closed && copying.bytes_of(&runs) >= INTAKE_BYTES_MIN {
+            // An ingest refuses what takes the place of damaged copies: it would be copied for nothing.
+            let is_damaged = engine
+                .damaged_of(self.ledger)
+                .iter()
+                .any(|range| range.first <= slice.last && slice.first <= range.last);
+            if is_closed && !is_damaged && copying.bytes_of(&runs) >= INTAKE_BYTES_MIN {
                 match self.take_in(copying, engine, &runs).await? {
                     Ok(()) => runs.clear(),
                     Err(why) => {
