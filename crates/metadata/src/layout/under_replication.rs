@@ -431,43 +431,6 @@ mod tests {
         assert_eq!((mark.replicas.len(), mark.since_ms, mark.version), (2, None, Version(1)));
     }
 
-    /// Before the node of the second part is made, another client removes the one above it, once: it is empty.
-    struct Pruned {
-        beneath: Arc<dyn MetadataStore>,
-        is_pruned: std::sync::atomic::AtomicBool,
-    }
-
-    impl StoreLayer for Pruned {
-        fn beneath(&self) -> &dyn MetadataStore {
-            &*self.beneath
-        }
-
-        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
-            let path = path.to_owned();
-            Box::pin(async move {
-                let above = path.strip_suffix("/ledgers/0000/0000").map(|top| format!("{top}/ledgers/0000"));
-                if let Some(above) = above
-                    && !self.is_pruned.swap(true, std::sync::atomic::Ordering::Relaxed)
-                {
-                    self.beneath.delete(&above, None).await?;
-                }
-                self.beneath.create(&path, data, mode).await
-            })
-        }
-    }
-
-    #[tokio::test]
-    async fn a_worker_that_removes_nodes_above_a_mark_is_in_nobodys_way() {
-        let beneath = Arc::new(MemoryCluster::new().open());
-        beneath.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let store = Arc::new(Pruned { beneath, is_pruned: Default::default() });
-        let marks = UnderReplication::new(store.clone(), "/l");
-        let ledger = LedgerId::new(3).unwrap();
-        marks.mark(ledger, &[BookieId::new("b:1").unwrap()]).await.unwrap();
-        assert!(store.is_pruned.load(std::sync::atomic::Ordering::Relaxed));
-        assert_eq!(marks.after(None, 9).await.unwrap(), [ledger]);
-    }
-
     #[tokio::test]
     async fn marks_are_listed_by_pages_and_leave_nothing_behind() {
         let store = Arc::new(MemoryCluster::new().open());
@@ -521,11 +484,11 @@ mod tests {
         pruned: parking_lot::Mutex<std::collections::BTreeSet<String>>,
     }
 
-    impl crate::StoreLayer for Pruned {
+    impl StoreLayer for Pruned {
         fn beneath(&self) -> &dyn MetadataStore {
             &*self.beneath
         }
-        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> crate::store::StoreFuture<'_, String> {
+        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
             let path = path.to_owned();
             Box::pin(async move {
                 let created = self.beneath.create(&path, data, mode).await;

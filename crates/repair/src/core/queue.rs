@@ -27,6 +27,8 @@ pub const LEDGERS_MAX: usize = 100_000;
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// The longest while another worker has it: that may be killed.
 const ELSEWHERE_PAUSE_MAX: Duration = Duration::from_secs(16);
+/// A pause after which a ledger is not left to others any more.
+const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(32);
 /// The longest.
 pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -267,6 +269,14 @@ impl RepairQueue {
         self.ledgers.range((from, Unbounded)).map(|(ledger, _)| *ledger).take(max).collect()
     }
 
+    /// Whether a ledger was left to the workers of other bookies for so long that none of them seems to take it: bookies whose repair is
+    /// off have none.
+    pub fn is_left_over(&self, ledger: LedgerId) -> bool {
+        self.ledgers
+            .get(&ledger)
+            .is_some_and(|known| known.why.is_none() && known.pause >= LEFT_TO_OTHERS_MAX)
+    }
+
     /// Ledgers that are known.
     pub fn len(&self) -> usize {
         self.ledgers.len()
@@ -381,6 +391,14 @@ mod tests {
         queue.put(id(3), 1, 0, None);
         assert_eq!(queue.take(seconds(4)), Some(id(3)), "it is for this worker now");
         assert_eq!(queue.take(seconds(6)), Some(id(1)));
+        let mut now = seconds(6);
+        for _ in 0..4 {
+            assert!(!queue.is_left_over(id(1)));
+            queue.came(now, id(1), Attempt::NotHere);
+            now += seconds(32);
+            assert_eq!(queue.take(now), Some(id(1)));
+        }
+        assert!(queue.is_left_over(id(1)), "no other worker takes it");
     }
 
     #[test]

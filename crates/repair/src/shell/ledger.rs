@@ -73,14 +73,21 @@ fn failed<T>(why: impl Into<String>) -> Result<T, End> {
 }
 
 /// Repairs a ledger under its lock.
-pub(super) async fn repair(common: &Common, ledger: LedgerId, stopped: &watch::Receiver<bool>) -> Attempt {
+/// `is_for_others`: no worker of a bookie that could take its copies did, so they are sent to one.
+pub(super) async fn repair(
+    common: &Common,
+    ledger: LedgerId,
+    is_for_others: bool,
+    stopped: &watch::Receiver<bool>,
+) -> Attempt {
     let locks = common.layout().replication_locks();
     let lock = match locks.try_lock(ledger, &common.config.name).await {
         Ok(Some(lock)) => lock,
         Ok(None) => return Attempt::Elsewhere,
         Err(error) => return Attempt::Failed(error.to_string()),
     };
-    let job = Job { common, ledger, stopped, lock: &lock, lock_place: AtomicU8::new(LOCK_HELD) };
+    let job =
+        Job { common, ledger, is_for_others, stopped, lock: &lock, lock_place: AtomicU8::new(LOCK_HELD) };
     let attempt = match job.run().await {
         Ok(attempt) | Err(End::Attempt(attempt)) => attempt,
         Err(End::Changed) => Attempt::Failed("its metadata keeps changing".into()),
@@ -104,6 +111,7 @@ pub(super) async fn repair(common: &Common, ledger: LedgerId, stopped: &watch::R
 struct Job<'a> {
     common: &'a Common,
     ledger: LedgerId,
+    is_for_others: bool,
     stopped: &'a watch::Receiver<bool>,
     lock: &'a ReplicationLock,
     /// Where the lock is, as far as is known.
@@ -545,11 +553,11 @@ impl Job<'_> {
                 if client.may_replace(own, wanted, registered).await {
                     return Ok(own.clone());
                 }
-                let choice = client.replacements(wanted, registered).await;
-                match choice.bookies.is_empty() {
-                    true => failed(nobody()),
-                    // Another bookie's worker takes it.
-                    false => Err(End::Attempt(Attempt::NotHere)),
+                match client.replacements(wanted, registered).await.bookies.into_iter().next() {
+                    None => failed(nobody()),
+                    Some(other) if self.is_for_others => Ok(other),
+                    // The worker of another bookie takes it.
+                    Some(_) => Err(End::Attempt(Attempt::NotHere)),
                 }
             }
             Targets::Any => {

@@ -412,10 +412,11 @@ impl Worker {
             };
             let Some(ledger) = self.queue.take(now) else { break };
             let (common, stopped) = (self.common.clone(), stopped.clone());
+            let is_for_others = self.queue.is_left_over(ledger);
             self.common.state.lock().under_way.push(ledger.get());
             self.tasks.spawn(async move {
                 let began = Instant::now();
-                (ledger, repair(&common, ledger, &stopped).await, began.elapsed())
+                (ledger, repair(&common, ledger, is_for_others, &stopped).await, began.elapsed())
             });
         }
     }
