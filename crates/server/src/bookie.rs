@@ -45,7 +45,7 @@ use crate::listener::Listener;
 use crate::log_limit::LogLimit;
 use crate::maintenance::garbage::{GarbageCollector, GarbageDesk, GarbageRequest};
 use crate::maintenance::surplus::Surplus;
-use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes, repair_memory};
+use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
 use crate::metadata_check::MetadataChecker;
 use crate::metrics::Metrics;
 use crate::reload::Watch;
@@ -201,9 +201,11 @@ impl Bookie {
         };
         let limit = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
         let tier_bytes = config.tier.as_ref().map_or(0, |tier| tier.memory_bytes(limit));
-        let repair_bytes = if config.has_repair { repair_memory(limit) } else { 0 };
-        let around = Surroundings { tier_bytes, repair_bytes, ..around };
-        let plan = MemoryPlan::of(limit, &config.limits, around)?;
+        let around = Surroundings { tier_bytes, ..around };
+        let plan = match config.has_repair {
+            true => MemoryPlan::with_repair(limit, &config.limits, around)?,
+            false => MemoryPlan::of(limit, &config.limits, around)?,
+        };
         config.limits.connections_max = plan.connections_max;
         config.limits.long_polls_max = config.limits.long_polls_max.min(plan.long_polls_max());
         log_start(&config, &plan, wanted);

@@ -51,10 +51,13 @@ const CONNECTIONS_SHARE: u64 = 8;
 /// The sum of the weights by which what is beyond the least sizes is shared out.
 const WEIGHTS: u64 = 34;
 
-/// The part of a limit that repair in the bookie gets: a 32nd, from 8 to 32 MiB.
+/// The part of a limit that repair in the bookie gets where there is room: a 32nd, from 8 to 32 MiB.
 pub fn repair_memory(limit: u64) -> u64 {
     (limit / 32).clamp(8 * MIB, 32 * MIB)
 }
+
+/// What it gets in a limit that all else nearly fills.
+const REPAIR_BYTES_LESS: [u64; 2] = [4 * MIB, 2 * MIB];
 
 /// The parts of a bookie that the limit must cover besides the pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,6 +245,22 @@ impl MemoryPlan {
         let plan = split(limit - fixed - connections, connections);
         assert!(plan.sum() <= limit, "the pools fit the limit");
         Ok(plan)
+    }
+
+    /// As [`MemoryPlan::of`], with repair: it gets less where the limit has little room, so that it keeps hardly any bookie from starting that
+    /// starts without it.
+    ///
+    /// # Errors
+    /// As [`MemoryPlan::of`].
+    pub fn with_repair(
+        limit: u64,
+        limits: &Limits,
+        around: Surroundings,
+    ) -> Result<MemoryPlan, MemoryPlanError> {
+        let with = |repair_bytes| MemoryPlan::of(limit, limits, Surroundings { repair_bytes, ..around });
+        REPAIR_BYTES_LESS
+            .into_iter()
+            .fold(with(repair_memory(limit)), |plan, less| plan.or_else(|_| with(less)))
     }
 
     /// Bytes that all parts may hold together.
@@ -490,6 +509,10 @@ mod tests {
             assert!(plan.first_large >= frame && plan.inbound >= 4 * limits.read_buffer_bytes as u64);
             assert!(plan.connections_max >= 1000, "{}", plan.connections_max);
             assert!(plan.to_string().contains("connections"));
+        }
+        for (limit, repair) in [(128 * MIB, 4 * MIB), (512 * MIB, 16 * MIB), (64 << 30, 32 * MIB)] {
+            let plan = MemoryPlan::with_repair(limit, &limits, Surroundings::default()).unwrap();
+            assert!(plan.sum() <= limit && plan.repair == repair, "{limit}: {}", plan.repair);
         }
         let around = Surroundings { tier_bytes: 64 * MIB, ..Surroundings::default() };
         let (with, without) = (
