@@ -75,7 +75,13 @@ impl UnderReplication {
                 Ok(()) => return Ok(()),
                 // Its mark is there, or one was removed and the node above it was left.
                 Err(StoreError::NodeExists { .. }) => {}
-                Err(StoreError::NoNode { .. }) => create_parents(&*self.store, &path, &self.root).await?,
+                Err(StoreError::NoNode { .. }) => {
+                    match create_parents(&*self.store, &path, &self.root).await {
+                        // Another client removes the empty ones.
+                        Err(StoreError::NoNode { .. }) => continue,
+                        made => made?,
+                    }
+                }
                 Err(other) => return Err(other),
             }
             let outcome = match self.get(&path).await? {
@@ -386,6 +392,29 @@ mod tests {
         assert!(matches!(marks.mark(ledger, &[id("b:2")]).await, Err(StoreError::Protocol(_))));
         // Never written over: somebody else knows what it says.
         assert_eq!(store.get(path).await.unwrap().data, "replica: {".as_bytes());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_mark_is_made_while_another_client_removes_empty_nodes() {
+        let cluster = MemoryCluster::new();
+        let store = Arc::new(cluster.open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store, "/l");
+        let others = UnderReplication::new(Arc::new(cluster.open()), "/l");
+        let pruning = tokio::spawn(async move {
+            loop {
+                others.prune().await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+        for n in 0..2000 {
+            let ledger = LedgerId::new(n).unwrap();
+            marks.mark(ledger, &[BookieId::new("b").unwrap()]).await.unwrap();
+            let version = marks.marked(ledger).await.unwrap().unwrap().version;
+            assert!(marks.unmark(ledger, version).await.unwrap());
+        }
+        pruning.abort();
+        assert!(pruning.await.unwrap_err().is_cancelled());
     }
 
     #[tokio::test]
