@@ -17,7 +17,7 @@
 //! # Limits
 //! [`RANGES_MAX`] ranges. What does not fit is only remembered as a mark of the log, and is found by the next scrub.
 
-use bindery_storage::{EntryLog, Generation, LogId, LogView};
+use bindery_storage::{EntryLog, Generation, IndexedRun, LogId, LogView};
 use bindery_types::{EntryId, LedgerId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -108,6 +108,8 @@ struct DamagedLog {
     ledgers: BTreeMap<LedgerId, Vec<Range>>,
     /// There is damage that is not in `ledgers`.
     has_more: bool,
+    /// A scrub was asked for because of that, and nothing was made good since.
+    asked_for_scrub: bool,
     /// Header, footer or trailer.
     frame: Part,
     /// Zeros that nothing reads.
@@ -210,10 +212,24 @@ impl DamageRegister {
         }
     }
 
-    /// A log has damage, and it is not known of which entries: the next scrub finds it.
-    pub(crate) fn note_more(&self, log: &Arc<EntryLog>) {
-        let Some(at) = self.place_of(log) else { return };
-        self.change(at, log.path(), |state| {
+    /// Nothing but the index in memory knows of a run any more: its block of the footer cannot be read. All of the run counts as
+    /// damaged, and as old as its log, because a read that meets the block does not find older copies either.
+    pub(crate) fn note_unlisted(&self, at: LogRef, log: &EntryLog, run: &IndexedRun) {
+        let IndexedRun { ledger, first, last, .. } = *run;
+        self.note(at, log.path(), Copies { ledger, first, last, generation: log.generation() });
+        self.note_frame(at, log.path());
+    }
+
+    /// As [`DamageRegister::note_unlisted`], of a log as readers have it.
+    pub(crate) fn note_unlisted_read(&self, log: &Arc<EntryLog>, run: &IndexedRun) {
+        if let Some(at) = self.place_of(log) {
+            self.note_unlisted(at, log, run);
+        }
+    }
+
+    /// A log has more damage than a scrub could name.
+    pub(crate) fn note_more(&self, at: LogRef, file: &Path) {
+        self.change(at, file, |state| {
             if let Some(log) = state.logs.get_mut(&at) {
                 log.has_more = true;
             }
@@ -365,12 +381,13 @@ impl DamageRegister {
         let mut state = self.state.lock();
         let state = &mut *state;
         for good in ranges {
-            let of_log = state.logs.get_mut(&good.at).and_then(|log| log.ledgers.get_mut(&good.ledger));
-            for range in of_log.into_iter().flatten() {
+            let Some(log) = state.logs.get_mut(&good.at) else { continue };
+            for range in log.ledgers.get_mut(&good.ledger).into_iter().flatten() {
                 let is_it =
                     (range.first, range.last, range.generation) == (good.first, good.last, good.generation);
                 if is_it && !range.is_good {
                     range.is_good = true;
+                    log.asked_for_scrub = false;
                     state.made_good += 1;
                 }
             }
@@ -411,10 +428,19 @@ impl DamageRegister {
         due
     }
 
-    /// A log has damage that only a scrub finds, and nothing else is to be done for it.
-    pub(crate) fn wants_scrub(&self) -> bool {
-        let wants = |log: &DamagedLog| log.has_more && log.ranges().all(|range| range.is_good);
-        !self.is_empty() && self.state.lock().logs.values().any(wants)
+    /// Whether to scrub because of a log that has more damage than is known, and nothing else to be done for it. Once for each log, and
+    /// again when something in it was made good since: without that, another scrub would find the same, so the periodic one does.
+    pub(crate) fn take_scrub_wish(&self) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let mut is_wanted = false;
+        for log in self.state.lock().logs.values_mut() {
+            if log.has_more && !log.asked_for_scrub && log.ranges().all(|range| range.is_good) {
+                (log.asked_for_scrub, is_wanted) = (true, true);
+            }
+        }
+        is_wanted
     }
 
     /// Logs with damage to anything that is read.
@@ -512,6 +538,30 @@ mod tests {
             prop_assert_eq!(found, expected);
             prop_assert!(ranges.windows(2).all(|two| two[0].last.get() + 1 < two[1].first.get()), "{:?}", ranges);
         }
+    }
+
+    #[test]
+    fn a_log_with_more_damage_asks_for_one_scrub_until_something_is_made_good() {
+        let (register, at) = (DamageRegister::new(&[]), (0, LogId(1)));
+        let mut ranges = Vec::new();
+        add(&mut ranges, copies(3, 5));
+        let ledgers = [(copies(3, 5).ledger, ranges)].into();
+        register
+            .state
+            .lock()
+            .logs
+            .insert(at, DamagedLog { ledgers, has_more: true, ..DamagedLog::default() });
+        register.logs.store(1, Ordering::Release);
+        assert!(!register.take_scrub_wish(), "there is something to be made good");
+        register.make_good(&register.waiting(None, 1));
+        assert_eq!((register.take_scrub_wish(), register.take_scrub_wish()), (true, false));
+        // The scrub finds as much again.
+        register.begin_check(at);
+        assert!(!register.take_scrub_wish(), "nothing more is known");
+        if let Some(log) = register.state.lock().logs.get_mut(&at) {
+            log.has_more = true;
+        }
+        assert!(!register.take_scrub_wish());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::tier::TieredRead;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::ChunkSlice;
 use bindery_storage::{
-    Ahead, Coverage, Damaged, Extent, FoundEntry, Generation, Lead, LogView, ReadError, SoleRun, Source,
-    TryReadError, locate, try_locate,
+    Ahead, Coverage, Damaged, Extent, FoundEntry, Generation, IndexedRun, Lead, LogView, Patience, ReadError,
+    SoleRun, Source, TryReadError, UnreadableRun, locate, try_locate,
 };
 use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
@@ -165,7 +165,7 @@ impl DiskRead {
     pub fn try_locate(&mut self) -> Option<Result<u32, Refusal>> {
         if self.located.is_none() {
             let located = try_locate(&self.leads, self.ledger, self.entry, self.hidden_below);
-            match located.map_err(|error| self.stop(error, None)) {
+            match located.map_err(|error| self.stop(error, None, Patience::Never)) {
                 Ok(Some(located)) => self.located = Some(located),
                 Ok(None) => return Some(Err(self.otherwise)),
                 Err(Stop::WouldBlock) => return None,
@@ -185,7 +185,7 @@ impl DiskRead {
         let found = self.located.as_ref().expect("it was located");
         match found.log.try_read_into(&found.location, self.ledger, self.entry, body) {
             Ok(()) => Some(Ok(())),
-            Err(error) => match self.stop(error, Some(found)) {
+            Err(error) => match self.stop(error, Some(found), Patience::Never) {
                 Stop::WouldBlock => None,
                 Stop::Refused(refusal) => Some(Err(refusal)),
             },
@@ -222,17 +222,18 @@ impl DiskRead {
             Some(found) => found,
             None => {
                 let outcome = locate(&self.leads, self.ledger, self.entry, self.hidden_below);
-                let outcome = outcome.map_err(|error| refused(self.stop(error.into(), None)))?;
+                let outcome =
+                    outcome.map_err(|error| refused(self.stop(error.into(), None, Patience::Wait)))?;
                 located = outcome.ok_or(self.otherwise)?;
                 &located
             }
         };
         let read = found.log.read(&found.location, self.ledger, self.entry);
-        read.map_err(|error| refused(self.stop(error.into(), Some(found))))
+        read.map_err(|error| refused(self.stop(error.into(), Some(found), Patience::Wait)))
     }
 
     /// `found`: the copy that was being read; `None` while it was being looked up.
-    fn stop(&self, error: TryReadError, found: Option<&FoundEntry>) -> Stop {
+    fn stop(&self, error: TryReadError, found: Option<&FoundEntry>, patience: Patience) -> Stop {
         let error = match error {
             TryReadError::WouldBlock => return Stop::WouldBlock,
             TryReadError::Failed(error) => error,
@@ -241,7 +242,7 @@ impl DiskRead {
             return Stop::Refused(Refusal::NoEntry);
         }
         if let ReadError::Damaged(damaged) = &error {
-            self.note(damaged, found);
+            self.note(damaged, found, patience);
         }
         self.faults.write(|left_out| {
             tracing::error!(ledger = %self.ledger, entry = %self.entry, %error, left_out, "cannot read entry");
@@ -251,7 +252,7 @@ impl DiskRead {
     }
 
     /// Puts what was found into the damage register.
-    fn note(&self, damaged: &Damaged, found: Option<&FoundEntry>) {
+    fn note(&self, damaged: &Damaged, found: Option<&FoundEntry>, patience: Patience) {
         let (ledger, entry, register) = (self.ledger, self.entry, self.faults.damage());
         if let Some(FoundEntry { log, generation, .. }) = found {
             let copies = Copies { ledger, first: entry, last: entry, generation: *generation };
@@ -263,7 +264,16 @@ impl DiskRead {
                     register.note_read(log, copies_taken(extent, entry));
                 }
                 Lead::Run(_) => {}
-                Lead::Paged(paged) => register.note_more(paged.log()),
+                Lead::Paged(paged) => {
+                    let Some(run) = paged.reached(ledger, entry) else { continue };
+                    if paged.is_listed_at(&run, damaged.offset) {
+                        register.note_unlisted_read(paged.log(), &run);
+                    } else if let Ok(Some(extent)) = paged.find(ledger, entry, patience)
+                        && extent.has_record_at(damaged.offset)
+                    {
+                        register.note_read(paged.log(), copies_taken(&extent, entry));
+                    }
+                }
             }
         }
     }
@@ -294,7 +304,24 @@ pub(crate) fn entries_on_disk(
     };
     for view in views {
         let (first, last) = runs.bounds();
-        for Source { log, extent } in view.runs_within(ledger, first, last).map_err(|error| failed(&error))? {
+        let covers = |gap: &Unreadable, first: EntryId, last: EntryId, newest: Generation| {
+            newest <= gap.generation && gap.first <= first && last <= gap.last
+        };
+        // Not looked for, if all of it is known as damaged: its place in the footer may be what is.
+        let is_left_out = |run: &IndexedRun, newest: Generation| {
+            newest.0 < hidden_below || unreadable.iter().any(|gap| covers(gap, run.first, run.last, newest))
+        };
+        let (found, lost) = view.runs_to_list(ledger, first, last, is_left_out);
+        if !lost.is_empty() {
+            // The next list leaves them out.
+            for UnreadableRun { log, run, error } in &lost {
+                if let ReadError::Damaged(_) = error {
+                    faults.damage().note_unlisted_read(log, run);
+                }
+            }
+            return Err(failed(&lost[0].error));
+        }
+        for Source { log, extent } in found {
             if runs.is_too_much() {
                 return Ok(());
             }
@@ -306,7 +333,7 @@ pub(crate) fn entries_on_disk(
                 extent.generation <= gap.generation && gap.first <= extent.last && extent.first <= gap.last
             };
             let gaps: Vec<&Unreadable> = unreadable.iter().filter(hides).collect();
-            if gaps.iter().any(|gap| gap.first <= extent.first && extent.last <= gap.last) {
+            if gaps.iter().any(|gap| covers(gap, extent.first, extent.last, extent.generation)) {
                 continue;
             }
             let is_readable =

@@ -13,6 +13,7 @@ pub mod counter;
 pub mod data_dirs;
 pub mod descriptors;
 pub mod disks;
+pub mod draining;
 pub mod flow_view;
 pub mod io_pool;
 pub mod latch;

@@ -63,8 +63,8 @@ pub use state_table::{
 
 pub use entry_log::IndexedRun;
 pub use view::{
-    Asked, FoundEntry, Lead, LogView, NewerRuns, OverlapScan, PagingOut, RunSearch, SoleRun, Source, locate,
-    try_locate,
+    Asked, FoundEntry, Lead, LogView, NewerRuns, OverlapScan, PagingOut, RunSearch, SoleRun, Source,
+    UnreadableRun, locate, try_locate,
 };
 
 use std::fmt;

@@ -5,7 +5,7 @@
 //! extents in memory -> PagedIndex -> dropped;   look-up: index -> one block of the footer (block cache) -> extent
 //! ```
 
-use crate::entry_log::{FOOTER_BLOCK_EXTENTS, PagedIndex, waited};
+use crate::entry_log::{FOOTER_BLOCK_EXTENTS, IndexedRun, PagedIndex, waited};
 use crate::{EntryLog, Extent, Generation, Patience, ReadError, TryReadError};
 use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
@@ -30,8 +30,22 @@ impl PagedLog {
         self.log.generation()
     }
 
+    /// The run that reaches the entry, as the index has it: nothing is read.
+    pub fn reached(&self, ledger: LedgerId, entry: EntryId) -> Option<IndexedRun> {
+        self.index.runs_within(ledger, entry, entry).next()
+    }
+
+    /// True for the offset in the log's file at which the block of the footer begins that has the run.
+    pub fn is_listed_at(&self, run: &IndexedRun, offset: u64) -> bool {
+        let block = run.number / FOOTER_BLOCK_EXTENTS;
+        self.log.footer_extents_offset(block * FOOTER_BLOCK_EXTENTS) == offset
+    }
+
     /// The run that may hold the entry.
-    pub(crate) fn find(
+    ///
+    /// # Errors
+    /// Its block of the footer cannot be read, or not without a wait for the disk.
+    pub fn find(
         &self,
         ledger: LedgerId,
         entry: EntryId,

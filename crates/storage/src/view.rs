@@ -25,7 +25,7 @@ use crate::entry_log::{IndexWalk, IndexedRun, LogIndex, PagedIndex, PagedIndexBu
 use crate::paged::PagedLog;
 use crate::{
     Coverage, EntryLocation, EntryLog, Extent, ExtentDirectory, FoundRun, Generation, IndexPool, IndexUse,
-    LogId, Patience, ReadError, TryReadError,
+    LogId, Patience, ReadError, RunCursor, TryReadError,
 };
 use bindery_types::{EntryId, LedgerId};
 use parking_lot::RwLock;
@@ -91,6 +91,16 @@ pub struct Source {
     pub log: Arc<EntryLog>,
     /// The run in it.
     pub extent: Extent,
+}
+
+/// A run of which only the index knows: its block of the footer cannot be read.
+pub struct UnreadableRun {
+    /// The log that has it. The run is as old as that, or older.
+    pub log: Arc<EntryLog>,
+    /// Its ledger, and its first and last entry.
+    pub run: IndexedRun,
+    /// Why it cannot be found.
+    pub error: ReadError,
 }
 
 /// The result of [`LogView::newer`].
@@ -571,6 +581,48 @@ impl LogView {
     ) -> Result<Vec<Source>, ReadError> {
         let NewerRuns { runs, unread, .. } = self.runs_between(ledger, first, last, |_| true, |_| Asked::Yes);
         unread.into_iter().next().map_or(Ok(runs), |(_, error)| Err(error))
+    }
+
+    /// As [`LogView::runs_within`], each run by itself: also what cannot be found any more. Runs on disk for which `is_left_out` is true
+    /// are not looked for; it gets the highest generation that the run may have.
+    pub fn runs_to_list(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        is_left_out: impl Fn(&IndexedRun, Generation) -> bool,
+    ) -> (Vec<Source>, Vec<UnreadableRun>) {
+        let (mut found, paged) = {
+            let live = self.live.read();
+            let mut runs = Vec::new();
+            live.extents.visit_overlapping(ledger, first, last, |run| runs.push(live.source(*run)));
+            (runs, live.paged(ledger, first, last).cloned().collect::<Vec<_>>())
+        };
+        let mut unreadable = Vec::new();
+        for paged in &paged {
+            for run in paged.index.runs_within(ledger, first, last) {
+                if is_left_out(&run, paged.newest()) {
+                    continue;
+                }
+                match paged.extent(run.number, Patience::Wait).map_err(waited) {
+                    Ok(extent) => found.push(Source { log: paged.log.clone(), extent }),
+                    Err(error) => unreadable.push(UnreadableRun { log: paged.log.clone(), run, error }),
+                }
+            }
+        }
+        // A run of a log that is being paged in or out is found twice.
+        found.sort_by_key(|source| (source.extent.first, source.extent.log_id));
+        found.dedup_by_key(|source| (source.extent.first, source.extent.log_id));
+        (found, unreadable)
+    }
+
+    /// Goes through the runs of a live log whose extents stay on disk, by its index. `log` is that log, as the caller reads it. `None` when
+    /// it is in memory, or not there. Blocks on the disk.
+    pub fn indexed_cursor(&self, log: &Arc<EntryLog>) -> Option<Result<RunCursor, ReadError>> {
+        let live = self.live.read();
+        let index = live.paged[live.index_at(log.log_id()).ok()?].index.clone();
+        drop(live);
+        Some(RunCursor::indexed(log.clone(), index))
     }
 
     /// The newer runs that may hold an entry of `extent` too, in one snapshot, and the logs of which that could not be learned.

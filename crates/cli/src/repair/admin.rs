@@ -1,6 +1,6 @@
 //! What a bookie's admin port says of its auditor and worker, and takes orders for: paths below `/api/v1/autorecovery/`, and metrics.
 
-use super::order::Order;
+use super::order::{Order, PACE};
 use super::recover::check_stopped;
 use bindery_client::Client;
 use bindery_repair::{RepairHandle, RepairReport};
@@ -8,6 +8,7 @@ use bindery_server::admin::extension::{
     AdminExtension, Extending, ExtensionAnswer, ExtensionFault, ExtensionRequest,
 };
 use bindery_server::metrics::{Exposition, SummarySnapshot};
+use bindery_types::LedgerId;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::sync::Arc;
@@ -102,8 +103,8 @@ impl RepairAdmin {
 
     /// Begins an order, unless one is under way or its bookies run.
     async fn take(&self, order: Order) -> ExtensionAnswer {
-        let client = match self.running() {
-            Ok((_, client)) => client,
+        let (handle, client) = match self.running() {
+            Ok(running) => running,
             Err(why) => return ExtensionAnswer::Refused(503, why),
         };
         let checked = tokio::time::timeout(CHECK_MAX, check_stopped(client.layout(), &order.bookies)).await;
@@ -125,7 +126,11 @@ impl RepairAdmin {
             let (order, state) = (order.clone(), state.clone());
             async move {
                 let say = |text: String| *state.lock() = text;
-                match order.carry_out(&client, say).await {
+                let why = |ledger: LedgerId| {
+                    let stuck = handle.report().stuck;
+                    stuck.into_iter().find(|stuck| stuck.ledger == ledger.get()).map(|stuck| stuck.why)
+                };
+                match order.carry_out(&client, PACE, why, say).await {
                     Ok(text) => {
                         tracing::info!(bookies = ?order.bookies, "{}: {text}", order.path);
                         say(text);

@@ -99,6 +99,10 @@ pub(super) async fn prove(
     bookie: &BookieId,
     lost: &BTreeSet<BookieId>,
 ) -> Result<(), Failure> {
+    let layout = client.layout();
+    // The server may lack ledgers that another one has already.
+    let synced = layout.store().sync(&format!("{}/available", layout.root())).await;
+    synced.map_err(|error| store_failure(&error))?;
     let left = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
     let left = left.map_err(|error| ledger_failure(&error))?;
     if let Some((ledger, _)) = left.lacking.first() {
@@ -118,7 +122,7 @@ pub(super) async fn prove(
 }
 
 /// Removes the cookie of a bookie: false when there was none.
-pub(super) async fn remove_cookie(client: &Client, bookie: &BookieId) -> Result<bool, Failure> {
+async fn remove_cookie(client: &Client, bookie: &BookieId) -> Result<bool, Failure> {
     let cookies = client.layout().cookies();
     match cookies.raw(bookie).await.map_err(|error| cookie_failure(&error))? {
         None => Ok(false),

@@ -8,15 +8,16 @@
 //! What is done is in metadata, so a drain that was interrupted goes on where it was when the command is repeated.
 
 use super::args::{CopyArgs, DrainArgs};
-use super::decommission::{check_known, prove, remove_cookie};
+use super::decommission::{check_known, prove};
 use super::recover::{repair, report};
 use crate::exit::{self, Failure};
 use crate::ledger::access::{ledger_failure, store_failure, with_tuned_client};
 use crate::ledger::form;
+use crate::metadata_failure::cookie_failure;
 use crate::output;
 use bindery_client::Client;
 use bindery_io::{Clock as _, SystemClock};
-use bindery_metadata::layout::{LedgerError, RegistrationMode};
+use bindery_metadata::layout::{DrainStanding, LedgerError, RegistrationMode};
 use bindery_repair::core::drain::{Holding, holding};
 use bindery_repair::{for_each_ledger, mark_ledgers};
 use bindery_types::{BookieId, LedgerId};
@@ -205,6 +206,7 @@ impl Drain {
         let (mut before, mut idle_rounds) = (usize::MAX, 0);
         let mut waits_until = None;
         loop {
+            self.standing().await?;
             let found = self.look().await?;
             let with_copies = found.with_copies();
             if !with_copies.is_empty() {
@@ -282,10 +284,55 @@ impl Drain {
 
     /// Proves that nothing refers to the bookie, and takes it out.
     async fn finish(&self) -> Result<(), Failure> {
+        let before = self.standing().await?;
         prove(&self.client, &self.bookie, &self.alone).await?;
-        remove_cookie(&self.client, &self.bookie).await?;
+        self.take_out(before).await?;
         output::write_text(&format!(
             "{}: emptied; no ledger refers to it, and its cookie is removed: stop it now\n",
+            self.bookie
+        ))
+    }
+
+    /// What keeps the bookie from writes now: a failure when nothing does.
+    async fn standing(&self) -> Result<DrainStanding, Failure> {
+        let (bookie, draining) = (&self.bookie, self.client.layout().draining());
+        let now = draining.standing(bookie).await.map_err(|error| store_failure(&error))?;
+        if now.begun.is_none() {
+            return Err(self.ended());
+        }
+        if let Some((RegistrationMode::Writable, _)) = now.registered {
+            return Err(Failure::new(format!(
+                "bookie {bookie} takes writes again: it is of an earlier version, or Java's, and was read-only for a reason of its own, for \
+                 example a full disk. Restart it with forceReadOnlyBookie=true, and repeat the command; its cookie is kept"
+            )));
+        }
+        Ok(now)
+    }
+
+    /// Removes the cookie, if the bookie took no writes since `before`, which was before the proof.
+    async fn take_out(&self, before: DrainStanding) -> Result<(), Failure> {
+        let (bookie, layout) = (&self.bookie, self.client.layout());
+        let now = self.standing().await?;
+        let Some(begun) = now.begun.filter(|_| now == before) else {
+            return Err(Failure::new(format!(
+                "while all ledgers were looked at, bookie {bookie} registered anew or stopped, or its emptying was ended and begun again: it may \
+                 have taken writes. Repeat the command; its cookie is kept"
+            )));
+        };
+        let cookie = layout.cookies().raw(bookie).await.map_err(|error| cookie_failure(&error))?;
+        let Some((version, _)) = cookie else { return Ok(()) };
+        let removed = layout.draining().remove_cookie(bookie, version, begun).await;
+        match removed.map_err(|error| store_failure(&error))? {
+            true => Ok(()),
+            false => Err(self.ended()),
+        }
+    }
+
+    /// The node of this drain has gone.
+    fn ended(&self) -> Failure {
+        Failure::new(format!(
+            "bookie {} is not being emptied any more: somebody ended that (--cancel), and it takes writes. Repeat the command if it is to go; \
+             its cookie is kept",
             self.bookie
         ))
     }
@@ -296,4 +343,101 @@ fn some_of(ledgers: &BTreeSet<LedgerId>) -> String {
     let named: Vec<String> = ledgers.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     let more = if ledgers.len() > NAMED_MAX { ", ..." } else { "" };
     format!("{}{more}", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_client::Client;
+    use bindery_metadata::memory::MemoryCluster;
+    use bindery_metadata::store::{CreateMode, MetadataStore};
+    use bindery_metadata::{Layout, LedgerLayout, layout};
+    use bytes::Bytes;
+    use clap::Parser;
+    use std::sync::Arc;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        copies: CopyArgs,
+    }
+
+    const COOKIE: &str = "/l/cookies/b1:3181";
+    const WRITABLE: &str = "/l/available/b1:3181";
+    const READ_ONLY: &str = "/l/available/readonly/b1:3181";
+
+    /// A bookie that is empty and read-only.
+    async fn emptied() -> (Drain, Arc<dyn MetadataStore>) {
+        let cluster = MemoryCluster::new();
+        let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
+        layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+        for path in ["/l/available/readonly", "/l/cookies", COOKIE, READ_ONLY] {
+            match store.create(path, Bytes::new(), CreateMode::Persistent).await {
+                Ok(_) | Err(bindery_client::StoreError::NodeExists { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let layout = Layout::open(store.clone(), "/l", None).await.unwrap();
+        let client = Client::builder().layout(layout).connect().await.unwrap();
+        let bookie = BookieId::new("b1:3181").unwrap();
+        let drain = Drain {
+            client,
+            alone: BTreeSet::from([bookie.clone()]),
+            bookie,
+            copies: Line::parse_from(["x"]).copies,
+            writers_max: Duration::ZERO,
+        };
+        drain.begin().await.unwrap();
+        drain.empty().await.unwrap();
+        (drain, store)
+    }
+
+    async fn has_cookie(store: &Arc<dyn MetadataStore>) -> bool {
+        store.exists(COOKIE).await.unwrap().is_some()
+    }
+
+    async fn moved(store: &Arc<dyn MetadataStore>, from: &str, to: &str) {
+        store.delete(from, None).await.unwrap();
+        store.create(to, Bytes::new(), CreateMode::Persistent).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_cookie_of_a_bookie_that_took_no_writes_goes() {
+        let (drain, store) = emptied().await;
+        drain.finish().await.unwrap();
+        assert!(!has_cookie(&store).await);
+        // Repeated after it was killed at the very end.
+        drain.finish().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_drain_that_is_ended_while_ledgers_are_looked_at_keeps_the_cookie() {
+        let (drain, store) = emptied().await;
+        let before = drain.standing().await.unwrap();
+        drain.cancel().await.unwrap();
+        let said = drain.take_out(before).await.unwrap_err().to_string();
+        assert!(said.contains("not being emptied any more"), "{said}");
+        assert!(drain.empty().await.is_err() && drain.finish().await.is_err() && has_cookie(&store).await);
+        drain.begin().await.unwrap();
+        let said = drain.take_out(before).await.unwrap_err().to_string();
+        assert!(said.contains("begun again") && has_cookie(&store).await, "{said}");
+        drain.finish().await.unwrap();
+        assert!(!has_cookie(&store).await);
+    }
+
+    #[tokio::test]
+    async fn a_bookie_that_becomes_writable_by_itself_keeps_its_cookie() {
+        let (drain, store) = emptied().await;
+        let before = drain.standing().await.unwrap();
+        moved(&store, READ_ONLY, WRITABLE).await;
+        let said = drain.take_out(before).await.unwrap_err().to_string();
+        assert!(said.contains("takes writes again") && has_cookie(&store).await, "{said}");
+        assert!(drain.finish().await.is_err() && has_cookie(&store).await);
+        // It was writable for a moment only.
+        moved(&store, WRITABLE, READ_ONLY).await;
+        let said = drain.take_out(before).await.unwrap_err().to_string();
+        assert!(said.contains("registered anew") && has_cookie(&store).await, "{said}");
+        drain.finish().await.unwrap();
+        assert!(!has_cookie(&store).await);
+    }
 }

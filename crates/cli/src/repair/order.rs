@@ -4,10 +4,10 @@
 //! ```text
 //! PUT --> Order --> ledgers that refer to them are marked --> workers of the cluster copy --> (no ledger refers to them) --> cookies go
 //! ```
-//! The order ends with the process; its marks stay, and it can be given again.
+//! The order ends with the process, when one of its bookies runs again, and when no ledger becomes whole for [`Pace::standstill`]; its marks
+//! stay, and it can be given again.
 
 use super::decommission::remove;
-use super::recover::check_stopped;
 use crate::exit::Failure;
 use crate::ledger::access::{ledger_failure, store_failure};
 use crate::ledger::form;
@@ -19,11 +19,25 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio::time::Instant;
 
-/// Between two looks whether a ledger is still marked.
-const MARK_LOOK: Duration = Duration::from_secs(2);
-/// The first and the longest pause after which ledgers are looked through again, when some refer to the bookies still.
-const SCAN_PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+/// How an order waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Between two looks whether a ledger is still marked, and its bookies stopped.
+    pub mark_look: Duration,
+    /// The first and the longest pause after which ledgers are looked through again, when some refer to the bookies still.
+    pub scan_pause: (Duration, Duration),
+    /// How long no ledger may become whole.
+    pub standstill: Duration,
+}
+
+/// That of orders.
+pub const PACE: Pace = Pace {
+    mark_look: Duration::from_secs(2),
+    scan_pause: (Duration::from_secs(5), Duration::from_secs(300)),
+    standstill: Duration::from_secs(600),
+};
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,12 +111,19 @@ impl Order {
         json!({ "what": self.path, "bookies": bookies, "deletes_cookies": self.deletes_cookies, "state": state })
     }
 
-    /// Does it, and says how far it is: what it came to.
-    pub async fn carry_out(&self, client: &Client, say: impl Fn(String)) -> Result<String, Failure> {
+    /// Does it, and says how far it is: what it came to. `why` knows what is in the way of a ledger.
+    pub async fn carry_out(
+        &self,
+        client: &Client,
+        pace: Pace,
+        why: impl Fn(LedgerId) -> Option<String>,
+        say: impl Fn(String),
+    ) -> Result<String, Failure> {
         say("looks through the metadata of all ledgers".to_owned());
-        let mut pause = SCAN_PAUSE.0;
+        let mut pause = pace.scan_pause.0;
+        let (mut fewest, mut moved_at) = (usize::MAX, Instant::now());
         loop {
-            check_stopped(client.layout(), &self.bookies).await?;
+            self.check_still_stopped(client).await?;
             let found = mark_ledgers_of(client, &SystemClock::new(), &self.bookies, false).await;
             let found = found.map_err(|error| ledger_failure(&error))?;
             let marked: BTreeSet<LedgerId> = found.lacking.into_iter().map(|(ledger, _)| ledger).collect();
@@ -119,17 +140,24 @@ impl Order {
             if marked.is_empty() {
                 return self.end(client).await;
             }
-            self.wait(client, marked, &say).await?;
+            if marked.len() < fewest {
+                (fewest, moved_at) = (marked.len(), Instant::now());
+            } else if moved_at.elapsed() >= pace.standstill {
+                return Err(stands_still(client, &marked, pace, why).await);
+            }
+            self.wait(client, marked, pace.mark_look, moved_at + pace.standstill, &say).await?;
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(SCAN_PAUSE.1);
+            pause = (pause * 2).min(pace.scan_pause.1);
         }
     }
 
-    /// Waits until none of the ledgers is marked any more.
+    /// Waits until none of the ledgers is marked any more, or until the end.
     async fn wait(
         &self,
         client: &Client,
         mut marked: BTreeSet<LedgerId>,
+        look: Duration,
+        end: Instant,
         say: &impl Fn(String),
     ) -> Result<(), Failure> {
         let marks = client.layout().under_replication();
@@ -137,14 +165,37 @@ impl Order {
             let left = form::count(marked.len() as u64, "ledger", "ledgers");
             say(format!("waits for workers: at most {left} left, for example ledger {ledger}"));
             match marks.replicas(ledger).await {
-                Ok(None) => drop(marked.pop_first()),
+                Ok(None) => {
+                    marked.pop_first();
+                    continue;
+                }
                 // A mark that cannot be read is one.
-                Ok(Some(_)) | Err(StoreError::Protocol(_)) => tokio::time::sleep(MARK_LOOK).await,
-                Err(error) if error.is_transient() => tokio::time::sleep(MARK_LOOK).await,
+                Ok(Some(_)) | Err(StoreError::Protocol(_)) => {}
+                Err(error) if error.is_transient() => {}
                 Err(error) => return Err(store_failure(&error)),
             }
+            if Instant::now() >= end {
+                return Ok(());
+            }
+            tokio::time::sleep(look).await;
+            self.check_still_stopped(client).await?;
         }
         Ok(())
+    }
+
+    /// A bookie that runs again is no lost one. A metadata store that does not answer says nothing of it.
+    async fn check_still_stopped(&self, client: &Client) -> Result<(), Failure> {
+        let registered = match client.layout().registration().registered().await {
+            Ok(registered) => registered,
+            Err(error) if error.is_transient() => return Ok(()),
+            Err(error) => return Err(store_failure(&error)),
+        };
+        match registered.intersection(&self.bookies).next() {
+            None => Ok(()),
+            Some(running) => Err(Failure::new(format!(
+                "bookie {running} runs again: its cookie is kept, and what is marked stays so. Stop it, and give the order again, if it is to go"
+            ))),
+        }
     }
 
     /// Removes the cookies, when it is proven that no ledger refers to the bookies.
@@ -162,9 +213,93 @@ impl Order {
     }
 }
 
+/// Why an order ends of which no ledger becomes whole.
+async fn stands_still(
+    client: &Client,
+    marked: &BTreeSet<LedgerId>,
+    pace: Pace,
+    why: impl Fn(LedgerId) -> Option<String>,
+) -> Failure {
+    let known = marked.iter().find_map(|ledger| Some((*ledger, why(*ledger)?)));
+    let example = match (known, marked.first()) {
+        (Some((ledger, why)), _) => format!(", for example ledger {ledger}: {why}"),
+        (None, Some(ledger)) => format!(", for example ledger {ledger}"),
+        (None, None) => String::new(),
+    };
+    let disabled = match client.layout().repair_settings().is_disabled().await {
+        Ok(true) => "; repair is disabled in this cluster",
+        Ok(false) | Err(_) => "",
+    };
+    Failure::new(format!(
+        "no ledger became whole for {} minutes, and {} to the bookies still{example}{disabled}. They stay marked, and the cookies are kept: \
+         remove the cause, and give the order again",
+        pace.standstill.as_secs() / 60,
+        form::count(marked.len() as u64, "ledger refers", "ledgers refer"),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bindery_metadata::layout::init_cluster;
+    use bindery_metadata::memory::MemoryCluster;
+    use bindery_metadata::store::{CreateMode, MetadataStore};
+    use bindery_metadata::{Layout, LedgerLayout};
+    use bindery_types::{DigestType, EntryId, LedgerMetadata, LedgerSecret, LedgerState, Quorum, Segment};
+    use bytes::Bytes;
+    use std::sync::Arc;
+
+    const QUICK: Pace = Pace {
+        mark_look: Duration::from_millis(5),
+        scan_pause: (Duration::from_millis(5), Duration::from_millis(5)),
+        standstill: Duration::from_millis(100),
+    };
+
+    /// A cluster in which the only copy of ledger 7 was on `b:1`, and an order for that.
+    async fn hopeless() -> (Client, Arc<dyn MetadataStore>, Order) {
+        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
+        init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+        let layout = Layout::open(store.clone(), "/l", None).await.unwrap();
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
+        let mut metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
+        let ensemble = bookies(&["b:1"]).into_iter().collect();
+        metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).unwrap();
+        metadata.state = LedgerState::Closed { last_entry: Some(EntryId::FIRST), length_bytes: 5 };
+        layout.ledgers().create(LedgerId::new(7).unwrap(), &metadata).await.unwrap();
+        let client = Client::builder().layout(layout).connect().await.unwrap();
+        let order = Order { path: "bookie", bookies: bookies(&["b:1"]), deletes_cookies: true };
+        (client, store, order)
+    }
+
+    #[tokio::test]
+    async fn an_order_of_which_nothing_becomes_whole_ends_and_says_why() {
+        let (client, _store, order) = hopeless().await;
+        let why = |ledger: LedgerId| (ledger.get() == 7).then(|| "no bookie has a copy".to_owned());
+        let said = order.carry_out(&client, QUICK, why, drop).await.unwrap_err().to_string();
+        assert!(
+            said.contains("1 ledger refers") && said.contains("ledger 7: no bookie has a copy"),
+            "{said}"
+        );
+        assert!(!said.contains("disabled"), "{said}");
+        client.layout().repair_settings().disable().await.unwrap();
+        let said = order.carry_out(&client, QUICK, |_| None, drop).await.unwrap_err().to_string();
+        assert!(said.contains("repair is disabled"), "{said}");
+        let marks = client.layout().under_replication();
+        assert!(marks.replicas(LedgerId::new(7).unwrap()).await.unwrap().is_some(), "it stays marked");
+    }
+
+    #[tokio::test]
+    async fn an_order_ends_when_its_bookie_runs_again() {
+        let (client, store, order) = hopeless().await;
+        let pace = Pace { standstill: Duration::from_secs(3600), ..QUICK };
+        let comes_back = async {
+            tokio::time::sleep(pace.mark_look * 4).await;
+            store.create("/l/available/b:1", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
+        };
+        let (carried, ()) = tokio::join!(order.carry_out(&client, pace, |_| None, drop), comes_back);
+        let said = carried.unwrap_err().to_string();
+        assert!(said.contains("bookie b:1 runs again"), "{said}");
+    }
 
     fn bookies(names: &[&str]) -> BTreeSet<BookieId> {
         names.iter().map(|name| BookieId::new(*name).unwrap()).collect()

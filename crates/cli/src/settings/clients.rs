@@ -79,6 +79,7 @@ fn repair(args: &BookieArgs, file: &mut Values) -> (RepairRoleSettings, bool) {
     let of_file = file.flag(REPAIR);
     let asked = args.repair_role.map(|switch| switch == Switch::On).or(of_file);
     let is_on = asked.unwrap_or(true);
+    let faults_before = file.faults.len();
     let seconds = |value: Option<u32>| value.map(|value| Duration::from_secs(value.into()));
     let lost_after = seconds(file.parsed::<u32>("lostBookieRecoveryDelay"));
     if is_on && lost_after == Some(Duration::ZERO) {
@@ -89,43 +90,62 @@ fn repair(args: &BookieArgs, file: &mut Values) -> (RepairRoleSettings, bool) {
              that has run with 0",
         );
     }
-    // Java takes 0 for never: no process lives for so long.
-    let scan_interval =
-        seconds(file.parsed::<u32>("auditorPeriodicBookieCheckInterval").map(|every| match every {
-            0 => u32::MAX,
-            every => every,
-        }));
+    let scan_interval = file.parsed("auditorPeriodicBookieCheckInterval");
+    // No process lives for so long.
+    let scan_interval = scan_interval.map(|every| interval(every).unwrap_or(INTERVAL_MAX));
     let open_grace = file.parsed::<u32>("openLedgerRereplicationGracePeriod");
     let open_grace = open_grace.map(|grace| Duration::from_millis(grace.into()));
-    let rate = file.take("replicationRateByBytes");
-    let bytes_per_second = rate.as_deref().map(str::parse::<i64>);
-    if let (Some(Err(_)), Some(text)) = (&bytes_per_second, &rate) {
-        file.fault(
-            "replicationRateByBytes",
-            format!("replicationRateByBytes={text}: give a whole number, or -1 for no limit"),
-        );
-    }
-    let bytes_per_second = match bytes_per_second {
-        None => Some(BYTES_PER_SECOND_DEFAULT),
-        // Java takes what is not above zero for no limit.
-        Some(rate) => rate.ok().and_then(|rate| u64::try_from(rate).ok()).filter(|rate| *rate > 0),
-    };
     let settings = RepairRoleSettings {
         is_on,
         lost_after,
         scan_interval,
         open_grace,
-        bytes_per_second,
+        bytes_per_second: bytes_per_second(file),
         checks: checks(file),
         stamps_marks: file.flag("storeSystemTimeAsLedgerUnderreplicatedMarkTime"),
-        mark_grace: unless_zero(file.parsed("underreplicatedLedgerRecoveryGracePeriod")),
+        mark_grace: file.parsed("underreplicatedLedgerRecoveryGracePeriod").and_then(interval),
     };
+    if asked != Some(true) {
+        ignore_values(file, faults_before, is_on);
+    }
     (settings, asked == Some(true))
 }
 
-/// Seconds, of which 0 says never.
-fn unless_zero(seconds: Option<u32>) -> Option<Duration> {
-    seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.into()))
+/// A line for repair that nobody asked for may have stood there for years without any effect, and must not keep a bookie from starting: the
+/// value is ignored, which has its default, and that is said of the findings from `first` on.
+fn ignore_values(file: &mut Values, first: usize, is_on: bool) {
+    let faults = file.faults.split_off(first);
+    let effect = match is_on {
+        true => "its default counts",
+        false => "repair is off on this bookie",
+    };
+    let warnings = faults
+        .into_iter()
+        .map(|fault| Finding { text: format!("{}. The value is ignored: {effect}", fault.text), ..fault });
+    file.warnings.extend(warnings);
+}
+
+/// Bytes copied in a second; `None` for no limit.
+fn bytes_per_second(file: &mut Values) -> Option<u64> {
+    let name = "replicationRateByBytes";
+    let Some(text) = file.take(name) else { return Some(BYTES_PER_SECOND_DEFAULT) };
+    match text.parse::<i64>() {
+        // Java takes what is not above zero for no limit.
+        Ok(rate) => u64::try_from(rate).ok().filter(|rate| *rate > 0),
+        Err(_) => {
+            file.fault(name, format!("{name}={text}: give a whole number, or -1 for no limit"));
+            Some(BYTES_PER_SECOND_DEFAULT)
+        }
+    }
+}
+
+/// The longest interval.
+const INTERVAL_MAX: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// A time in seconds, of which Java takes what is not above zero for never: `None`.
+fn interval(seconds: i64) -> Option<Duration> {
+    let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
+    Some(Duration::from_secs(seconds).min(INTERVAL_MAX))
 }
 
 /// Ledgers that are checked at once, however many the file allows: Java's default.
@@ -135,18 +155,20 @@ const CHECKED_AT_ONCE_MAX: u32 = 500;
 fn checks(file: &mut Values) -> CheckSettings {
     let mut checks = CheckSettings::default();
     if let Some(every) = file.parsed("auditorPeriodicCheckInterval") {
-        checks.interval = unless_zero(Some(every));
+        checks.interval = interval(every);
     }
-    if let Some(every) = unless_zero(file.parsed("auditorReplicasCheckInterval")) {
+    if let Some(every) = file.parsed("auditorReplicasCheckInterval").and_then(interval) {
         checks.covers_replicas = true;
         checks.interval = Some(checks.interval.map_or(every, |interval| interval.min(every)));
     }
     if let Some(percent) = file.parsed::<u32>("auditorLedgerVerificationPercentage") {
-        if percent > 100 {
-            let name = "auditorLedgerVerificationPercentage";
-            file.fault(name, format!("{name}={percent}: give a whole number from 0 to 100"));
+        match percent {
+            0..=100 => checks.read_percent = percent,
+            _ => {
+                let name = "auditorLedgerVerificationPercentage";
+                file.fault(name, format!("{name}={percent}: give a whole number from 0 to 100"));
+            }
         }
-        checks.read_percent = percent.min(100);
     }
     if let Some(most) = file.parsed::<u32>("auditorMaxNumberOfConcurrentOpenLedgerOperations") {
         checks.parallel = most.clamp(1, CHECKED_AT_ONCE_MAX) as usize;

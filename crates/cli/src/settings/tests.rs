@@ -577,13 +577,62 @@ fn a_bookie_repairs_unless_its_file_or_a_flag_says_otherwise() {
     assert_eq!((interval, covers_replicas), (Some(Duration::from_secs(50)), true));
     assert_eq!((read_percent, parallel), (10, 500));
     assert_eq!(with(&[], "auditorPeriodicCheckInterval=0\n").unwrap().checks.interval, None);
-    let faults = with(&[], "auditorLedgerVerificationPercentage=101\n").unwrap_err();
+    let faults = with(&["--repair-role", "on"], "auditorLedgerVerificationPercentage=101\n").unwrap_err();
     assert!(faults[0].contains("=101: give a whole number from 0 to 100"), "{faults:?}");
     assert_eq!(with(&[], "").unwrap().bytes_per_second, Some(40 << 20));
     let fast = with(&[], "replicationRateByBytes=1000000\n").unwrap();
     assert_eq!(fast.bytes_per_second, Some(1_000_000));
-    let faults = with(&[], "replicationRateByBytes=fast\n").unwrap_err();
+    let faults = with(&["--repair-role", "on"], "replicationRateByBytes=fast\n").unwrap_err();
     assert!(faults[0].contains("replicationRateByBytes=fast: give a whole number"), "{faults:?}");
+}
+
+/// Lines that had no effect for years keep no bookie from starting, unless repair was asked for.
+#[test]
+fn a_wrong_value_of_repair_is_ignored_with_a_warning_unless_repair_was_asked_for() {
+    let with = |file: &str| {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        resolve(&args(&line), Some(file)).map(|settings| (settings.repair.0, settings.warnings))
+    };
+    let default = with("").unwrap().0;
+    // Java takes an interval below zero for never.
+    for key in [
+        "auditorPeriodicCheckInterval",
+        "auditorReplicasCheckInterval",
+        "underreplicatedLedgerRecoveryGracePeriod",
+    ] {
+        for asked in ["", "autoRecoveryDaemonEnabled=true\n"] {
+            assert_eq!(
+                with(&format!("{key}=-1\n{asked}")),
+                with(&format!("{key}=0\n{asked}")),
+                "{key} {asked}"
+            );
+        }
+    }
+    assert_eq!(
+        with("auditorPeriodicBookieCheckInterval=-1\n"),
+        with("auditorPeriodicBookieCheckInterval=0\n")
+    );
+    for wrong in [
+        "auditorPeriodicCheckInterval=weekly",
+        "auditorLedgerVerificationPercentage=101",
+        "auditorMaxNumberOfConcurrentOpenLedgerOperations=-1",
+        "replicationRateByBytes=fast",
+        "lostBookieRecoveryDelay=-1",
+        "openLedgerRereplicationGracePeriod=-1",
+        "storeSystemTimeAsLedgerUnderreplicatedMarkTime=perhaps",
+    ] {
+        let (settings, warnings) = with(wrong).unwrap();
+        assert_eq!(settings, default, "{wrong}: repair goes on with its default");
+        assert!(warnings.len() == 1 && warnings[0].starts_with(wrong), "{warnings:?}");
+        assert!(warnings[0].contains("ignored: its default counts"), "{warnings:?}");
+        let (settings, warnings) = with(&format!("{wrong}\nautoRecoveryDaemonEnabled=false\n")).unwrap();
+        assert!(!settings.is_on && warnings.len() == 1, "{warnings:?}");
+        assert!(warnings[0].contains("ignored: repair is off on this bookie"), "{warnings:?}");
+        let faults = with(&format!("{wrong}\nautoRecoveryDaemonEnabled=true\n")).unwrap_err();
+        assert!(faults.len() == 1 && faults[0].starts_with(wrong), "{faults:?}");
+    }
+    // Of the switch itself nobody knows what was meant.
+    assert!(with("autoRecoveryDaemonEnabled=perhaps\n").is_err());
 }
 
 #[test]

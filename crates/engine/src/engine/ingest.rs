@@ -27,6 +27,7 @@
 
 use super::Engine;
 use crate::api::{EntryRun, LedgerPresence, Refusal};
+use crate::damage::Unreadable;
 use crate::ingest_desk::{
     INGEST_BYTES_MAX, INGEST_ENTRIES_MAX, INGEST_LEDGERS_MAX, INGEST_LOGS_MAX, IngestError, IngestWaiter,
     IngestedLedger, IngestedLogs,
@@ -372,8 +373,19 @@ impl Ingest {
         for (ledger, known) in &self.ledgers {
             let (Some(first), Some(last)) = (known.runs.first(), known.runs.last()) else { continue };
             let within = RunSet::within(first.first, last.last);
-            // With what is damaged: a copy of a lower generation would never be read.
-            let held = engine.list(*ledger, true, MemoryWalk::with_undurable(), within, &[]);
+            // What is damaged counts as here: a copy of a lower generation would never be read. What the register has need not be
+            // listed, and could not always be: of a run with a bad index record nobody can tell which entries it has.
+            let known_damage = engine.shared.damage().unreadable(*ledger);
+            if let Some(entry) = first_damaged(&known.runs, &known_damage) {
+                return Err(IngestError::Held { ledger: *ledger, entry });
+            }
+            let held = engine.list(*ledger, true, MemoryWalk::with_undurable(), within, &known_damage);
+            // The list may be what finds damage.
+            if let (Err(Refusal::Io), Some(entry)) =
+                (&held, first_damaged(&known.runs, &engine.shared.damage().unreadable(*ledger)))
+            {
+                return Err(IngestError::Held { ledger: *ledger, entry });
+            }
             let held = match held {
                 Ok(held) => held.unwrap_or_default(),
                 Err(Refusal::NoLedger) => return Err(IngestError::NoLedger(*ledger)),
@@ -424,6 +436,15 @@ impl Drop for SealedIngest {
 fn lac_of(body: &[u8]) -> Option<EntryId> {
     let raw: [u8; 8] = body.get(16..24)?.try_into().ok()?;
     EntryId::new(i64::from_be_bytes(raw))
+}
+
+/// The lowest entry of these runs, which ascend, that may be in a damaged copy.
+fn first_damaged(ours: &[EntryRun], damaged: &[Unreadable]) -> Option<EntryId> {
+    let first_in = |run: &EntryRun| {
+        let met = damaged.iter().filter(|gap| gap.first <= run.last && run.first <= gap.last);
+        met.map(|gap| gap.first.max(run.first)).min()
+    };
+    ours.iter().find_map(first_in)
 }
 
 /// The lowest entry that is in both. Both ascend.

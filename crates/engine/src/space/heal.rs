@@ -98,7 +98,7 @@ impl Upkeep {
                 Planned { directory, logs: vec![log_id], cause: Cause::Compaction, live: log.size() };
             self.space.planned.push_back(planned);
         }
-        if self.shared.damage().wants_scrub() && now >= self.space.healing.scrub_not_before_ns {
+        if now >= self.space.healing.scrub_not_before_ns && self.shared.damage().take_scrub_wish() {
             self.space.healing.scrub_not_before_ns = now.saturating_add(as_ns(pause));
             self.shared.space().want_scrub();
         }
@@ -111,13 +111,16 @@ impl Upkeep {
             Some(runs) => runs,
             None => {
                 let Ok(runs) = self.shared.views()[at.0].runs_within(ledger, first, last) else {
-                    return Some(false);
+                    // What cannot be found any more may be gone all the same. Else metadata has to say which entries there were.
+                    return Some(self.fate(ledger).of_lost(generation, first, last) == Liveness::Dead);
                 };
+                // The range is as old as the log where its run could not be found, and the run may be older.
                 let is_it =
-                    |source: &Source| source.log.log_id() == at.1 && source.extent.generation == generation;
+                    |source: &Source| source.log.log_id() == at.1 && source.extent.generation <= generation;
                 runs.into_iter().filter(is_it).collect()
             }
         };
+        let mut has_judged = false;
         while let Some(Source { log, extent }) = runs.front() {
             let fate = self.fate(ledger);
             let from = match fate.of_run(extent) {
@@ -131,13 +134,15 @@ impl Upkeep {
                 let newer = self.newer(extent, |_| false);
                 *work += newer.reads;
                 for id in ids {
-                    if *work >= WORK_MAX {
+                    // One at least in each call, however many footers it took: the next call requests them all again.
+                    if *work >= WORK_MAX && has_judged {
                         self.space.healing.from = Some(id);
                         self.space.healing.runs = Some(runs);
                         return None;
                     }
                     let (verdict, reads) = self.judge(&newer, id);
                     *work += 1 + reads;
+                    has_judged = true;
                     if verdict != Verdict::Loser {
                         return Some(false);
                     }

@@ -43,8 +43,8 @@ use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{EXTENT_BYTES, IndexRecord, RECORD_BYTES};
 use bindery_storage::{
-    EntryLog, EntryLogWriter, Extent, Generation, LedgerDirectory, LogId, OverlapScan, PagingOut, ReadBack,
-    ReadError, RunCursor, SealedLog,
+    Damaged, EntryLog, EntryLogWriter, Extent, Generation, LedgerDirectory, LogId, OverlapScan, PagingOut,
+    ReadBack, ReadError, RunCursor, SealedLog,
 };
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
@@ -398,12 +398,19 @@ impl Job {
         let disk = upkeep.directories[self.directory].disk();
         // Of a log that does not open any more, all that was known when it did is in memory.
         let known = match upkeep.shared.damage().has_bad_frame(at) {
-            true => upkeep.shared.views()[at.0].resident_runs(at.1),
+            true => {
+                let view = &upkeep.shared.views()[at.0];
+                let resident = || view.resident_runs(at.1).map(|runs| Ok(source.shared.known_runs(runs)));
+                // Of one whose extents stay on disk, the index is in memory: what it finds is copied.
+                view.indexed_cursor(&source.shared).or_else(resident)
+            }
             false => None,
         };
         if let Some(runs) = known {
-            source.runs = Some(source.shared.known_runs(runs));
+            source.runs = Some(runs.map_err(|error| JobError::Source(at, error))?);
             source.own = Some(source.shared.clone());
+            let opened = self.next_source;
+            self.leave_unlisted(upkeep, opened)?;
         } else {
             let own =
                 source.shared.streamed(disk, self.window_bytes).map_err(|error| not_opened(at, error))?;
@@ -415,6 +422,29 @@ impl Job {
         Ok(())
     }
 
+    /// Leaves behind what a source does not find any more: every copy in that must be dead.
+    fn leave_unlisted(&mut self, upkeep: &Upkeep, index: usize) -> Result<(), JobError> {
+        let source = &mut self.sources[index];
+        let unlisted = source.runs.as_mut().map(RunCursor::take_unreadable).unwrap_or_default();
+        let (at, damage) = ((self.directory, source.shared.log_id()), upkeep.shared.damage());
+        let mut is_needed = false;
+        for run in &unlisted {
+            let fate = upkeep.fate(run.ledger).of_lost(source.shared.generation(), run.first, run.last);
+            if fate != Liveness::Dead && !damage.is_made_good(at, run.ledger, run.first, run.last) {
+                damage.note_unlisted(at, &source.shared, run);
+                is_needed = true;
+            }
+            self.to_come = self.to_come.saturating_sub(run.bytes);
+            self.runs_to_come = self.runs_to_come.saturating_sub(1);
+        }
+        if is_needed {
+            let (path, what) =
+                (source.shared.path().to_owned(), "entries cannot be found any more".to_owned());
+            return Err(JobError::Source(at, Damaged { path, offset: 0, what }.into()));
+        }
+        Ok(())
+    }
+
     /// Takes the runs of the next ledger from the sources, without those of which nothing is live. `false`: there is no next ledger.
     fn gather(&mut self, upkeep: &Upkeep) -> Result<bool, JobError> {
         let Some(ledger) = self.sources.iter().filter_map(SourceLog::next_ledger).min() else {
@@ -422,9 +452,12 @@ impl Job {
         };
         let fate = upkeep.fate(ledger);
         let mut runs = Vec::new();
-        for (index, source) in self.sources.iter_mut().enumerate() {
-            let at = (self.directory, source.shared.log_id());
-            while let Some(run) = source.take_of(ledger).map_err(|error| JobError::Source(at, error))? {
+        for index in 0..self.sources.len() {
+            let at = (self.directory, self.sources[index].shared.log_id());
+            while let Some(run) =
+                self.sources[index].take_of(ledger).map_err(|error| JobError::Source(at, error))?
+            {
+                self.leave_unlisted(upkeep, index)?;
                 let is_made_good = upkeep.shared.damage().is_made_good(at, ledger, run.first, run.last);
                 let from = match fate.of_run(&run) {
                     _ if is_made_good => {

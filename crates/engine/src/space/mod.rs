@@ -151,6 +151,14 @@ impl Fate {
         self.of_entries(run.first, run.last)
     }
 
+    /// Of a run of these entries that is not newer than `newest`; more is not known of its age.
+    fn of_lost(&self, newest: Generation, first: EntryId, last: EntryId) -> Liveness {
+        if newest < self.gone_below {
+            return Liveness::Dead;
+        }
+        self.of_entries(first, last)
+    }
+
     /// What the trim says about a run of these entries.
     fn of_entries(&self, first: EntryId, last: EntryId) -> Liveness {
         match self.trimmed {

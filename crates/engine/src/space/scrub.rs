@@ -288,14 +288,21 @@ impl Upkeep {
         }
         match self.shared.views()[index].resident_runs(log_id) {
             Some(runs) => checking.extents = runs,
-            None => match checking.log.runs() {
-                Ok(runs) => checking.runs = Some(runs),
+            None => match self.shared.views()[index]
+                .indexed_cursor(&checking.log)
+                .unwrap_or_else(|| checking.log.runs())
+            {
+                Ok(runs) => {
+                    checking.runs = Some(runs);
+                    self.note_unlisted(&mut checking, done);
+                }
                 Err(ReadError::Disk(error)) if is_shortage(&error.source) => {
                     return Err(OpenLogError::Disk(error));
                 }
                 Err(error) => {
                     let what = error.to_string();
                     self.on_finding(&mut checking, done, Found::frame(0, &what));
+                    self.shared.damage().note_more(at, checking.log.path());
                 }
             },
         }
@@ -343,12 +350,14 @@ impl Upkeep {
                 }
                 Some(Err(error)) => {
                     found.push(Found::frame(0, &error.to_string()));
+                    self.shared.damage().note_more(checking.at, log.path());
                     Vec::new()
                 }
                 None => Vec::new(),
             };
             checking.extents.is_empty()
         };
+        self.note_unlisted(checking, done);
         for found in found {
             self.on_finding(checking, done, found);
         }
@@ -356,6 +365,21 @@ impl Upkeep {
         done.findings += more;
         self.shared.space().on_more_findings(more);
         Ok(is_done)
+    }
+
+    /// Notes the runs that the cursor has passed over.
+    fn note_unlisted(&mut self, checking: &mut Checking, done: &mut ScrubPass) {
+        let unlisted = checking.runs.as_mut().map(RunCursor::take_unreadable).unwrap_or_default();
+        for run in &unlisted {
+            self.shared.damage().note_unlisted(checking.at, &checking.log, run);
+        }
+        if let (Some(first), Some(last)) = (unlisted.first(), unlisted.last()) {
+            let (count, first, last) = (unlisted.len(), first.ledger, last.ledger);
+            let what = format!(
+                "the footer does not say any more where {count} runs of entries are, of ledgers from {first} to {last}"
+            );
+            self.on_finding(checking, done, Found::frame(0, &what));
+        }
     }
 
     fn on_finding(&mut self, checking: &mut Checking, done: &mut ScrubPass, found: Found) {
@@ -459,7 +483,8 @@ fn advice(found: &Found) -> String {
         }
         Some(LogPart::Frame) | None => {
             "this bookie serves on from what it has in memory, and will not start again with this file. It is writing the \
-             log anew from memory: keep it running until the file is gone. If it stays, have the bookie's ledgers copied \
+             log anew from memory, or, where entries cannot be found any more, once a worker has brought them from other \
+             replicas: keep it running until the file is gone. If it stays, have the bookie's ledgers copied \
              (\"bindery bookie recover BOOKIE_ID\", once it is stopped), or restore the file from a copy; after a stop, \
              \"bindery verify DIR\" says what is lost with it"
                 .to_owned()

@@ -8,10 +8,22 @@ use bindery_types::BookieId;
 use bytes::Bytes;
 
 use super::paths::Root;
-use crate::store::{StoreError, Watch};
+use super::registration::{Registration, RegistrationMode};
+use crate::store::{Op, StoreError, Version, Watch};
 
 /// Below the root.
 const PARENT: &str = "/underreplication/bindery-draining";
+
+/// What keeps a bookie from writes, at one moment. Between two that are equal its node did not go, and it did not register anew, as it does
+/// when it begins to take writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainStanding {
+    /// When its emptying began, in milliseconds since 1970 by the store's clock, and the version of its node; `None` when it is not being
+    /// emptied.
+    pub begun: Option<(i64, Version)>,
+    /// How it is registered, and since when, by the same clock.
+    pub registered: Option<(RegistrationMode, i64)>,
+}
 
 /// The bookies of a cluster that are being emptied.
 #[derive(Clone)]
@@ -71,6 +83,42 @@ impl Draining {
         Ok((why.map(|why| String::from_utf8_lossy(&why).into_owned()), watch))
     }
 
+    /// What keeps a bookie from writes, with all that was written before this call.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn standing(&self, id: &BookieId) -> Result<DrainStanding, StoreError> {
+        let path = self.path(id);
+        // The server may lack what another one has already.
+        self.0.store.sync(&path).await?;
+        let node = self.0.store.exists(&path).await?;
+        let registered = Registration::new(self.0.store.clone(), &self.0.path).since(id).await?;
+        Ok(DrainStanding { begun: node.map(|node| (node.created_ms, node.version)), registered })
+    }
+
+    /// Removes a bookie's cookie of this version while its node is as it was in `begun`, both in one step. False when the node is not, and
+    /// nothing was changed then.
+    ///
+    /// # Errors
+    /// Of the store; [`StoreError::BadVersion`] and [`StoreError::NoNode`] when the cookie is another one.
+    pub async fn remove_cookie(
+        &self,
+        id: &BookieId,
+        cookie: Version,
+        begun: (i64, Version),
+    ) -> Result<bool, StoreError> {
+        let (node, store) = (self.path(id), &self.0.store);
+        let ops = vec![
+            Op::Check { path: node.clone(), expected: begun.1 },
+            Op::Delete { path: format!("{}/cookies/{id}", self.0.path), expected: Some(cookie) },
+        ];
+        match store.multi(ops).await {
+            Ok(()) => Ok(true),
+            Err(StoreError::NoNode { path } | StoreError::BadVersion { path }) if path == node => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
     /// Begins to empty a bookie. False when that had begun before, and stays so with the reason it had.
     ///
     /// # Errors
@@ -128,5 +176,50 @@ mod tests {
         watch.changed().await;
         assert_eq!(draining.watch(&one).await.unwrap().0, None);
         assert_eq!(draining.list().await, Ok(BTreeSet::from([two])));
+    }
+
+    #[tokio::test]
+    async fn a_cookie_goes_only_while_its_bookie_is_emptied_without_a_gap() {
+        let cluster = MemoryCluster::new();
+        let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
+        for path in ["/l", "/l/cookies", "/l/available", "/l/available/readonly"] {
+            store.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        }
+        let (draining, bookie) =
+            (Draining(Root::new(store.clone(), "/l")), BookieId::new("b1:3181").unwrap());
+        let create =
+            async |path: &str| store.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        create("/l/cookies/b1:3181").await;
+        let nothing = DrainStanding { begun: None, registered: None };
+        assert_eq!(draining.standing(&bookie).await, Ok(nothing));
+
+        draining.begin(&bookie, "new disks").await.unwrap();
+        create("/l/available/readonly/b1:3181").await;
+        let before = draining.standing(&bookie).await.unwrap();
+        assert!(before.begun.is_some() && matches!(before.registered, Some((RegistrationMode::ReadOnly, _))));
+        assert_eq!(draining.standing(&bookie).await, Ok(before));
+        // Ended and begun again is another time.
+        draining.end(&bookie).await.unwrap();
+        let begun = before.begun.unwrap();
+        assert_eq!(draining.remove_cookie(&bookie, Version(0), begun).await, Ok(false));
+        draining.begin(&bookie, "new disks").await.unwrap();
+        let again = draining.standing(&bookie).await.unwrap();
+        assert!(again.begun.is_some() && again.begun != before.begun, "{again:?}");
+        // So is what took writes in between.
+        store.delete("/l/available/readonly/b1:3181", None).await.unwrap();
+        create("/l/available/b1:3181").await;
+        let writable = draining.standing(&bookie).await.unwrap();
+        assert!(matches!(writable.registered, Some((RegistrationMode::Writable, _))), "{writable:?}");
+        store.delete("/l/available/b1:3181", None).await.unwrap();
+        create("/l/available/readonly/b1:3181").await;
+        let back = draining.standing(&bookie).await.unwrap();
+        assert!(back.begun == again.begun && back.registered != again.registered, "{back:?}");
+
+        let begun = back.begun.unwrap();
+        let other = draining.remove_cookie(&bookie, Version(1), begun).await;
+        assert!(matches!(other, Err(StoreError::BadVersion { .. })), "{other:?}");
+        assert!(store.exists("/l/cookies/b1:3181").await.unwrap().is_some());
+        assert_eq!(draining.remove_cookie(&bookie, Version(0), begun).await, Ok(true));
+        assert!(store.exists("/l/cookies/b1:3181").await.unwrap().is_none());
     }
 }

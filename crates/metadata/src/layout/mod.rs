@@ -44,7 +44,7 @@ pub use self::cluster::{
     InitError, InitOutcome, LayoutError, LayoutGone, OpenError, init_cluster, init_cluster_with,
 };
 pub use self::cookies::{Cookies, CookiesError, StoredCookie};
-pub use self::draining::Draining;
+pub use self::draining::{DrainStanding, Draining};
 pub use self::ids::{IdError, Ids};
 pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
 pub use self::membership::Membership;

@@ -204,6 +204,20 @@ impl Registration {
         Ok(self.list().await?.into_iter().map(|bookie| bookie.bookie_id).collect())
     }
 
+    /// How a bookie is registered, and since when, in milliseconds since 1970 by the store's clock. `None` when it is not.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn since(&self, id: &BookieId) -> Result<Option<(RegistrationMode, i64)>, StoreError> {
+        // Twice for one that becomes writable meanwhile, as in `list`.
+        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly, RegistrationMode::Writable] {
+            if let Some(stat) = self.store.exists(&self.path(id, mode)).await? {
+                return Ok(Some((mode, stat.created_ms)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Watches of bookies that come and go: of those that take writes, and of those that are read-only. A list that is read after this
     /// call misses nothing that happens before they fire.
     pub async fn watch_lists(&self) -> Result<(Watch, Watch), StoreError> {

@@ -75,6 +75,7 @@ impl UnderReplication {
                 Ok(()) => return Ok(()),
                 // Its mark is there, or one was removed and the node above it was left.
                 Err(StoreError::NodeExists { .. }) => {}
+<<<<<<< HEAD
                 Err(StoreError::NoNode { .. }) => {
                     match create_parents(&*self.store, &path, &self.root).await {
                         // Another client removes the empty ones.
@@ -82,6 +83,14 @@ impl UnderReplication {
                         made => made?,
                     }
                 }
+=======
+                Err(StoreError::NoNode { .. }) => match create_parents(&*self.store, &path, &self.root).await
+                {
+                    // One was removed again, with the last mark below it: from the top.
+                    Ok(()) | Err(StoreError::NoNode { .. }) => {}
+                    Err(other) => return Err(other),
+                },
+>>>>>>> main
                 Err(other) => return Err(other),
             }
             let outcome = match self.get(&path).await? {
@@ -139,6 +148,15 @@ impl UnderReplication {
         }
         self.delete_empty(&parts(ledger)).await?;
         Ok(true)
+    }
+
+    /// Removes the node above a mark that is gone, as whoever removed the mark may have left it. Until then it is listed. Harmless where
+    /// there is a mark.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn clear(&self, ledger: LedgerId) -> Result<(), StoreError> {
+        self.delete_empty(&parts(ledger)).await.map(drop)
     }
 
     /// The operations that [`unmark`](Self::unmark) consists of, for a transaction with others.
@@ -359,7 +377,9 @@ impl Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer::StoreLayer;
     use crate::memory::MemoryCluster;
+    use crate::store::StoreFuture;
 
     #[tokio::test]
     async fn a_mark_has_javas_path_and_keeps_what_others_marked() {
@@ -428,6 +448,12 @@ mod tests {
         marks.mark(ledger(2), &lacks).await.unwrap();
         // As a worker leaves it that is killed between the two.
         store.delete(&marks.path(ledger(2)), None).await.unwrap();
+        assert_eq!(marks.after(None, 9).await.unwrap(), [ledger(1), ledger(2)]);
+        marks.clear(ledger(1)).await.unwrap();
+        marks.clear(ledger(2)).await.unwrap();
+        assert_eq!(marks.after(None, 9).await.unwrap(), [ledger(1)]);
+        marks.mark(ledger(2), &lacks).await.unwrap();
+        store.delete(&marks.path(ledger(2)), None).await.unwrap();
         marks.mark_since(ledger(2), &lacks, Some(7)).await.unwrap();
         let mark = marks.marked(ledger(2)).await.unwrap().unwrap();
         assert_eq!((mark.since_ms, mark.version), (Some(7), Version(0)));
@@ -482,6 +508,42 @@ mod tests {
         assert_eq!(left().await, ["0000", "7fff"], "what other marks may share");
         marks.prune().await.unwrap();
         assert_eq!(left().await, Vec::<String>::new());
+    }
+
+    /// A store in which another client prunes each node above marks once, as soon as it is made.
+    struct Pruned {
+        beneath: Arc<dyn MetadataStore>,
+        by: Arc<dyn MetadataStore>,
+        pruned: parking_lot::Mutex<std::collections::BTreeSet<String>>,
+    }
+
+    impl StoreLayer for Pruned {
+        fn beneath(&self) -> &dyn MetadataStore {
+            &*self.beneath
+        }
+        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+            let path = path.to_owned();
+            Box::pin(async move {
+                let created = self.beneath.create(&path, data, mode).await;
+                if path.contains("/ledgers/") && self.pruned.lock().insert(path.clone()) {
+                    UnderReplication::new(self.by.clone(), "/l").prune().await?;
+                }
+                created
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_ledger_is_marked_although_workers_prune_meanwhile() {
+        let cluster = MemoryCluster::new();
+        let (beneath, by) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        beneath.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let store = Arc::new(Pruned { beneath, by, pruned: Default::default() });
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let (ledger, bookie) = (LedgerId::new(0x1_0002_abcd).unwrap(), BookieId::new("b:1").unwrap());
+        marks.mark(ledger, &[bookie]).await.unwrap();
+        assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1"]);
+        assert!(store.pruned.lock().len() > 3, "each of them was pruned");
     }
 
     #[tokio::test]

@@ -2,9 +2,11 @@
 //! for one bookie may be on another one that restarts.
 //!
 //! # Invariants
-//! 1. A bookie that is away is replaced when it has been away for the delay, as for the auditor; when a mark of an auditor or an operator
-//!    names it, who looked at that; or when the ledger is in danger.
+//! 1. A bookie that is away is replaced when it has been away for the delay, as for the auditor; when a mark names it that was made since it
+//!    went, by an auditor or an operator who looked at that; or when the ledger is in danger. A mark from before says that it lacked
+//!    something while it was there: bookies mark damage and limbo themselves.
 //! 2. A bookie that this worker never saw has been away since the worker began.
+//! 3. Nothing is replaced before the worker has settled: where all bookies start at once, the first worker sees few of them.
 //!
 //! # Limits     [`ABSENCES_MAX`] bookies; of more, the one that is away longest counts as away since the worker began
 
@@ -15,6 +17,8 @@ use bindery_types::BookieId;
 
 use super::audit::Audit;
 
+/// A worker notices later than others that a bookie went.
+const NOTICED_WITHIN: Duration = Duration::from_secs(3);
 /// Bookies of which the beginning of their absence is known.
 const ABSENCES_MAX: usize = 10_000;
 
@@ -44,19 +48,30 @@ impl Absences {
         self.live.clone_from(live);
     }
 
-    /// Bookies whose copies the ledger lacks and whose return is waited for, and how long still (invariant 1). `ordered`: those that the
-    /// mark of an auditor or an operator names.
+    /// Bookies whose copies the ledger lacks and whose return is waited for, and how long still (invariants 1 and 3). `ordered`: those that
+    /// its mark names, and when that was made, if it says so; before the worker began is its beginning. `settle`: how long the worker
+    /// settles, if the delay is not shorter.
     pub fn awaited(
         &self,
         now: Duration,
-        delay: Duration,
+        (delay, settle): (Duration, Duration),
         found: &Audit,
-        ordered: &[String],
+        ordered: Option<(Duration, &[String])>,
     ) -> BTreeMap<BookieId, Duration> {
+        let settled_at = settle.min(delay);
+        if now < settled_at {
+            return found.lacking().map(|bookie| (bookie.clone(), settled_at - now)).collect();
+        }
         if found.is_endangered() {
             return BTreeMap::new();
         }
-        let is_ordered = |bookie: &BookieId| ordered.iter().any(|name| name == bookie.as_str());
+        let is_ordered = |bookie: &BookieId| {
+            ordered.is_some_and(|(at, names)| {
+                let went = self.away.get(bookie);
+                names.iter().any(|name| name == bookie.as_str())
+                    && went.is_none_or(|went| at + NOTICED_WITHIN > *went)
+            })
+        };
         let unordered = found.lacking().filter(|bookie| !is_ordered(bookie));
         let left = unordered.map(|bookie| {
             let since = self.away.get(bookie).copied().unwrap_or_default();
@@ -71,6 +86,7 @@ mod tests {
     use super::*;
 
     const DELAY: Duration = Duration::from_secs(60);
+    const SETTLE: Duration = Duration::from_secs(60);
 
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -99,7 +115,9 @@ mod tests {
         let mut absences = Absences::default();
         absences.on_bookies(seconds(100), &ids("a b c"));
         absences.on_bookies(seconds(200), &ids("b c"));
-        let awaited = |absences: &Absences, now| absences.awaited(seconds(now), DELAY, &lacking("a", 2), &[]);
+        let awaited = |absences: &Absences, now| {
+            absences.awaited(seconds(now), (DELAY, SETTLE), &lacking("a", 2), None)
+        };
         assert_eq!(awaited(&absences, 210), BTreeMap::from([(id("a"), seconds(50))]));
         // Another one that goes changes nothing for it.
         absences.on_bookies(seconds(230), &ids("c"));
@@ -114,14 +132,41 @@ mod tests {
     fn an_order_and_danger_wait_for_nothing_and_who_was_never_seen_is_away_since_the_beginning() {
         let mut absences = Absences::default();
         absences.on_bookies(seconds(1), &ids("b c"));
+        let delay = seconds(600);
         let found = lacking("a x", 2);
-        let names = |now, ordered: &[String]| {
-            absences.awaited(seconds(now), DELAY, &found, ordered).into_keys().collect::<Vec<_>>()
+        let names = |now, ordered| {
+            absences.awaited(seconds(now), (delay, SETTLE), &found, ordered).into_keys().collect::<Vec<_>>()
         };
-        assert_eq!(names(59, &[]), [id("a"), id("x")]);
-        assert_eq!(names(59, &["a".to_owned()]), [id("x")]);
-        assert_eq!(names(60, &[]), []);
-        assert_eq!(absences.awaited(seconds(2), DELAY, &lacking("a x", 1), &[]), BTreeMap::new());
+        let named = ["a".to_owned()];
+        assert_eq!(names(599, None), [id("a"), id("x")]);
+        assert_eq!(names(599, Some((seconds(0), &named[..]))), [id("x")]);
+        assert_eq!(names(600, None), []);
+        let danger = lacking("a x", 1);
+        assert_eq!(absences.awaited(seconds(60), (delay, SETTLE), &danger, None), BTreeMap::new());
+        // In a cluster that starts as a whole it is none.
+        assert_eq!(
+            absences.awaited(seconds(59), (delay, SETTLE), &danger, Some((seconds(0), &named[..]))).len(),
+            2
+        );
+        assert_eq!(absences.awaited(seconds(0), (seconds(0), SETTLE), &danger, None), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_mark_from_before_a_bookie_went_is_no_order_to_replace_it() {
+        let mut absences = Absences::default();
+        absences.on_bookies(seconds(1), &ids("a b c"));
+        absences.on_bookies(seconds(100), &ids("b c"));
+        let named = ["a".to_owned()];
+        let awaited = |at| {
+            let ordered = Some((seconds(at), &named[..]));
+            absences
+                .awaited(seconds(110), (DELAY, SETTLE), &lacking("a", 2), ordered)
+                .into_keys()
+                .collect::<Vec<_>>()
+        };
+        // It had marked the ledger itself, because it lacks something.
+        assert_eq!(awaited(90), [id("a")]);
+        assert_eq!(awaited(105), []);
     }
 
     #[test]

@@ -144,19 +144,44 @@ pub fn lacks_nothing(
     audit(metadata, &is_there).is_whole() && !members.any(|member| is_there(member) && is_named(member))
 }
 
-/// Whether the worker of a bookie should try to repair a ledger, whose mark names `replicas`, before others do, as far as metadata say: it
-/// may become a member, or is one that may lack entries. What needs no copies is for all.
-pub fn is_for(own: &BookieId, metadata: &LedgerMetadata, replicas: &[String], found: &Audit) -> bool {
+/// Whose ledger it is to repair, as far as metadata say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// The worker of this bookie can repair a part of it: the bookie may become a member, or may lack entries as one. So is what needs no
+    /// copies at all.
+    Ours,
+    /// A member that is there and that the mark names fills itself, if it has a worker.
+    Others,
+    /// Of what it lacks this bookie can take nothing.
+    Never,
+}
+
+/// Looks at a ledger, whose mark names `replicas`, for the worker of a bookie. `takes_writes`: the bookie does, and is not being emptied.
+pub fn fit(
+    own: &BookieId,
+    takes_writes: bool,
+    metadata: &LedgerMetadata,
+    replicas: &[String],
+    found: &Audit,
+) -> Fit {
     let is_named = |bookie: &BookieId| replicas.iter().any(|replica| replica == bookie.as_str());
     let may_join = |lack: &Lack| {
         let segment = metadata.segments().iter().find(|segment| segment.first_entry == lack.first);
-        segment.is_some_and(|segment| !segment.ensemble.contains(own))
+        takes_writes && segment.is_some_and(|segment| !segment.ensemble.contains(own))
     };
-    let mut members = metadata.segments().iter().flat_map(|segment| segment.ensemble.iter());
-    is_named(own)
-        || found.lacks.iter().any(may_join)
-        // A member that is there and is named fills itself.
-        || (found.lacks.is_empty() && !members.any(is_named))
+    let is_member = |wanted: &dyn Fn(&BookieId) -> bool| {
+        metadata.segments().iter().flat_map(|segment| segment.ensemble.iter()).any(wanted)
+    };
+    let fills_itself = takes_writes && is_named(own) && is_member(&|bookie| bookie == own);
+    if fills_itself || found.lacks.iter().any(may_join) {
+        Fit::Ours
+    } else if !found.lacks.is_empty() {
+        Fit::Never
+    } else if is_member(&is_named) {
+        Fit::Others
+    } else {
+        Fit::Ours
+    }
 }
 
 /// About how many bytes an entry of a closed ledger has, by the length in its metadata: of the payload alone. 0 of another one.
@@ -244,19 +269,20 @@ mod tests {
     fn a_ledger_is_for_who_may_join_it_or_is_named() {
         let ledger = closed(metadata((3, 3, 2), &[(0, "a b c"), (10, "a d c")]), 20);
         let found = audit(&ledger, |bookie| bookie.as_str() != "a");
-        let is_for = |own: &str, named: &[&str], found: &Audit| {
-            let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
-            super::is_for(&id(own), &ledger, &named, found)
+        let fit = |own: &str, takes_writes, named: &str, found: &Audit| {
+            super::fit(&id(own), takes_writes, &ledger, &[named.to_owned()], found)
         };
-        assert!(is_for("e", &["a"], &found) && is_for("b", &["a"], &found) && is_for("d", &["a"], &found));
-        assert!(!is_for("c", &["a"], &found), "it is a member of both");
-        assert!(is_for("c", &["a", "c"], &found), "it may lack entries");
+        for own in ["e", "b", "d"] {
+            assert_eq!(fit(own, true, "a", &found), Fit::Ours, "{own} may join a segment");
+            assert_eq!(fit(own, false, "a", &found), Fit::Never, "{own} takes no writes");
+        }
+        assert_eq!(fit("c", true, "a", &found), Fit::Never, "it is a member of both");
+        assert_eq!(fit("c", true, "c", &found), Fit::Ours, "it may lack entries");
         let whole = audit(&ledger, |_| true);
-        assert!(is_for("c", &["x"], &whole), "it only has to be unmarked");
-        assert!(
-            is_for("c", &["c"], &whole) && !is_for("b", &["c"], &whole),
-            "c may lack entries, b has none of them"
-        );
+        assert_eq!(fit("c", true, "x", &whole), Fit::Ours, "it only has to be unmarked");
+        assert_eq!(fit("c", true, "c", &whole), Fit::Ours);
+        assert_eq!(fit("b", true, "c", &whole), Fit::Others, "c fills itself");
+        assert_eq!(fit("c", false, "c", &whole), Fit::Others, "or others fill it");
     }
 
     #[test]

@@ -25,8 +25,10 @@ use bindery_types::LedgerId;
 pub const LEDGERS_MAX: usize = 100_000;
 /// The first pause after a failure.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
-/// The longest while another worker has it, or is to take it.
+/// The longest while another worker has it: that may be killed.
 const ELSEWHERE_PAUSE_MAX: Duration = Duration::from_secs(16);
+/// A pause after which a ledger is not left to others any more.
+const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(32);
 /// The longest.
 pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -75,8 +77,10 @@ impl Marked {
 pub enum Attempt {
     /// The ledger is whole, gone, or no longer marked.
     Done,
-    /// Another worker has it, or is to take it.
+    /// Another worker has it.
     Elsewhere,
+    /// This bookie cannot take what it lacks: another bookie's worker is to repair it.
+    NotHere,
     /// It is to be tried again after this time; that is no failure.
     Later(Duration, String),
     /// It could not be repaired now.
@@ -123,6 +127,12 @@ impl RepairQueue {
                 if known.is_later && known.turn != Turn::Out {
                     known.turn = Turn::Due;
                 }
+            }
+            let was_left =
+                matches!(known.turn, Turn::Waiting(_)) && known.pause.is_zero() && known.why.is_none();
+            if was_left && not_before.is_none() {
+                // It was left to others, and is for this worker now.
+                known.turn = Turn::Fresh;
             }
             known.rank = rank;
             self.enter(known);
@@ -230,6 +240,7 @@ impl RepairQueue {
         let (pause, why) = match attempt {
             Attempt::Done => return,
             Attempt::Elsewhere => (wait_doubled(ELSEWHERE_PAUSE_MAX), None),
+            Attempt::NotHere => (wait_doubled(PAUSE_MAX), None),
             // What it waits for may have come meanwhile.
             Attempt::Later(pause, why) => (if known.is_better { Duration::ZERO } else { pause }, Some(why)),
             Attempt::Failed(why) => (wait_doubled(PAUSE_MAX), Some(why)),
@@ -256,6 +267,14 @@ impl RepairQueue {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
         self.ledgers.range((from, Unbounded)).map(|(ledger, _)| *ledger).take(max).collect()
+    }
+
+    /// Whether a ledger was left to the workers of other bookies for so long that none of them seems to take it: bookies whose repair is
+    /// off have none.
+    pub fn is_left_over(&self, ledger: LedgerId) -> bool {
+        self.ledgers
+            .get(&ledger)
+            .is_some_and(|known| known.why.is_none() && known.pause >= LEFT_TO_OTHERS_MAX)
     }
 
     /// Ledgers that are known.
@@ -367,6 +386,19 @@ mod tests {
         queue.put(id(1), 1, 0, Some(seconds(9)));
         assert_eq!(queue.take(seconds(3)), None);
         assert_eq!(queue.take(seconds(4)), Some(id(1)), "the first time counts");
+        queue.came(seconds(4), id(1), Attempt::NotHere);
+        queue.put(id(3), 1, 0, Some(seconds(100)));
+        queue.put(id(3), 1, 0, None);
+        assert_eq!(queue.take(seconds(4)), Some(id(3)), "it is for this worker now");
+        assert_eq!(queue.take(seconds(6)), Some(id(1)));
+        let mut now = seconds(6);
+        for _ in 0..4 {
+            assert!(!queue.is_left_over(id(1)));
+            queue.came(now, id(1), Attempt::NotHere);
+            now += seconds(32);
+            assert_eq!(queue.take(now), Some(id(1)));
+        }
+        assert!(queue.is_left_over(id(1)), "no other worker takes it");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use bindery_types::{BookieId, LedgerId, LedgerMetadata};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{Common, checking, named, pause, stops};
+use super::{Common, checking, is_of_one_ledger, named, pause, stops};
 use crate::core::audit::audit;
 use crate::core::auditor::AuditorCore;
 
@@ -325,7 +325,7 @@ impl Looks {
                 Some(Ok((ledger, Ok(stored)))) => return Ok(Some((ledger, stored))),
                 Some(Ok((_, Err(LedgerError::NotFound(_))))) => {}
                 // Nothing is known of its copies, and its writers cannot read it either.
-                Some(Ok((ledger, Err(error @ LedgerError::Malformed { .. })))) => {
+                Some(Ok((ledger, Err(error)))) if is_of_one_ledger(&error) => {
                     tracing::warn!(%error, "repair: {} is passed over", named(ledger));
                     if self.unreadable.len() < UNREADABLE_MAX {
                         self.unreadable.push(ledger);

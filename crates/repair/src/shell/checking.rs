@@ -32,9 +32,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Common;
 use super::auditing::Looks;
 use super::report::{CheckReport, StuckLedger};
+use super::{Common, is_of_one_ledger};
 use crate::core::audit::{SegmentEnd, segments};
 use crate::core::check::{Comparison, Outcome, PROBLEMS_MAX, Pace, Progress, Share, due_in, shares};
 
@@ -213,7 +213,7 @@ impl Check {
             let stored = match stored {
                 Ok(stored) => stored,
                 Err(LedgerError::NotFound(_)) => return Ok(Outcome::Gone),
-                Err(error @ LedgerError::Malformed { .. }) => {
+                Err(error) if is_of_one_ledger(&error) => {
                     return Ok(Outcome::Unchecked(error.to_string()));
                 }
                 Err(error) => return Err(error),

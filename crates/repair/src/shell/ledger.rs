@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bindery_client::repair::with_member;
@@ -73,19 +73,32 @@ fn failed<T>(why: impl Into<String>) -> Result<T, End> {
 }
 
 /// Repairs a ledger under its lock.
-pub(super) async fn repair(common: &Common, ledger: LedgerId, stopped: &watch::Receiver<bool>) -> Attempt {
+/// `is_for_others`: no worker of a bookie that could take its copies did, so they are sent to one.
+pub(super) async fn repair(
+    common: &Common,
+    ledger: LedgerId,
+    is_for_others: bool,
+    stopped: &watch::Receiver<bool>,
+) -> Attempt {
     let locks = common.layout().replication_locks();
     let lock = match locks.try_lock(ledger, &common.config.name).await {
         Ok(Some(lock)) => lock,
         Ok(None) => return Attempt::Elsewhere,
         Err(error) => return Attempt::Failed(error.to_string()),
     };
-    let job = Job { common, ledger, stopped, lock: &lock, is_unlocked: AtomicBool::new(false) };
+    let job =
+        Job { common, ledger, is_for_others, stopped, lock: &lock, lock_place: AtomicU8::new(LOCK_HELD) };
     let attempt = match job.run().await {
         Ok(attempt) | Err(End::Attempt(attempt)) => attempt,
         Err(End::Changed) => Attempt::Failed("its metadata keeps changing".into()),
     };
-    if job.is_unlocked.into_inner() {
+    let has_lock = match job.lock_place.into_inner() {
+        LOCK_HELD => true,
+        LOCK_GIVEN_BACK => false,
+        // Another worker of another session may have it by now: its lock looks the same.
+        _ => locks.holds(&lock).await.unwrap_or(false),
+    };
+    if !has_lock {
         return attempt;
     }
     if let Err(error) = locks.unlock(lock).await {
@@ -98,16 +111,25 @@ pub(super) async fn repair(common: &Common, ledger: LedgerId, stopped: &watch::R
 struct Job<'a> {
     common: &'a Common,
     ledger: LedgerId,
+    is_for_others: bool,
     stopped: &'a watch::Receiver<bool>,
     lock: &'a ReplicationLock,
-    /// The lock was given back with the repair.
-    is_unlocked: AtomicBool,
+    /// Where the lock is, as far as is known.
+    lock_place: AtomicU8,
 }
+
+/// The lock is held, was given back with the repair, or that is not known because the answer was lost.
+const LOCK_HELD: u8 = 0;
+const LOCK_GIVEN_BACK: u8 = 1;
+const LOCK_UNKNOWN: u8 = 2;
 
 impl Job<'_> {
     async fn run(&self) -> Result<Attempt, End> {
         let marks = self.common.layout().under_replication();
-        let Some(mark) = marks.marked(self.ledger).await? else { return Ok(Attempt::Done) };
+        let Some(mark) = marks.marked(self.ledger).await? else {
+            marks.clear(self.ledger).await?;
+            return Ok(Attempt::Done);
+        };
         let view = match self.common.bulk.open(self.ledger).await {
             Ok(view) => view,
             Err(ReadError::Deleted(_)) => return self.gone(&mark).await,
@@ -177,13 +199,22 @@ impl Job<'_> {
 
     /// Bookies that are away and not replaced yet, and how long their return is waited for still.
     async fn awaited(&self, found: &Audit, mark: &Marked) -> Result<BTreeMap<BookieId, Duration>, End> {
-        if self.common.is_on_demand || found.is_whole() || found.is_endangered() {
+        if self.common.is_on_demand || found.is_whole() {
             return Ok(BTreeMap::new());
         }
-        // Auditors and operators say since when; writers do not.
-        let ordered = if mark.since_ms.is_some() { mark.replicas.as_slice() } else { &[] };
         let delay = self.common.delay().await?;
-        Ok(self.common.absences.lock().awaited(self.common.now(), delay, found, ordered))
+        let now = self.common.now();
+        // Auditors and operators say since when; writers do not.
+        let ordered = mark.since_ms.map(|since_ms| {
+            let age_ms = self.common.clock.wall_ms().saturating_sub(since_ms).max(0).unsigned_abs();
+            (now.saturating_sub(Duration::from_millis(age_ms)), mark.replicas.as_slice())
+        });
+        Ok(self.common.absences.lock().awaited(
+            now,
+            (delay, self.common.config.auditor.settle),
+            found,
+            ordered,
+        ))
     }
 
     /// The ledger was deleted.
@@ -315,12 +346,15 @@ impl Job<'_> {
             Repaired { ledger: self.ledger, metadata: changed, version, mark: mark.version, lock: self.lock };
         match self.common.layout().commit_repair(&repaired).await {
             Ok(true) => {
-                self.is_unlocked.store(true, Ordering::Release);
+                self.lock_place.store(LOCK_GIVEN_BACK, Ordering::Release);
                 Ok(Some(Step::Whole))
             }
             Ok(false) => Ok(None),
             // The next look tells whether it was written.
-            Err(error) if error.is_transient() => Err(End::Changed),
+            Err(error) if error.is_transient() => {
+                self.lock_place.store(LOCK_UNKNOWN, Ordering::Release);
+                Err(End::Changed)
+            }
             Err(error) => failed(error.to_string()),
         }
     }
@@ -414,7 +448,12 @@ impl Job<'_> {
         for slice in slices(copying.lack) {
             let mut runs = self.missing_here(copying, engine, &slice).await?;
             let is_closed = matches!(copying.metadata.state, LedgerState::Closed { .. });
-            if is_closed && copying.bytes_of(&runs) >= INTAKE_BYTES_MIN {
+            // An ingest refuses what takes the place of damaged copies: it would be copied for nothing.
+            let is_damaged = engine
+                .damaged_of(self.ledger)
+                .iter()
+                .any(|range| range.first <= slice.last && slice.first <= range.last);
+            if is_closed && !is_damaged && copying.bytes_of(&runs) >= INTAKE_BYTES_MIN {
                 match self.take_in(copying, engine, &runs).await? {
                     Ok(()) => runs.clear(),
                     Err(why) => {
@@ -514,11 +553,11 @@ impl Job<'_> {
                 if client.may_replace(own, wanted, registered).await {
                     return Ok(own.clone());
                 }
-                let choice = client.replacements(wanted, registered).await;
-                match choice.bookies.is_empty() {
-                    true => failed(nobody()),
-                    // Another bookie's worker takes it.
-                    false => Err(End::Attempt(Attempt::Elsewhere)),
+                match client.replacements(wanted, registered).await.bookies.into_iter().next() {
+                    None => failed(nobody()),
+                    Some(other) if self.is_for_others => Ok(other),
+                    // The worker of another bookie takes it.
+                    Some(_) => Err(End::Attempt(Attempt::NotHere)),
                 }
             }
             Targets::Any => {

@@ -21,6 +21,7 @@ use std::time::Duration;
 use bindery_client::{BulkOptions, BulkReader, Client};
 use bindery_engine::Engine;
 use bindery_io::Clock;
+use bindery_metadata::layout::{LedgerError, RegisteredBookie, RegistrationMode};
 use bindery_metadata::{Layout, StoreError};
 use bindery_types::{BookieId, LedgerId};
 use parking_lot::Mutex;
@@ -222,6 +223,14 @@ impl Common {
         Ok(draining.iter().filter(is_named).cloned().collect())
     }
 
+    /// Whether a bookie takes copies: it is registered as writable, and not being emptied.
+    async fn takes_writes(&self, bookie: &BookieId, bookies: &Bookies) -> Result<bool, StoreError> {
+        let is_writable = |registered: &RegisteredBookie| {
+            registered.bookie_id == *bookie && registered.mode == RegistrationMode::Writable
+        };
+        Ok(bookies.registered.iter().any(is_writable) && !self.facts.draining().await?.contains(bookie))
+    }
+
     /// How long a bookie may be away.
     async fn delay(&self) -> Result<Duration, StoreError> {
         Ok(self.facts.delay().await?.unwrap_or(self.config.auditor.delay))
@@ -319,6 +328,12 @@ async fn pause(stopped: &mut watch::Receiver<bool>, time: Duration) -> bool {
         () = stops(stopped) => true,
         () = tokio::time::sleep(time) => false,
     }
+}
+
+/// Whether a failure to read metadata is about one ledger alone, so that it holds up no other: it cannot be understood, or not be read by this
+/// client.
+fn is_of_one_ledger(error: &LedgerError) -> bool {
+    matches!(error, LedgerError::Malformed { .. } | LedgerError::Store(StoreError::NoAuth { .. }))
 }
 
 /// A ledger, for messages.

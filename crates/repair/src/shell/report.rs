@@ -127,7 +127,7 @@ impl RepairReport {
         let (count, sum_ms) = match attempt {
             Attempt::Done => (&mut self.attempts, &mut self.attempts_ms),
             Attempt::Failed(_) => (&mut self.failures, &mut self.failures_ms),
-            Attempt::Elsewhere | Attempt::Later(..) => return,
+            Attempt::Elsewhere | Attempt::NotHere | Attempt::Later(..) => return,
         };
         *count += 1;
         *sum_ms = sum_ms.saturating_add(took_ms);

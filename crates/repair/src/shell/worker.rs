@@ -23,7 +23,7 @@ use super::facts::Bookies;
 use super::ledger::repair;
 use super::report::{RepairReport, StuckLedger};
 use super::{Common, RepairConfig, Targets, stops};
-use crate::core::audit::{audit, is_for};
+use crate::core::audit::{Fit, audit, fit};
 use crate::core::queue::{Attempt, LEDGERS_MAX, RepairQueue};
 
 /// Time between two looks while nothing is marked: the watch tells earlier.
@@ -37,6 +37,9 @@ const DUE_MIN: Duration = Duration::from_millis(10);
 const DISABLED_LOOK: Duration = Duration::from_secs(1);
 /// How long a ledger is left to other workers whose bookies could take the copies.
 const OTHERS_FIRST: Duration = Duration::from_secs(4);
+
+/// How long one is left alone whose copies this bookie cannot take. Then an attempt says why it is repaired nowhere, if it is not.
+const NOT_HERE: Duration = Duration::from_secs(16);
 
 /// Runs until it is told to stop.
 pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>) {
@@ -119,8 +122,8 @@ struct Ranked {
     ledger: LedgerId,
     copies: usize,
     since_ms: i64,
-    /// This worker can repair a part of it, as far as metadata say.
-    is_for_us: bool,
+    /// Whose it is to repair.
+    fit: Fit,
 }
 
 struct Worker {
@@ -150,7 +153,10 @@ struct Worker {
 async fn ranked(common: &Common, ledger: LedgerId, live: &Bookies) -> Result<Option<Ranked>, StoreError> {
     let (since_ms, replicas) = match common.layout().under_replication().marked(ledger).await {
         Ok(Some(mark)) => (mark.since_ms.unwrap_or(0), mark.replicas),
-        Ok(None) => return Ok(None),
+        Ok(None) => {
+            common.layout().under_replication().clear(ledger).await?;
+            return Ok(None);
+        }
         // The attempt to repair it says what is wrong with it.
         Err(StoreError::Protocol(_)) => (0, Vec::new()),
         Err(error) => return Err(error),
@@ -158,19 +164,21 @@ async fn ranked(common: &Common, ledger: LedgerId, live: &Bookies) -> Result<Opt
     match common.layout().ledgers().get(ledger).await {
         Ok(stored) => {
             let found = audit(&stored.metadata, |bookie| live.ids.contains(bookie));
-            let is_for_us = match &common.config.targets {
-                Targets::Any => true,
+            let fit = match &common.config.targets {
+                Targets::Any => Fit::Ours,
                 Targets::Own(own) => {
                     let leaving = common.leaving(&replicas).await?;
                     let is_there = |bookie: &BookieId| live.ids.contains(bookie) && !leaving.contains(bookie);
-                    is_for(own, &stored.metadata, &replicas, &audit(&stored.metadata, is_there))
+                    let lacking = audit(&stored.metadata, is_there);
+                    let takes_writes = common.takes_writes(own, live).await?;
+                    fit(own, takes_writes, &stored.metadata, &replicas, &lacking)
                 }
             };
-            Ok(Some(Ranked { ledger, copies: found.copies_min, since_ms, is_for_us }))
+            Ok(Some(Ranked { ledger, copies: found.copies_min, since_ms, fit }))
         }
         Err(LedgerError::Store(error)) => Err(error),
         // Deleted: its mark is to go. Or nothing is known of it.
-        Err(_) => Ok(Some(Ranked { ledger, copies: usize::MAX, since_ms, is_for_us: true })),
+        Err(_) => Ok(Some(Ranked { ledger, copies: usize::MAX, since_ms, fit: Fit::Ours })),
     }
 }
 
@@ -316,9 +324,13 @@ impl Worker {
             match reads.join_next().await {
                 None => return Ok(()),
                 Some(Ok(read)) => {
-                    if let Some(Ranked { ledger, copies, since_ms, is_for_us }) = read? {
+                    if let Some(Ranked { ledger, copies, since_ms, fit }) = read? {
                         let now = self.common.now();
-                        let not_before = (!is_for_us).then_some(now + OTHERS_FIRST);
+                        let not_before = match fit {
+                            Fit::Ours => None,
+                            Fit::Others => Some(now + OTHERS_FIRST),
+                            Fit::Never => Some(now + NOT_HERE),
+                        };
                         self.queue.put(ledger, copies, since_ms, not_before);
                     }
                 }
@@ -400,10 +412,11 @@ impl Worker {
             };
             let Some(ledger) = self.queue.take(now) else { break };
             let (common, stopped) = (self.common.clone(), stopped.clone());
+            let is_for_others = self.queue.is_left_over(ledger);
             self.common.state.lock().under_way.push(ledger.get());
             self.tasks.spawn(async move {
                 let began = Instant::now();
-                (ledger, repair(&common, ledger, &stopped).await, began.elapsed())
+                (ledger, repair(&common, ledger, is_for_others, &stopped).await, began.elapsed())
             });
         }
     }
@@ -420,7 +433,7 @@ impl Worker {
         if let Attempt::Failed(why) = &attempt {
             tracing::warn!(%ledger, why, "cannot be repaired now");
         }
-        let is_waiting = matches!(attempt, Attempt::Later(..) | Attempt::Elsewhere);
+        let is_waiting = matches!(attempt, Attempt::Later(..) | Attempt::Elsewhere | Attempt::NotHere);
         self.queue.came(self.common.now(), ledger, attempt);
         if self.only.is_some() && !is_waiting {
             self.ended.push((ledger, is_failure));

@@ -4,8 +4,9 @@
 //! Where Java answers 404 with the text of an exception because the metadata store failed, this answers 503.
 //!
 //! # Limits
-//! One question at a time ([`MetadataQuestions`]), for [`WAIT_MAX`] at most, so that a store that is silent keeps metrics and state from
-//! nobody. A list of marked ledgers: [`LIST_BYTES_MAX`] and [`LIST_TIME_MAX`]; the header [`MORE`] says how to go on.
+//! One question at a time, and beside it one change ([`MetadataQuestions`]), for [`WAIT_MAX`] at most, so that a store that is silent keeps
+//! metrics and state from nobody, and whoever may only look keeps no change from being made. Others wait their turn for [`TURN_MAX`] at most,
+//! those who came first first. A list of marked ledgers: [`LIST_BYTES_MAX`] and [`LIST_TIME_MAX`]; the header [`MORE`] says how to go on.
 
 use super::extension::{self, Part};
 use super::{AdminState, json};
@@ -30,6 +31,8 @@ use tokio::time::Instant;
 
 /// How long the metadata store may take for the answer to a question.
 const WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long a question waits for those before it.
+const TURN_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a list of ledgers, and the time it may take: it ends after either, and says so.
 const LIST_BYTES_MAX: usize = 256 << 10;
 const LIST_TIME_MAX: Duration = Duration::from_secs(2);
@@ -39,15 +42,17 @@ const MARK_READS_MAX: usize = 32;
 /// The header of a list that is not whole: `after=ID`, the query that continues it.
 const MORE: &str = "bindery-more";
 
-/// Questions to the metadata store, one at a time.
+/// Questions to the metadata store, one at a time, and changes, one at a time.
 pub(crate) struct MetadataQuestions {
     layout: OnceLock<Layout>,
-    turn: Semaphore,
+    looks: Semaphore,
+    /// Apart, because fewer may make them than may look.
+    changes: Semaphore,
 }
 
 impl Default for MetadataQuestions {
     fn default() -> MetadataQuestions {
-        MetadataQuestions { layout: OnceLock::new(), turn: Semaphore::new(1) }
+        MetadataQuestions { layout: OnceLock::new(), looks: Semaphore::new(1), changes: Semaphore::new(1) }
     }
 }
 
@@ -62,14 +67,30 @@ impl MetadataQuestions {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
+        self.in_turn(&self.looks, question).await
+    }
+
+    /// Changes; or the answer to a request that cannot be answered.
+    async fn change<T, F>(&self, change: impl FnOnce(Layout) -> F) -> Result<T, Refusal>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        self.in_turn(&self.changes, change).await
+    }
+
+    async fn in_turn<T, F>(&self, turns: &Semaphore, question: impl FnOnce(Layout) -> F) -> Result<T, Refusal>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
         let unavailable = |why: String| (StatusCode::SERVICE_UNAVAILABLE, why);
         let Some(layout) = self.layout.get() else {
             return Err(unavailable("Bookie is not fully started yet\n".to_owned()));
         };
-        let Ok(_turn) = self.turn.try_acquire() else {
-            return Err(unavailable(
-                "another question about the cluster is being answered: try again\n".to_owned(),
-            ));
+        let Ok(Ok(_turn)) = tokio::time::timeout(TURN_MAX, turns.acquire()).await else {
+            let seconds = TURN_MAX.as_secs();
+            return Err(unavailable(format!(
+                "other questions about the cluster were being answered for {seconds} s: try again\n"
+            )));
         };
         match tokio::time::timeout(WAIT_MAX, question(layout.clone())).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -82,16 +103,28 @@ impl MetadataQuestions {
     }
 }
 
+const CLUSTER_INFO: &str = "/api/v1/bookie/cluster_info";
+const LIST_BOOKIES: &str = "/api/v1/bookie/list_bookies";
+const STATUS: &str = "/api/v1/autorecovery/status";
+const LIST_UNDER_REPLICATED: &str = "/api/v1/autorecovery/list_under_replicated_ledger";
+const WHO_IS_AUDITOR: &str = "/api/v1/autorecovery/who_is_auditor";
+const DELAY: &str = "/api/v1/autorecovery/lost_bookie_recovery_delay";
+
+/// Whether looking at a path is a question to the metadata store, which waits its turn here.
+pub(super) fn asks_store(path: &str) -> bool {
+    [CLUSTER_INFO, LIST_BOOKIES, STATUS, LIST_UNDER_REPLICATED, WHO_IS_AUDITOR, DELAY].contains(&path)
+}
+
 /// The paths of this module.
 pub(super) fn routes() -> Router<Arc<AdminState>> {
     Router::new()
-        .route("/api/v1/bookie/cluster_info", any(cluster_info))
-        .route("/api/v1/bookie/list_bookies", any(list_bookies))
-        .route("/api/v1/autorecovery/status", any(status))
-        .route("/api/v1/autorecovery/list_under_replicated_ledger", any(list_under_replicated))
-        .route("/api/v1/autorecovery/who_is_auditor", any(who_is_auditor))
+        .route(CLUSTER_INFO, any(cluster_info))
+        .route(LIST_BOOKIES, any(list_bookies))
+        .route(STATUS, any(status))
+        .route(LIST_UNDER_REPLICATED, any(list_under_replicated))
+        .route(WHO_IS_AUDITOR, any(who_is_auditor))
         .route("/api/v1/autorecovery/trigger_audit", any(trigger_audit))
-        .route("/api/v1/autorecovery/lost_bookie_recovery_delay", any(delay))
+        .route(DELAY, any(delay))
         .route("/api/v1/autorecovery/{name}", any(repair))
 }
 
@@ -213,16 +246,21 @@ async fn status(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) 
         }
         _ => return not_found("Not found method. Should be GET or PUT method"),
     };
-    let asked = state.metadata.ask(async |layout| {
-        let settings = layout.repair_settings();
-        match wanted {
-            Some(true) => settings.enable().await?,
-            Some(false) => settings.disable().await?,
-            None => false,
-        };
-        settings.is_disabled().await
-    });
-    answered(asked.await.map(|is_disabled| serde_json::json!({ "enabled": !is_disabled })))
+    let is_disabled = match wanted {
+        None => state.metadata.ask(async |layout| layout.repair_settings().is_disabled().await).await,
+        Some(is_enabled) => {
+            let set = state.metadata.change(async |layout| {
+                let settings = layout.repair_settings();
+                match is_enabled {
+                    true => settings.enable().await?,
+                    false => settings.disable().await?,
+                };
+                settings.is_disabled().await
+            });
+            set.await
+        }
+    };
+    answered(is_disabled.map(|is_disabled| serde_json::json!({ "enabled": !is_disabled })))
 }
 
 async fn who_is_auditor(State(state): State<Arc<AdminState>>, method: Method) -> Response {
@@ -241,7 +279,7 @@ async fn trigger_audit(State(state): State<Arc<AdminState>>, method: Method) -> 
     if method != Method::PUT {
         return not_found("Not found method. Should be PUT method");
     }
-    let asked = state.metadata.ask(async |layout| {
+    let asked = state.metadata.change(async |layout| {
         let settings = layout.repair_settings();
         if settings.is_disabled().await? {
             return Ok(Err("Autorecovery is disabled. So giving up!"));
@@ -280,7 +318,7 @@ async fn delay(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
                 Err(refusal) => return refusal.into_response(),
             };
             let delay = Duration::from_secs(seconds.into());
-            let set = state.metadata.ask(async |layout| layout.repair_settings().set_delay(delay).await);
+            let set = state.metadata.change(async |layout| layout.repair_settings().set_delay(delay).await);
             match set.await {
                 Ok(()) => (StatusCode::OK, format!("Success set lostBookieRecoveryDelay to {seconds}"))
                     .into_response(),
@@ -451,5 +489,54 @@ async fn repair(
         None => not_found(
             "Repair is off on this bookie: ask one with autoRecoveryDaemonEnabled=true, or run bindery bookie recover or decommission\n",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_metadata::memory::MemoryCluster;
+    use bindery_metadata::{LedgerLayout, layout};
+
+    async fn questions() -> MetadataQuestions {
+        let store = Arc::new(MemoryCluster::new().open());
+        layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+        let questions = MetadataQuestions::default();
+        questions.open(Layout::open(store, "/l", None).await.unwrap());
+        questions
+    }
+
+    /// Takes as long as a question may.
+    async fn slow(_: Layout) -> Result<(), StoreError> {
+        tokio::time::sleep(WAIT_MAX - Duration::from_millis(1)).await;
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_made_while_questions_are_answered() {
+        let questions = questions().await;
+        let (looks, changed) = tokio::join!(
+            async {
+                let both = tokio::join!(questions.ask(slow), questions.ask(slow));
+                (both, Instant::now())
+            },
+            async {
+                let disabled = questions.change(async |layout| layout.repair_settings().disable().await);
+                (disabled.await, Instant::now())
+            }
+        );
+        assert_eq!((looks.0, changed.0), ((Ok(()), Ok(())), Ok(true)), "the second question waited its turn");
+        assert!(changed.1 < looks.1, "the change waited for nobody");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_waits_its_turn_for_a_bounded_time() {
+        let questions = questions().await;
+        let (first, second, third) =
+            tokio::join!(questions.ask(slow), questions.ask(slow), questions.ask(slow));
+        assert_eq!((first, second), (Ok(()), Ok(())));
+        let (status, why) = third.unwrap_err();
+        assert!(status == StatusCode::SERVICE_UNAVAILABLE && why.contains("try again"), "{why}");
+        assert_eq!(questions.ask(slow).await, Ok(()));
     }
 }

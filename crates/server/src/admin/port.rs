@@ -16,12 +16,14 @@
 //!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
 //! 5. A request that looks takes its place before its handler runs: [`ANSWERED_AT_ONCE`] are computed at a time, in the order of arrival, and
 //!    an address has at most half of the places that are free among those that wait ([`Shares`]). So what many ask for takes neither
-//!    the threads nor the memory of clients. Health checks, which cost nothing, take no place.
+//!    the threads nor the memory of clients. Health checks, which cost nothing, take no place. What asks the metadata store waits for others
+//!    that do, one at a time, and not among the rest: a store that is slow keeps metrics and state from nobody.
 //! 6. HEAD is answered as GET is, without the body.
 //! 7. A request has one length, in `Content-Length`. One with `Transfer-Encoding` is refused and ends its connection: a proxy in front
 //!    that believes another length than this port would pass a request on as a part of a body, unexamined.
 
 use super::access::{Access, Asking, HEALTH};
+use super::cluster;
 use super::socket::{PatientSocket, TlsSocket};
 use crate::auth::certificate_roles;
 use crate::latch::Latch;
@@ -328,7 +330,10 @@ async fn answer(
                 (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
             }
             Some(_looker) => {
-                let turn = common.turns.clone().acquire_owned().await;
+                let turn = match cluster::asks_store(&path) {
+                    true => None,
+                    false => Some(common.turns.clone().acquire_owned().await),
+                };
                 let called = tokio::time::timeout(ANSWER_TIME_MAX, common.router.call(request)).await;
                 drop(turn);
                 match called {

@@ -256,9 +256,9 @@ impl Opening<'_> {
                 // Ledgers may name a bookie of this id whose cookie was removed.
                 self.enter_limbo(layout).await?;
                 self.stamp(&expected, None).await?;
-                cookies.create(&identity.bookie_id, &expected).await?;
-                // One of this id may have been emptied and taken out.
+                // One of this id may have been emptied and taken out. With the cookie this is a restart, which leaves the node.
                 layout.draining().end(&identity.bookie_id).await?;
+                cookies.create(&identity.bookie_id, &expected).await?;
                 checked.in_metadata = Some(expected);
                 tracing::info!("new bookie: cookie written to directories and metadata");
             }

@@ -1,6 +1,6 @@
 //! Work that a bookie does beside requests, each by asking the metadata store: removal of deleted ledgers
 //! ([`garbage`]), of replicas that no ensemble names ([`surplus`]), and the search for ledgers that may have lost
-//! entries here ([`integrity`]), or have damaged ones ([`damage`]); and the question whether the bookie is being emptied ([`draining`]).
+//! entries here ([`integrity`]), or have damaged ones ([`damage`]).
 //! [`crate::cluster_record`] is what a bookie remembers about the cluster between starts.
 
 use bindery_engine::Refusal;
@@ -8,7 +8,6 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 pub mod damage;
-pub mod draining;
 pub mod garbage;
 pub mod integrity;
 pub mod surplus;

@@ -4,14 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::frames::{KEY, exchange, hello};
-use crate::common::whole::{Running, cluster, config_that_flushes, id, metadata, refused, start};
+use crate::common::whole::{
+    Running, cluster, config_that_flushes, id, metadata, open, refused, start, start_over,
+};
 use bindery_io::{Disk, RealDisk};
+use bindery_metadata::memory::Fault;
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
 use bindery_server::maintenance::surplus::SurplusConfig;
 use bindery_types::{BookieId, EntryId, LedgerState};
 use bindery_wire::{ErrorCode, v2};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -137,6 +141,35 @@ async fn r10_bk_4812_a_bookie_created_anew_under_its_id_takes_no_late_writer() {
     assert_eq!(bookie.add(1, 1).await, ErrorCode::Fenced, "the writer of a closed ledger");
     assert_eq!((bookie.read(1, 0).await, bookie.read(1, -1).await), (ErrorCode::Io, ErrorCode::Io));
     bookie.stop().await;
+}
+
+/// The metadata store fails once on the way, whichever write that meets: with its cookie the bookie is not told any more that it is emptied,
+/// and so it takes writes after a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_bookie_under_the_id_of_one_that_was_emptied_takes_writes_wherever_its_start_is_cut() {
+    for write in 0..5 {
+        let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+        let (layout, me) = (open(&cluster).await, BookieId::new("bookie-0").unwrap());
+        layout.draining().begin(&me, "new disks").await.unwrap();
+        let store = Arc::new(cluster.open());
+        store.inject_at(write, Fault::LossBeforeApply);
+        let disk = Arc::new(RealDisk::new());
+        match start_over(disk, config(dir.path()), &cluster, store.clone(), store).await {
+            Ok(running) => running.stop().await,
+            Err(_) => {
+                let has_cookie = layout.cookies().get(&me).await.unwrap().is_some();
+                let is_emptied = layout.draining().list().await.unwrap().contains(&me);
+                assert!(!(has_cookie && is_emptied), "cut at write {write}");
+            }
+        }
+        // What is on disk is stamped without the cookie, if it was cut between.
+        if layout.cookies().get(&me).await.unwrap().is_none() {
+            wipe(dir.path());
+        }
+        let running = start(config(dir.path()), &cluster).await;
+        assert!(layout.draining().list().await.unwrap().is_empty(), "cut at write {write}");
+        running.stop().await;
+    }
 }
 
 /// An add that waits for a check of metadata when the bookie is told to stop gets its answer: the reader of metadata

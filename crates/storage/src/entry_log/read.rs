@@ -528,6 +528,11 @@ impl EntryLog {
         read_footer(&*self.file, &self.path, &self.trailer)
     }
 
+    /// Where an extent of the footer begins, by its number.
+    pub(crate) fn footer_extents_offset(&self, number: usize) -> u64 {
+        self.trailer.footer_offset + (FOOTER_HEAD_SIZE + number * EXTENT_SIZE) as u64
+    }
+
     /// Reads `count` extents of the footer from number `begin` on, and verifies that they have `checksum`. Then calls `look` with a
     /// function that decodes the extent at a place among them.
     pub(crate) fn with_footer_extents<T>(
@@ -540,7 +545,7 @@ impl EntryLog {
     ) -> Result<T, TryReadError> {
         let mut buffer = [0; super::FOOTER_BLOCK_EXTENTS * EXTENT_SIZE];
         let bytes = &mut buffer[..count * EXTENT_SIZE];
-        let offset = self.trailer.footer_offset + (FOOTER_HEAD_SIZE + begin * EXTENT_SIZE) as u64;
+        let offset = self.footer_extents_offset(begin);
         self.read_blocks(BlockKind::Index, bytes, offset, "the footer", patience)?;
         let damaged = |what: &str| ReadError::from(Damaged::new(&self.path, offset, what));
         if crc32c(&[bytes]) != checksum {

@@ -263,6 +263,27 @@ fn a_damaged_entry_counts_as_held_for_an_ingest() {
     assert_eq!(ingest.seal().err(), Some(held));
 }
 
+/// Also when nobody can tell which entries the damaged run has: whether the register knows of it, or the ingest is what finds it.
+#[test]
+fn a_run_with_a_bad_index_counts_as_held_for_an_ingest() {
+    let mut bookie = fresh(quiet());
+    [1, 2, 4, 5, 20].iter().for_each(|e| bookie.add(1, *e, 100));
+    bookie.flush();
+    let log = bookie.files()[0].clone();
+    let run = bookie.extents(&log)[0];
+    assert_eq!(run.stride, 0);
+    bookie.disk.flip_bits(&log, 4096 + run.body_bytes() + 3, 1).unwrap();
+    let held = bindery_engine::IngestError::Held { ledger: ledger(1), entry: entry(4) };
+    for when in ["found by the ingest", "known"] {
+        let mut ingest = bookie.machine.engine.begin_ingest(ledger(1)).unwrap();
+        ingest.append(ledger(1), entry(4), &body(1, 4, 100)).unwrap();
+        assert_eq!(ingest.seal().err(), Some(held.clone()), "{when}");
+    }
+    let mut ingest = bookie.machine.engine.begin_ingest(ledger(1)).unwrap();
+    ingest.append(ledger(1), entry(21), &body(1, 21, 100)).unwrap();
+    assert!(ingest.seal().is_ok(), "the others are taken as ever");
+}
+
 /// More damage than the register holds is made good in turns: what did not fit is found by a scrub that the register asks for.
 #[test]
 fn damage_beyond_the_limit_is_made_good_in_turns() {
@@ -296,4 +317,115 @@ fn damage_beyond_the_limit_is_made_good_in_turns() {
     assert!(!bookie.files().contains(&logs[0]));
     assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
     (0..ENTRIES).for_each(|e| assert_eq!(bookie.read(1, e), Ok(body(1, e, 0)), "{e}"));
+}
+
+const PAGED: std::ops::RangeInclusive<i64> = 1..=120;
+/// Those in the second block of the footer.
+const UNLISTED: std::ops::RangeInclusive<i64> = 52..=102;
+
+/// A log whose extents stay on disk, with three blocks in its footer; returns it, and an offset in the second of them.
+fn paged_log() -> (Bookie, PathBuf, u64) {
+    let mut bookie = fresh_with(EngineConfig { index_pool_bytes: 0, ..config(quiet()) });
+    PAGED.for_each(|l| (0..3).for_each(|e| bookie.add(l, e, 10)));
+    bookie.flush();
+    let log = bookie.files()[0].clone();
+    let footer = 4096 + bookie.extents(&log).iter().map(Extent::bytes).sum::<u64>();
+    (bookie, log, footer + 32 + 60 * 80 + 5)
+}
+
+/// Where the footer of a log does not say any more where its runs are, the index in memory says which they were: these are brought again,
+/// and nobody else has to do anything.
+#[test]
+fn what_a_damaged_footer_does_not_list_any_more_is_brought_again() {
+    let (mut bookie, log, footer) = paged_log();
+    bookie.disk.flip_bits(&log, footer, 1).unwrap();
+    assert_eq!(bookie.read(60, 1), Err(Refusal::Io));
+    assert_eq!(damage(&bookie), (1, 1));
+    assert_eq!(listed(&bookie, 60), Vec::<i64>::new());
+    // A list finds it, too, and the next one leaves it out.
+    assert_eq!(bookie.machine.engine.list_entries(ledger(70)), Err(Refusal::Io));
+    assert_eq!(listed(&bookie, 70), Vec::<i64>::new());
+    assert_eq!((bookie.read(1, 1), listed(&bookie, 110)), (Ok(body(1, 1, 10)), vec![0, 1, 2]));
+    for _ in 0..10 {
+        assert_eq!(bookie.read(60, 1), Err(Refusal::Io));
+        bookie.rest();
+    }
+    assert!(bookie.machine.engine.scrub_status().last.is_none(), "no scrub would find more");
+    assert!(bookie.files().contains(&log));
+    assert!(bookie.scrub() > 0);
+    let of_register = |bookie: &Bookie| -> Vec<i64> {
+        bookie.machine.engine.damaged(None, 1000).iter().map(|range| range.ledger.get()).collect()
+    };
+    assert_eq!(of_register(&bookie), UNLISTED.collect::<Vec<_>>());
+    assert_eq!(bookie.machine.engine.damage_summary().logs_with_more, 0);
+    // A removal needs nothing more.
+    bookie.machine.engine.remove_ledger(ledger(102), Box::new(|_| {}));
+    (52..=101).for_each(|l| (0..3).for_each(|e| bookie.add(l, e, 10)));
+    bookie.flush();
+    bookie.rest();
+    assert!(bookie.files().contains(&log), "which entries it had only metadata says");
+    for l in 52..=101 {
+        let waiting = bookie.machine.engine.damaged_of(ledger(l));
+        assert_eq!((waiting.len(), waiting[0].first, waiting[0].last), (1, entry(0), entry(2)), "{l}");
+        assert_eq!(listed(&bookie, l), [0, 1, 2], "{l}");
+        bookie.machine.engine.damage_is_made_good(&waiting);
+    }
+    bookie.rest();
+    assert!(!bookie.files().contains(&log));
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+    let bookie = bookie.power_cut();
+    for l in PAGED.filter(|l| *l != 102) {
+        (0..3).for_each(|e| assert_eq!(bookie.read(l, e), Ok(body(l, e, 10)), "{l}: {e}"));
+    }
+    assert_eq!(bookie.read(102, 0), Err(Refusal::NoLedger));
+}
+
+/// A fault of the footer that passes is none: nothing is left behind because of it.
+#[test]
+fn a_footer_that_can_be_read_again_is_sound() {
+    let (mut bookie, log, footer) = paged_log();
+    bookie.disk.flip_bits(&log, footer, 1).unwrap();
+    assert!(bookie.scrub() > 0);
+    bookie.disk.flip_bits(&log, footer, 1).unwrap();
+    bookie.rest();
+    assert_eq!(bookie.machine.engine.damage_summary().made_good, 0);
+    assert!(bookie.files().contains(&log));
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+    PAGED.for_each(|l| assert_eq!(listed(&bookie, l), [0, 1, 2], "{l}"));
+}
+
+/// A damaged index record of a log whose extents are on disk takes what it takes elsewhere.
+#[test]
+fn a_read_of_a_log_on_disk_names_the_entry_of_a_bad_index_record() {
+    let (mut bookie, log, _) = paged_log();
+    let first = bookie.extents(&log)[0];
+    let record = (first.bytes() - first.body_bytes()) / 3;
+    bookie.disk.flip_bits(&log, 4096 + first.body_bytes() + record + 3, 1).unwrap();
+    assert_eq!(bookie.read(1, 1), Err(Refusal::Io));
+    assert_eq!(listed(&bookie, 1), [0, 2]);
+    bookie.add(1, 1, 10);
+    bookie.flush();
+    bookie.rest();
+    assert!(!bookie.files().contains(&log));
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+}
+
+/// However many logs have to be asked about an entry, it is asked about.
+#[test]
+fn an_entry_with_many_newer_logs_is_made_good() {
+    let mut bookie = fresh_with(EngineConfig { index_pool_bytes: 0, ..config(quiet()) });
+    (0..4).for_each(|e| bookie.add(1, e, 10));
+    bookie.flush();
+    let log = bookie.files()[0].clone();
+    for _ in 0..600 {
+        [0, 3].iter().for_each(|e| bookie.add(1, *e, 10));
+        bookie.flush();
+    }
+    bookie.disk.flip_bits(&log, 4096 + 42 + 35, 1).unwrap();
+    assert_eq!(bookie.read(1, 1), Err(Refusal::Io));
+    bookie.add(1, 1, 10);
+    bookie.flush();
+    bookie.rest();
+    assert_eq!(bookie.machine.engine.damage_summary().made_good, 1);
+    assert_eq!(bookie.read(1, 1), Ok(body(1, 1, 10)));
 }
