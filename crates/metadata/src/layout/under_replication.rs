@@ -75,22 +75,12 @@ impl UnderReplication {
                 Ok(()) => return Ok(()),
                 // Its mark is there, or one was removed and the node above it was left.
                 Err(StoreError::NodeExists { .. }) => {}
-<<<<<<< HEAD
-                Err(StoreError::NoNode { .. }) => {
-                    match create_parents(&*self.store, &path, &self.root).await {
-                        // Another client removes the empty ones.
-                        Err(StoreError::NoNode { .. }) => continue,
-                        made => made?,
-                    }
-                }
-=======
                 Err(StoreError::NoNode { .. }) => match create_parents(&*self.store, &path, &self.root).await
                 {
                     // One was removed again, with the last mark below it: from the top.
                     Ok(()) | Err(StoreError::NoNode { .. }) => {}
                     Err(other) => return Err(other),
                 },
->>>>>>> main
                 Err(other) => return Err(other),
             }
             let outcome = match self.get(&path).await? {
