@@ -404,29 +404,6 @@ mod tests {
         assert_eq!(store.get(path).await.unwrap().data, "replica: {".as_bytes());
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_mark_is_made_while_another_client_removes_empty_nodes() {
-        let cluster = MemoryCluster::new();
-        let store = Arc::new(cluster.open());
-        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let marks = UnderReplication::new(store, "/l");
-        let others = UnderReplication::new(Arc::new(cluster.open()), "/l");
-        let pruning = tokio::spawn(async move {
-            loop {
-                others.prune().await.unwrap();
-                tokio::task::yield_now().await;
-            }
-        });
-        for n in 0..2000 {
-            let ledger = LedgerId::new(n).unwrap();
-            marks.mark(ledger, &[BookieId::new("b").unwrap()]).await.unwrap();
-            let version = marks.marked(ledger).await.unwrap().unwrap().version;
-            assert!(marks.unmark(ledger, version).await.unwrap());
-        }
-        pruning.abort();
-        assert!(pruning.await.unwrap_err().is_cancelled());
-    }
-
     #[tokio::test]
     async fn a_mark_is_made_whatever_is_there_of_the_nodes_above_it() {
         let store = Arc::new(MemoryCluster::new().open());
