@@ -57,13 +57,12 @@ async fn watch(client: Client, args: BookieHealthArgs) -> Result<(), Failure> {
     let mut screen = Screen::enter()?;
     let mut trouble = None;
     loop {
-        let (columns, lines) = screen.size();
+        let (columns, _) = screen.size();
         let mut text = render(&client.bookie_health(), &client.read_health(), Some(usize::from(columns)));
         if let Some(trouble) = &trouble {
             let _ = writeln!(text, "NOT UP TO DATE: {trouble}");
         }
-        let shown: Vec<&str> = text.lines().take(usize::from(lines)).collect();
-        screen.draw(&shown.join("\n"))?;
+        screen.draw_page(&text)?;
         let event = {
             let looking = look(&client, reader.as_ref(), interval);
             tokio::pin!(looking);

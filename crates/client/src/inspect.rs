@@ -1,4 +1,4 @@
-//! Functions for an auditor's checks: what one bookie has of one entry, and whether ensembles are spread as the policy wants them.
+//! Functions for an auditor's checks: they read one entry from one bookie, and compare ensembles with the placement policy.
 //!
 //! # Data flow
 //! ```text
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Another bookie's copy never stands for the one that is asked for.
+//! 1. Only the named bookie is read, never another replica.
 //! 2. An ensemble with a bookie of which no place is known is not judged.
 //!
 //! # Limits     one entry for each call of [`Client::copy_at`]; a [`Spread`] has the places of the registered bookies
@@ -23,7 +23,7 @@ use crate::entry::EntryCodec;
 use crate::placement::{Candidates, Placement as _, Unmet};
 use crate::transport::{BookieError, ReadRequest};
 
-/// What a bookie has of an entry.
+/// The state of one bookie's copy of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoundCopy {
     /// A copy whose digest is right. Of a ledger without a password in its metadata: any bytes.

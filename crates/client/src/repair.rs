@@ -78,8 +78,8 @@ impl Client {
         }
     }
 
-    /// Bookies for these positions of an ensemble, as for an ensemble change: the policy of this client chooses among those of `registered`
-    /// that take writes.
+    /// Chooses bookies for these positions of an ensemble as an ensemble change does: by this client's policy, among the writable bookies of
+    /// `registered`.
     pub async fn replacements(&self, wanted: Wanted<'_>, registered: &[RegisteredBookie]) -> Choice {
         let candidates = self.0.candidates_of(registered.to_vec(), wanted.ensemble).await;
         self.0.placement.choose(&candidates, wanted)

@@ -4,7 +4,7 @@
 //! ```text
 //! scrub, reads, lists, rewrites -> note -> lists leave the copies out -> a repair adds the entries again (newer copies)
 //!     -> the owner of the directories: a newer copy of each is on disk -> made good -> the log is rewritten without them -> forget
-//! scrub: a log was checked -> what it did not find any more is sound
+//! scrub: a log was checked -> ranges that it did not find again are sound, and leave the register
 //! ```
 //!
 //! # Invariants
@@ -46,7 +46,7 @@ pub struct DamagedRange {
     pub(crate) generation: Generation,
 }
 
-/// What the damage register has.
+/// Size of the damage register.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DamageSummary {
     /// Ranges of entries that wait for another copy.
@@ -80,7 +80,7 @@ pub(crate) struct Unreadable {
     pub(crate) generation: Generation,
 }
 
-/// What rewrites may do with a log.
+/// How a rewrite may treat a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// No damage is known.
@@ -174,7 +174,7 @@ struct State {
 /// See the module.
 pub(crate) struct DamageRegister {
     state: Mutex<State>,
-    /// Logs in it, to be looked at without the lock.
+    /// The registered logs, copied so that callers can examine them without the lock.
     logs: AtomicUsize,
     views: Vec<Arc<LogView>>,
 }
@@ -314,7 +314,7 @@ impl DamageRegister {
         self.logs.store(state.logs.len(), Ordering::Release);
     }
 
-    /// What may be done with a log.
+    /// How a rewrite may treat this log.
     pub(crate) fn standing(&self, at: LogRef) -> Standing {
         if self.is_empty() {
             return Standing::Sound;

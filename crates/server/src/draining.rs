@@ -2,7 +2,7 @@
 //! writes, also after a restart, until the node is gone.
 //!
 //! # Invariants
-//! 1. What was known last holds while the metadata store does not answer.
+//! 1. While the metadata store does not answer, the last known state holds.
 //! 2. One watch, and no request without a change.
 
 use bindery_metadata::store::Watch;

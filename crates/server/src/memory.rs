@@ -56,7 +56,7 @@ pub fn repair_memory(limit: u64) -> u64 {
     (limit / 32).clamp(8 * MIB, 32 * MIB)
 }
 
-/// What it gets in a limit that all else nearly fills.
+/// Smaller parts for repair, tried in this order in a limit that the other pools nearly fill.
 const REPAIR_BYTES_LESS: [u64; 2] = [4 * MIB, 2 * MIB];
 
 /// The parts of a bookie that the limit must cover besides the pools.

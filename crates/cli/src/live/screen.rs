@@ -85,6 +85,13 @@ impl Screen {
         }
     }
 
+    /// Draws as many lines of the text as there is room for.
+    pub fn draw_page(&self, text: &str) -> Result<(), Failure> {
+        let (_, lines) = self.size();
+        let shown: Vec<&str> = text.lines().take(usize::from(lines)).collect();
+        self.draw(&shown.join("\n"))
+    }
+
     /// Shows `text`, which is no longer than the screen, in place of what was there, without flicker.
     pub fn draw(&self, text: &str) -> Result<(), Failure> {
         let mut bytes = b"\x1b[H".to_vec();

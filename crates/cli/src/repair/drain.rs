@@ -3,9 +3,9 @@
 //! ```text
 //! its node --> it is read-only --> ledgers that have copies there are marked --> workers copy, it is a source --> none is left
 //!                                        '---- what was closed meanwhile, or unmarked by others <----'             |
-//!                                                                      its cookie goes <-- proof: all ledgers are looked at again
+//!                                                                      its cookie goes <-- proof: metadata of all ledgers is read again
 //! ```
-//! What is done is in metadata, so a drain that was interrupted goes on where it was when the command is repeated.
+//! Progress is kept in metadata, so a command that was interrupted and is repeated continues where it stopped.
 
 use super::args::{CopyArgs, DrainArgs};
 use super::decommission::{check_known, prove};
@@ -58,7 +58,7 @@ pub fn run(args: DrainArgs) -> Result<(), Failure> {
     })
 }
 
-/// What the bookie has.
+/// Ledgers with copies on the bookie.
 struct Found {
     /// Of each ledger that has anything there.
     holdings: BTreeMap<LedgerId, Holding>,

@@ -1,4 +1,4 @@
-//! What an admin port is told to do for bookies that are gone: to bring back their copies, and to remove their cookies.
+//! Orders that an admin port takes for lost bookies: bring back their copies, and remove their cookies.
 //!
 //! # Data flow
 //! ```text
@@ -44,7 +44,7 @@ pub const PACE: Pace = Pace {
 pub struct Order {
     /// The word of its path: `bookie` or `decommission`.
     pub path: &'static str,
-    /// The bookies, which are stopped.
+    /// The lost bookies. The order is refused while one of them runs.
     pub bookies: BTreeSet<BookieId>,
     /// Whether their cookies go when no ledger refers to them.
     pub deletes_cookies: bool,
@@ -97,7 +97,7 @@ impl Order {
         Ok(Order { path: "decommission", bookies: BTreeSet::from([id]), deletes_cookies })
     }
 
-    /// What is answered when it is taken.
+    /// The answer to an order that is accepted, in Java's words.
     pub fn taken(&self) -> String {
         match (self.path, self.bookies.first()) {
             ("decommission", Some(bookie)) => format!("Success send decommission Bookie command {bookie}"),
@@ -111,7 +111,7 @@ impl Order {
         json!({ "what": self.path, "bookies": bookies, "deletes_cookies": self.deletes_cookies, "state": state })
     }
 
-    /// Does it, and says how far it is: what it came to. `why` knows what is in the way of a ledger.
+    /// Carries the order out and returns its outcome. `say` gets its progress; `why` gives the reason why a ledger cannot be repaired.
     pub async fn carry_out(
         &self,
         client: &Client,
@@ -213,7 +213,7 @@ impl Order {
     }
 }
 
-/// Why an order ends of which no ledger becomes whole.
+/// The failure of an order under which no ledger became whole for too long.
 async fn stands_still(
     client: &Client,
     marked: &BTreeSet<LedgerId>,

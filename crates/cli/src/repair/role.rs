@@ -9,7 +9,7 @@ use bindery_client::transport::BookieError;
 use bindery_client::{ErrorCode, LedgerId};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
-use bindery_repair::{AddTimes, CheckSettings, OwnBookie, Repair, RepairConfig, Targets};
+use bindery_repair::{CheckSettings, OwnBookie, Repair, RepairConfig, Targets};
 use bindery_server::admin::extension::AdminExtension;
 use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
@@ -85,14 +85,6 @@ const NO_LEDGER: LedgerId = LedgerId::new(i64::MAX).expect("it is not negative")
 /// Bookies that are asked whether they serve the client, this one first.
 const ASKED_MAX: usize = 3;
 
-struct Adds(LocalStore);
-
-impl AddTimes for Adds {
-    fn totals(&self) -> (u64, u64) {
-        self.0.add_times()
-    }
-}
-
 /// Repair beside a bookie, or beside those of a process.
 pub struct RepairRole {
     task: JoinHandle<()>,
@@ -124,7 +116,10 @@ impl RepairRole {
                     Ok(own) => {
                         let bookie = store.as_ref().map(|store| OwnBookie {
                             engine: store.engine().clone(),
-                            adds: Arc::new(Adds(store.clone())),
+                            adds: {
+                                let store = store.clone();
+                                Arc::new(move || store.add_times())
+                            },
                         });
                         let client = own.client.clone();
                         let config = match store.as_ref().map(LocalStore::repair_bytes) {

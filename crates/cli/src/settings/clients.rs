@@ -74,7 +74,7 @@ fn leave_out_repair(file: &mut Values, first: usize) {
     file.warnings.extend(warnings);
 }
 
-/// The auditor and the replication worker of the bookie, and whether they were asked for in so many words.
+/// Settings of the bookie's auditor and replication worker, and whether the operator switched them on explicitly.
 fn repair(args: &BookieArgs, file: &mut Values) -> (RepairRoleSettings, bool) {
     let of_file = file.flag(REPAIR);
     let asked = args.repair_role.map(|switch| switch == Switch::On).or(of_file);

@@ -586,7 +586,7 @@ fn a_bookie_repairs_unless_its_file_or_a_flag_says_otherwise() {
     assert!(faults[0].contains("replicationRateByBytes=fast: give a whole number"), "{faults:?}");
 }
 
-/// Lines that had no effect for years keep no bookie from starting, unless repair was asked for.
+/// A bookie starts with wrong values of keys that had no effect before, unless repair is switched on explicitly.
 #[test]
 fn a_wrong_value_of_repair_is_ignored_with_a_warning_unless_repair_was_asked_for() {
     let with = |file: &str| {
@@ -631,7 +631,7 @@ fn a_wrong_value_of_repair_is_ignored_with_a_warning_unless_repair_was_asked_for
         let faults = with(&format!("{wrong}\nautoRecoveryDaemonEnabled=true\n")).unwrap_err();
         assert!(faults.len() == 1 && faults[0].starts_with(wrong), "{faults:?}");
     }
-    // Of the switch itself nobody knows what was meant.
+    // A wrong value of the switch itself is always an error.
     assert!(with("autoRecoveryDaemonEnabled=perhaps\n").is_err());
 }
 
@@ -650,7 +650,7 @@ fn a_bookie_waits_for_one_that_restarts_unless_it_is_told_not_to_and_says_so_the
     assert_eq!(with("lostBookieRecoveryDelay=0\nautoRecoveryDaemonEnabled=false\n").1, [""; 0]);
 }
 
-/// Repair by default keeps no bookie from starting that started without it; repair that was asked for does.
+/// A bookie starts although its default repair cannot log in. With repair switched on explicitly it does not.
 #[test]
 fn repair_whose_client_could_not_log_in_is_left_out_with_a_warning_or_refused() {
     let with = |file: &str| {

@@ -43,14 +43,12 @@ async fn live(address: &Address, interval: Duration) -> Result<(), Failure> {
     let mut events = Events::new()?;
     let mut screen = Screen::enter()?;
     loop {
-        let (_, lines) = screen.size();
         let rates = before.as_ref().map(|before| (before, interval));
         let mut text = render(&now, rates);
         if let Some(trouble) = &trouble {
             let _ = writeln!(text, "NOT UP TO DATE: {trouble}");
         }
-        let shown: Vec<&str> = text.lines().take(usize::from(lines)).collect();
-        screen.draw(&shown.join("\n"))?;
+        screen.draw_page(&text)?;
         match events.next(&mut screen, interval).await {
             Event::Quit | Event::Key(Key::Quit) => return Ok(()),
             Event::Resized => continue,

@@ -30,7 +30,7 @@ const WORK_MAX: u64 = 512;
 const WAITING_MAX: usize = 64;
 /// Between two looks at the register.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Before a log is rewritten whose rewrite did not come about.
+/// The pause before a failed rewrite of a log is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(600);
 
 #[derive(Default)]

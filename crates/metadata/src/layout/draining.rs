@@ -198,7 +198,7 @@ mod tests {
         let before = draining.standing(&bookie).await.unwrap();
         assert!(before.begun.is_some() && matches!(before.registered, Some((RegistrationMode::ReadOnly, _))));
         assert_eq!(draining.standing(&bookie).await, Ok(before));
-        // Ended and begun again is another time.
+        // A drain that was ended and begun again is another drain.
         draining.end(&bookie).await.unwrap();
         let begun = before.begun.unwrap();
         assert_eq!(draining.remove_cookie(&bookie, Version(0), begun).await, Ok(false));

@@ -42,7 +42,7 @@ impl Audit {
         lacking.into_iter()
     }
 
-    /// Whether an entry lost two copies or more and has one left, or none: then no delay is waited for.
+    /// Whether an entry lost two copies or more and has at most one left. Such a ledger is repaired without a delay.
     pub fn is_endangered(&self) -> bool {
         self.lost_max >= 2 && self.copies_min <= 1
     }

@@ -341,7 +341,7 @@ mod tests {
         core.on_bookies(seconds(50), ids("a b c"));
         assert_eq!(scan(&mut core, seconds(69), &["a b c"]), None);
         assert_eq!(scan(&mut core, seconds(70), &["a b c"]), marks(&[""]));
-        // Who says that a bookie is replaced at once means it.
+        // A delay of 0 is taken literally, also by a new auditor.
         let mut core = AuditorCore::new(seconds(10), AuditorSettings::default());
         core.on_delay(Some(Duration::ZERO), false);
         core.on_bookies(seconds(10), ids("c"));

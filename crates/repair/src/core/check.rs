@@ -120,8 +120,8 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// How long it is until a check is due whose interval this is, and that ended last at `ended_ms` by the clock of the auditor of that time.
-/// One that ended in the future was timed by a clock that was wrong: it counts as having ended now.
+/// Time until a check with this interval is due. The last one ended at `ended_ms`, by the clock of that auditor.
+/// An end in the future comes from a wrong clock, and counts as now.
 pub fn due_in(interval: Duration, ended_ms: Option<i64>, now_ms: i64) -> Duration {
     let Some(ended_ms) = ended_ms else { return Duration::ZERO };
     let since = Duration::from_millis(u64::try_from(now_ms.saturating_sub(ended_ms)).unwrap_or(0));
@@ -141,7 +141,7 @@ impl Pace {
         Pace { per_second: per_second.max(1), next_at: Duration::ZERO }
     }
 
-    /// When the next request may go. What was not asked for is not made up for.
+    /// When the next request may go. Time without requests is not made up for.
     pub fn next(&mut self, now: Duration) -> Duration {
         let at = self.next_at.max(now);
         self.next_at = at + Duration::from_secs(1) / self.per_second;
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn shares_end_with_entries_of_their_position() {
         let striped = metadata((3, 2, 2), &[(0, "a b c"), (7, "a b d")], Some(9));
-        // Entries 0, 2, 3, 5, 6 and then 8, 9.
+        // Entries 0, 2, 3, 5 and 6 of the first segment are at position 0, and 8 and 9 of the second.
         assert_eq!(shares_of(&striped, "a"), [(0, 6, 0), (8, 9, 0)]);
         assert_eq!(shares_of(&striped, "b"), [(0, 6, 1), (7, 9, 1)]);
         assert_eq!(shares_of(&striped, "d"), [(7, 8, 2)]);

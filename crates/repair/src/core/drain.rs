@@ -1,4 +1,4 @@
-//! What a bookie that is being emptied has of a ledger, and who could take it.
+//! Which copies of a ledger a bookie that is being emptied holds, and whether another bookie could take them.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use bindery_types::{BookieId, LedgerMetadata};
 
 use super::audit::audit;
 
-/// What a ledger has on a bookie.
+/// The copies of a ledger on a bookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
     /// Segments with an end of which copies are there: they can be copied now.
@@ -19,7 +19,7 @@ pub struct Holding {
     pub ensemble_size: usize,
 }
 
-/// What the ledger has on `bookie`; `None` when that is nothing. `writable`: the bookies that take writes.
+/// The copies of the ledger on `bookie`; `None` when it has none. `writable` are the bookies that take writes.
 pub fn holding(
     metadata: &LedgerMetadata,
     bookie: &BookieId,

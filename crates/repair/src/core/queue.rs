@@ -9,7 +9,7 @@
 //! 1. Fewest live copies first, then the one that was marked first. Those marked at the same time, as by one scan, come in an order of
 //!    this worker's own: workers that take the same ledgers in the same order would meet at each lock.
 //! 2. A ledger that could not be repaired waits for a pause that grows, [`PAUSE_MAX`] at most. Its reason stays until it is repaired or no
-//!    longer marked. What was only to be looked at later is looked at when more of its copies are there.
+//!    longer marked. A ledger that only waits is tried at once when more of its copies are live.
 //! 3. A ledger is given out once at a time.
 //! 4. Those that could not be repaired hold up no other: while there are fresh ones, two of them do not come in a row; and when the room
 //!    is used up, no more than half of it is theirs.
@@ -241,7 +241,7 @@ impl RepairQueue {
             Attempt::Done => return,
             Attempt::Elsewhere => (wait_doubled(ELSEWHERE_PAUSE_MAX), None),
             Attempt::NotHere => (wait_doubled(PAUSE_MAX), None),
-            // What it waits for may have come meanwhile.
+            // The bookie it waits for may have returned during the attempt.
             Attempt::Later(pause, why) => (if known.is_better { Duration::ZERO } else { pause }, Some(why)),
             Attempt::Failed(why) => (wait_doubled(PAUSE_MAX), Some(why)),
         };

@@ -1,5 +1,5 @@
-//! What every repair has to know now, read again only when a watch says that it changed: which bookies are registered, how long one
-//! may be away, which are being emptied, and whether repair is disabled.
+//! Current facts that every repair needs: the registered bookies, those being emptied, how long one may be away, and whether repair is
+//! disabled. Each is read again only when a watch says that it changed.
 //!
 //! # Invariants
 //! 1. The watches are armed before the values are read, so no change is missed. A value is as old as the metadata store's notice of its
@@ -29,15 +29,38 @@ pub(super) struct Bookies {
     pub ids: BTreeSet<BookieId>,
 }
 
-struct Kept<T> {
+/// A value that was read, and the watches that say when it is out of date.
+struct Kept<T>(Mutex<Option<Read<T>>>);
+
+struct Read<T> {
     value: T,
     read_at: Instant,
     watches: Vec<Watch>,
 }
 
+impl<T> Default for Kept<T> {
+    fn default() -> Kept<T> {
+        Kept(Mutex::default())
+    }
+}
+
 impl<T: Clone> Kept<T> {
-    fn current(kept: &Mutex<Option<Kept<T>>>) -> Option<T> {
-        let mut kept = kept.lock();
+    /// The value, which `read` reads, with watches armed before it, unless what is kept is current.
+    async fn get(
+        &self,
+        read: impl Future<Output = Result<(T, Vec<Watch>), StoreError>>,
+    ) -> Result<T, StoreError> {
+        if let Some(value) = self.current() {
+            return Ok(value);
+        }
+        let read_at = Instant::now();
+        let (value, watches) = read.await?;
+        *self.0.lock() = Some(Read { value: value.clone(), read_at, watches });
+        Ok(value)
+    }
+
+    fn current(&self) -> Option<T> {
+        let mut kept = self.0.lock();
         let kept = kept.as_mut()?;
         let is_current = kept.read_at.elapsed() < AGE_MAX && !kept.watches.iter_mut().any(Watch::has_fired);
         is_current.then(|| kept.value.clone())
@@ -46,75 +69,63 @@ impl<T: Clone> Kept<T> {
 
 pub(super) struct Facts {
     layout: Layout,
-    bookies: Mutex<Option<Kept<Arc<Bookies>>>>,
-    is_disabled: Mutex<Option<Kept<bool>>>,
-    delay: Mutex<Option<Kept<Option<Duration>>>>,
-    draining: Mutex<Option<Kept<Arc<BTreeSet<BookieId>>>>>,
+    bookies: Kept<Arc<Bookies>>,
+    is_disabled: Kept<bool>,
+    delay: Kept<Option<Duration>>,
+    draining: Kept<Arc<BTreeSet<BookieId>>>,
 }
 
 impl Facts {
     pub fn new(layout: Layout) -> Facts {
         Facts {
             layout,
-            bookies: Mutex::default(),
-            is_disabled: Mutex::default(),
-            delay: Mutex::default(),
-            draining: Mutex::default(),
+            bookies: Kept::default(),
+            is_disabled: Kept::default(),
+            delay: Kept::default(),
+            draining: Kept::default(),
         }
     }
 
     /// The registered bookies.
     pub async fn bookies(&self) -> Result<Arc<Bookies>, StoreError> {
-        if let Some(value) = Kept::current(&self.bookies) {
-            return Ok(value);
-        }
         let registration = self.layout.registration();
-        let read_at = Instant::now();
-        let (writable, read_only) = registration.watch_lists().await?;
-        let registered = registration.list().await?;
-        let ids = registered.iter().map(|bookie| bookie.bookie_id.clone()).collect();
-        let value = Arc::new(Bookies { registered, ids });
-        *self.bookies.lock() =
-            Some(Kept { value: value.clone(), read_at, watches: vec![writable, read_only] });
-        Ok(value)
+        let read = async {
+            let (writable, read_only) = registration.watch_lists().await?;
+            let registered = registration.list().await?;
+            let ids = registered.iter().map(|bookie| bookie.bookie_id.clone()).collect();
+            Ok((Arc::new(Bookies { registered, ids }), vec![writable, read_only]))
+        };
+        self.bookies.get(read).await
     }
 
     /// Whether repair is disabled in metadata.
     pub async fn is_disabled(&self) -> Result<bool, StoreError> {
-        if let Some(value) = Kept::current(&self.is_disabled) {
-            return Ok(value);
-        }
-        let read_at = Instant::now();
-        let (value, watch) = self.layout.repair_settings().watch_disabled().await?;
-        *self.is_disabled.lock() = Some(Kept { value, read_at, watches: vec![watch] });
-        Ok(value)
+        let settings = self.layout.repair_settings();
+        let read = async {
+            let (is_disabled, watch) = settings.watch_disabled().await?;
+            Ok((is_disabled, vec![watch]))
+        };
+        self.is_disabled.get(read).await
     }
-}
 
-impl Facts {
     /// The bookies that are being emptied.
     pub async fn draining(&self) -> Result<Arc<BTreeSet<BookieId>>, StoreError> {
-        if let Some(value) = Kept::current(&self.draining) {
-            return Ok(value);
-        }
-        let read_at = Instant::now();
-        let (value, watch) = self.layout.draining().watch_list().await?;
-        let value = Arc::new(value);
-        *self.draining.lock() = Some(Kept { value: value.clone(), read_at, watches: vec![watch] });
-        Ok(value)
+        let draining = self.layout.draining();
+        let read = async {
+            let (bookies, watch) = draining.watch_list().await?;
+            Ok((Arc::new(bookies), vec![watch]))
+        };
+        self.draining.get(read).await
     }
 
-    /// How long a bookie may be away, if metadata say it.
+    /// How long a bookie may be away, if metadata say it. The auditor reports a node that holds no number of seconds.
     pub async fn delay(&self) -> Result<Option<Duration>, StoreError> {
-        if let Some(value) = Kept::current(&self.delay) {
-            return Ok(value);
-        }
-        let read_at = Instant::now();
-        let (stored, watch) = self.layout.repair_settings().watch_delay().await?;
-        // What is no number of seconds the auditor reports.
-        let value = stored.and_then(|stored| stored.delay);
-        *self.delay.lock() = Some(Kept { value, read_at, watches: vec![watch] });
-        Ok(value)
+        let settings = self.layout.repair_settings();
+        let read = async {
+            let (stored, watch) = settings.watch_delay().await?;
+            Ok((stored.and_then(|stored| stored.delay), vec![watch]))
+        };
+        self.delay.get(read).await
     }
 }
 

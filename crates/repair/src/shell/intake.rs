@@ -7,7 +7,7 @@
 //! # Invariants
 //! 1. Only ledgers that are closed come this way: the bookie fences each before it takes copies of it, and an open ledger's writer may
 //!    want this bookie as a member of its next ensemble.
-//! 2. What was taken and is not committed is gone when the intake is dropped.
+//! 2. Dropping an intake discards the copies that are not committed.
 //! 3. While adds of clients wait for memory, copies wait, too, for [`GIVE_WAY_MAX`] at most for each batch: the disk is better left to
 //!    the flush then.
 //!
@@ -49,7 +49,7 @@ impl IntakeError {
     pub fn is_for_journal(&self) -> bool {
         let IntakeError::Ingest(error) = self else { return false };
         match error {
-            // What is wrong with the disk is wrong there, too.
+            // The journal path would meet the same disk.
             IngestError::Io(_) | IngestError::ReadOnly(_) | IngestError::Over => false,
             IngestError::NoLedger(_)
             | IngestError::Busy(_)

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bindery_client::repair::with_member;
@@ -23,6 +22,7 @@ use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, Marked, Repaired, ReplicationLock};
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, MasterKey};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -87,16 +87,16 @@ pub(super) async fn repair(
         Err(error) => return Attempt::Failed(error.to_string()),
     };
     let job =
-        Job { common, ledger, is_for_others, stopped, lock: &lock, lock_place: AtomicU8::new(LOCK_HELD) };
+        Job { common, ledger, is_for_others, stopped, lock: &lock, lock_place: Mutex::new(LockPlace::Held) };
     let attempt = match job.run().await {
         Ok(attempt) | Err(End::Attempt(attempt)) => attempt,
         Err(End::Changed) => Attempt::Failed("its metadata keeps changing".into()),
     };
     let has_lock = match job.lock_place.into_inner() {
-        LOCK_HELD => true,
-        LOCK_GIVEN_BACK => false,
+        LockPlace::Held => true,
+        LockPlace::GivenBack => false,
         // Another worker of another session may have it by now: its lock looks the same.
-        _ => locks.holds(&lock).await.unwrap_or(false),
+        LockPlace::Unknown => locks.holds(&lock).await.unwrap_or(false),
     };
     if !has_lock {
         return attempt;
@@ -115,13 +115,18 @@ struct Job<'a> {
     stopped: &'a watch::Receiver<bool>,
     lock: &'a ReplicationLock,
     /// Where the lock is, as far as is known.
-    lock_place: AtomicU8,
+    lock_place: Mutex<LockPlace>,
 }
 
-/// The lock is held, was given back with the repair, or that is not known because the answer was lost.
-const LOCK_HELD: u8 = 0;
-const LOCK_GIVEN_BACK: u8 = 1;
-const LOCK_UNKNOWN: u8 = 2;
+/// Where the lock of a ledger is.
+enum LockPlace {
+    /// This session holds it.
+    Held,
+    /// It was given back in the transaction that ended the repair.
+    GivenBack,
+    /// The answer to that transaction was lost.
+    Unknown,
+}
 
 impl Job<'_> {
     async fn run(&self) -> Result<Attempt, End> {
@@ -197,7 +202,7 @@ impl Job<'_> {
         Err(End::Changed)
     }
 
-    /// Bookies that are away and not replaced yet, and how long their return is waited for still.
+    /// Bookies that are away and may still return, and the time they have left before they are replaced.
     async fn awaited(&self, found: &Audit, mark: &Marked) -> Result<BTreeMap<BookieId, Duration>, End> {
         if self.common.is_on_demand || found.is_whole() {
             return Ok(BTreeMap::new());
@@ -346,13 +351,13 @@ impl Job<'_> {
             Repaired { ledger: self.ledger, metadata: changed, version, mark: mark.version, lock: self.lock };
         match self.common.layout().commit_repair(&repaired).await {
             Ok(true) => {
-                self.lock_place.store(LOCK_GIVEN_BACK, Ordering::Release);
+                *self.lock_place.lock() = LockPlace::GivenBack;
                 Ok(Some(Step::Whole))
             }
             Ok(false) => Ok(None),
             // The next look tells whether it was written.
             Err(error) if error.is_transient() => {
-                self.lock_place.store(LOCK_UNKNOWN, Ordering::Release);
+                *self.lock_place.lock() = LockPlace::Unknown;
                 Err(End::Changed)
             }
             Err(error) => failed(error.to_string()),

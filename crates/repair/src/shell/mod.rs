@@ -77,11 +77,8 @@ impl Default for CheckSettings {
     }
 }
 
-/// How many adds a bookie answered since it began, and how long they took.
-pub trait AddTimes: Send + Sync {
-    /// The number of adds, and the sum of their times in microseconds.
-    fn totals(&self) -> (u64, u64);
-}
+/// Says how many adds a bookie answered since it began, and the sum of their times in microseconds.
+pub type AddTimes = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 
 /// The bookie that a worker is part of.
 #[derive(Clone)]
@@ -89,7 +86,7 @@ pub struct OwnBookie {
     /// Takes copies in past the journal.
     pub engine: Arc<Engine>,
     /// Copies give way while its adds take longer.
-    pub adds: Arc<dyn AddTimes>,
+    pub adds: AddTimes,
 }
 
 /// Ledgers that are repaired at a time by default, and by a bookie's worker at most: ingests of an engine are as many.
@@ -167,7 +164,7 @@ struct Common {
     state: Mutex<RepairReport>,
     facts: Facts,
     absences: Mutex<Absences>,
-    /// An operator waits for it: no bookie that is away is waited for.
+    /// An operator asked for these repairs, so bookies that are away are replaced without a delay.
     is_on_demand: bool,
     /// How far the check of all ledgers is. It outlives an election that was lost and won again.
     progress: Mutex<Progress>,

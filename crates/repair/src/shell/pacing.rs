@@ -14,7 +14,7 @@ const STEP: Duration = Duration::from_secs(1);
 pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>) {
     let mut pace = Pace::new(common.now(), common.config.bytes_per_second);
     while !pause(&mut stopped, STEP).await {
-        let (adds, add_us) = common.own.as_ref().map_or((0, 0), |own| own.adds.totals());
+        let (adds, add_us) = common.own.as_ref().map_or((0, 0), |own| (own.adds)());
         let sample = PaceSample { adds, add_us, copied: common.bulk.counts().bytes };
         let before = pace.allowed();
         pace.step(common.now(), sample, !common.client.busy_bookies(STEP).is_empty());

@@ -71,9 +71,9 @@ pub struct RepairReport {
     pub last_error: Option<String>,
     /// When it was, in milliseconds since the epoch.
     pub last_error_ms: Option<i64>,
-    /// The check of all ledgers, of an auditor.
+    /// The auditor's check of all ledgers.
     pub check: CheckReport,
-    /// The check of placement, of an auditor.
+    /// The auditor's check of placement.
     pub placement: PlacementReport,
     /// Ledgers known to the worker that have been marked for longer than
     /// [`RepairConfig::mark_grace`](super::RepairConfig::mark_grace).
@@ -108,7 +108,7 @@ pub struct CheckReport {
 pub struct PlacementReport {
     /// Checks that this process made to the end.
     pub ended: u64,
-    /// Ledgers that were looked at.
+    /// Ledgers judged.
     pub judged: u64,
     /// Those with an ensemble that is on fewer racks or regions than the policy wants.
     pub badly_placed: u64,

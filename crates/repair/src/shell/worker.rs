@@ -37,7 +37,6 @@ const DUE_MIN: Duration = Duration::from_millis(10);
 const DISABLED_LOOK: Duration = Duration::from_secs(1);
 /// How long a ledger is left to other workers whose bookies could take the copies.
 const OTHERS_FIRST: Duration = Duration::from_secs(4);
-
 /// How long one is left alone whose copies this bookie cannot take. Then an attempt says why it is repaired nowhere, if it is not.
 const NOT_HERE: Duration = Duration::from_secs(16);
 
@@ -141,7 +140,7 @@ struct Worker {
     ended: Vec<(LedgerId, bool)>,
     /// The bookies by which the known ledgers were ranked, or are being ranked.
     ranked_by: Arc<Bookies>,
-    /// Of a ranking under way: the last ledger that was ranked, `None` at its beginning.
+    /// While known ledgers are ranked again: the last one that was, or `None` at the beginning.
     ranking: Option<Option<LedgerId>>,
     /// Where the last listing of marks ended, if that was not at the end.
     listed_upto: Option<LedgerId>,

@@ -8,8 +8,7 @@ use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerW
 use bindery_io::{Clock as _, SystemClock};
 use bindery_metadata::Layout;
 use bindery_metadata::memory::MemoryCluster;
-use bindery_repair::{AddTimes, OwnBookie};
-use bindery_server::bookie::LocalStore;
+use bindery_repair::OwnBookie;
 use bindery_server::config::BookieConfig;
 use bindery_server::maintenance::garbage::GarbageConfig;
 use bytes::Bytes;
@@ -18,14 +17,6 @@ use super::bookies::Bookies;
 pub use super::bookies::{append, entry, payload};
 
 pub const PASSWORD: &[u8] = b"secret";
-
-struct Adds(LocalStore);
-
-impl AddTimes for Adds {
-    fn totals(&self) -> (u64, u64) {
-        self.0.add_times()
-    }
-}
 
 /// The cluster of one test.
 pub struct Cluster {
@@ -73,8 +64,8 @@ impl Cluster {
 
     /// Of a bookie that runs.
     pub fn own(&self, index: usize) -> Option<OwnBookie> {
-        let store = self.bookies.store(index)?;
-        Some(OwnBookie { engine: store.engine().clone(), adds: Arc::new(Adds(store.clone())) })
+        let store = self.bookies.store(index)?.clone();
+        Some(OwnBookie { engine: store.engine().clone(), adds: Arc::new(move || store.add_times()) })
     }
 
     /// It flushes, scrubs and compacts all the time.

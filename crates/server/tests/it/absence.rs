@@ -143,8 +143,8 @@ async fn r10_bk_4812_a_bookie_created_anew_under_its_id_takes_no_late_writer() {
     bookie.stop().await;
 }
 
-/// The metadata store fails once on the way, whichever write that meets: with its cookie the bookie is not told any more that it is emptied,
-/// and so it takes writes after a restart.
+/// The metadata store fails at each write of the start in turn. The drain ends before the cookie is made, so the bookie takes writes after the
+/// next start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_bookie_under_the_id_of_one_that_was_emptied_takes_writes_wherever_its_start_is_cut() {
     for write in 0..5 {
@@ -162,7 +162,7 @@ async fn a_new_bookie_under_the_id_of_one_that_was_emptied_takes_writes_wherever
                 assert!(!(has_cookie && is_emptied), "cut at write {write}");
             }
         }
-        // What is on disk is stamped without the cookie, if it was cut between.
+        // A start that is cut in between leaves stamped directories without a cookie.
         if layout.cookies().get(&me).await.unwrap().is_none() {
             wipe(dir.path());
         }

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Bookies that are asked at a time.
+/// Bookies asked at a time.
 const ASKED_AT_ONCE: usize = 32;
 /// How long one bookie may take for all that it is asked.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(of(&polls, "none").trouble.as_deref(), Some("it has no admin port"));
         let silent = of(&polls, "silent");
         assert!(silent.answer.is_none() && silent.trouble.unwrap().contains("answer"));
-        // What is gone is forgotten.
+        // Bookies that are gone are forgotten.
         polls.ask(BTreeMap::new(), Duration::from_millis(50)).await;
         assert!(of(&polls, "javas").answer.is_none());
     }

@@ -30,12 +30,12 @@ pub struct MissingCopies {
 }
 
 impl MissingCopies {
-    /// Ledgers whose metadata was looked at.
+    /// Ledgers whose metadata was read.
     pub fn looked_at(&self) -> u64 {
         self.by_copies.values().sum::<u64>() + self.unknown
     }
 
-    /// About how many bytes are to be copied, when all were looked at; of ledgers that are open it is not known and counts as none.
+    /// An estimate of the bytes to copy, once all metadata was read. Open ledgers, whose length is not known, count as empty.
     pub fn bytes(&self) -> Option<u64> {
         (!self.has_more && self.looked_at() == self.marked).then_some(self.known_bytes)
     }
@@ -211,7 +211,7 @@ mod tests {
             (expected, 1, Some(4 * 2000 + 5 * 1000))
         );
         assert!(marks.is_marked(at(9)) && !marks.is_marked(at(10)));
-        // Others are there: everything is read anew.
+        // The bookies changed, so all metadata is read again.
         let back = marks.look(&layout, ids("a b c d"), 100).await.unwrap();
         assert_eq!((back.bytes(), back.by_copies), (Some(0), BTreeMap::from([(3, 9)])));
     }

@@ -8,7 +8,7 @@
 //! Without any admin port it says what metadata say: rates, reasons, and since when a bookie is away are missing then.
 //!
 //! # Invariants
-//! 1. A bookie that does not answer is shown as such, and nobody waits for it longer than the patience of a look.
+//! 1. A bookie that does not answer is shown as such. A look waits for it no longer than its patience.
 //! 2. Nothing is changed, and no request to an admin port has a token.
 
 mod bookies;
@@ -72,14 +72,13 @@ async fn watch(client: Client, args: StatusArgs) -> Result<(), Failure> {
     let mut screen = Screen::enter()?;
     let mut trouble: Option<String> = None;
     loop {
-        let (columns, lines) = screen.size();
+        let (columns, _) = screen.size();
         let mut text = String::new();
         if let Some(trouble) = &trouble {
             let _ = writeln!(text, "NOT UP TO DATE: {trouble}");
         }
         text += &render::text(&now, Some(usize::from(columns)));
-        let shown: Vec<&str> = text.lines().take(usize::from(lines)).collect();
-        screen.draw(&shown.join("\n"))?;
+        screen.draw_page(&text)?;
         match events.next(&mut screen, interval).await {
             Event::Quit | Event::Key(Key::Quit) => return Ok(()),
             Event::Resized => continue,
@@ -98,7 +97,7 @@ pub struct Look {
     at_ms: i64,
     instance: Option<String>,
     is_disabled: bool,
-    /// As the cluster says it; `None`: as each auditor is configured. An error: what is there is no number.
+    /// The delay in metadata; `None` if each auditor uses its own. An error if the node holds no number.
     delay: Result<Option<Duration>, String>,
     auditors: Vec<String>,
     bookies: Vec<OneBookie>,
@@ -229,7 +228,7 @@ struct Watcher {
     clock: SystemClock,
     marks: Marks,
     polls: Polls,
-    /// What was done at the last looks, the newest last, as far back as [`RATE_WINDOW`].
+    /// Progress at the last looks, the newest last, as far back as [`RATE_WINDOW`].
     done: VecDeque<(Instant, Done)>,
 }
 
@@ -305,7 +304,7 @@ impl Watcher {
             .collect()
     }
 
-    /// Rates since the oldest look of the window, of bookies that answered both times and did not begin anew.
+    /// Rates since the oldest look of the window, from bookies that answered both times and did not restart.
     fn rate(&mut self, look: &mut Look) {
         let now = Instant::now();
         let done: Done = look

@@ -22,7 +22,7 @@ const COLUMNS: [Column; 7] = [
     Column::text("", 0, 0),
 ];
 
-/// What is in the text that is not of one bookie, by lines. `width` in characters; without one nothing is left out.
+/// The whole text. `width` is in characters; without one, no column is left out.
 pub fn text(look: &Look, width: Option<usize>) -> String {
     let mut lines =
         vec![fit::parts(&head(look), "   ", width), fit::parts(&repair(look), "   ", width), String::new()];

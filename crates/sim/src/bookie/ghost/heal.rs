@@ -1,4 +1,4 @@
-//! What other bookies have of the entries that were acknowledged here.
+//! The copies that other bookies hold of entries acknowledged here.
 
 use super::{Fate, Ghost, Lost, Removal};
 use bindery_types::LedgerId;

@@ -32,9 +32,9 @@ pub struct Profile {
     pub(super) fill: f64,
     /// Chance, for each step, of a tierer's.
     pub(super) tier: f64,
-    /// Chance, for each step, of a repair's that brings copies past the journal.
+    /// The chance, in each step, that a repair brings copies past the journal.
     pub(super) ingest: f64,
-    /// Chance, for each step, of a repair's that brings damaged entries back.
+    /// The chance, in each step, that a repair brings damaged entries back.
     pub(super) heal: f64,
     /// Time that each reading of the clock takes.
     pub(super) tick: Duration,
