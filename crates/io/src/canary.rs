@@ -83,10 +83,22 @@ pub enum Canary {
     M53LastEntryNotRaised,
     /// A ledger that is removed while entries of it are ingested keeps the ingest's claim.
     M54RemovalUnnoticed,
+    /// An ingest commits the ledgers that it brings entries of as if nothing had fenced them.
+    M59IngestForgetsFence,
     /// Damaged copies are left behind by a rewrite although nothing has replaced them.
     M55DamageForgotten,
     /// A list of entries has those that are known to be damaged.
     M56DamageListed,
+    /// A repair copies, and names the new member, without another look whether the old one came back.
+    M57CopiesBeforeCheck,
+    /// A repair goes on although its lock is lost.
+    M58LockIgnored,
+    /// A repair takes the entry before the last one of a segment for its last.
+    M60SegmentEndOffByOne,
+    /// A repair does the least endangered ledger first.
+    M61DangerIgnored,
+    /// A repair closes an open ledger while entries are seen to come.
+    M62ClosesUnderWriter,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
     /// A recovery takes its fences for covering with one bookie too few.
@@ -148,7 +160,7 @@ pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 38] = [
+pub const ALL: [(&str, Canary); 39] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -187,6 +199,7 @@ pub const ALL: [(&str, Canary); 38] = [
     ("M54", Canary::M54RemovalUnnoticed),
     ("M55", Canary::M55DamageForgotten),
     ("M56", Canary::M56DamageListed),
+    ("M59", Canary::M59IngestForgetsFence),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the
@@ -218,6 +231,15 @@ pub const TIERER: [(&str, Canary); 8] = [
     ("T16", Canary::T16BookiesNotAwaited),
     ("T16b", Canary::T16ReturnsNotAwaited),
     ("T17", Canary::T17ListingBelieved),
+];
+
+/// The canaries in the cores of repair, which their own model looks for, with their names.
+pub const REPAIR: [(&str, Canary); 5] = [
+    ("M57", Canary::M57CopiesBeforeCheck),
+    ("M58", Canary::M58LockIgnored),
+    ("M60", Canary::M60SegmentEndOffByOne),
+    ("M61", Canary::M61DangerIgnored),
+    ("M62", Canary::M62ClosesUnderWriter),
 ];
 
 /// Which canary is on, if any.

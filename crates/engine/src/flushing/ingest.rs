@@ -190,12 +190,15 @@ impl Flushing {
         }
         let named = names.iter().try_for_each(|log| log.name());
         let is_planted = self.shared.config().canaries.has(Canary::M53LastEntryNotRaised);
-        let records: &[LedgerRecord] = if is_planted { &[] } else { &records };
+        let mut records = if is_planted { Vec::new() } else { records };
+        if self.shared.config().canaries.has(Canary::M59IngestForgetsFence) {
+            records.iter_mut().for_each(|record| record.is_fenced = false);
+        }
         let mut is_certain = true;
         let outcome = match named {
             Err(error) => Err(IngestError::Io(error.to_string())),
             Ok(()) => {
-                let commit = DirectoryCommit { ledgers: &[records], ..Default::default() };
+                let commit = DirectoryCommit { ledgers: &[&records], ..Default::default() };
                 let committed = self.directories_mut()[directory].commit_read(&commit, read_back);
                 committed.map_err(|error| {
                     let (error, may_be_in_force) = self.failed_commit(directory, &error);

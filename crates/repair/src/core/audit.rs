@@ -194,6 +194,22 @@ pub fn entry_bytes(metadata: &LedgerMetadata) -> u64 {
     }
 }
 
+/// Entries of a position that are looked at together: a ledger may claim to have any number.
+const SLICE_ENTRIES: i64 = 1 << 20;
+
+/// The entries of a position in slices.
+pub fn slices(lack: &Lack) -> impl Iterator<Item = Lack> + '_ {
+    let mut next = Some(lack.first);
+    std::iter::from_fn(move || {
+        let first = next.filter(|first| *first <= lack.last)?;
+        let beyond = first.get().checked_add(SLICE_ENTRIES).and_then(EntryId::new);
+        let last = beyond
+            .map_or(lack.last, |beyond| EntryId::new(beyond.get() - 1).expect("above an id").min(lack.last));
+        next = beyond;
+        Some(Lack { first, last, ..lack.clone() })
+    })
+}
+
 /// Runs of entries of one position that `has` denies, each from its first to its last one. Between these are entries of other positions
 /// alone.
 pub fn missing_runs(

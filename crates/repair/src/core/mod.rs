@@ -5,6 +5,10 @@ pub mod audit;
 pub mod auditor;
 pub mod check;
 pub mod drain;
+pub mod ledger;
 pub mod pace;
 pub mod queue;
 pub mod safety;
+
+#[cfg(test)]
+mod model;

@@ -19,6 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bindery_io::canary::{Canaries, Canary};
 use bindery_types::LedgerId;
 
 /// Ledgers that are known to be marked.
@@ -100,12 +101,18 @@ pub struct RepairQueue {
     was_retry: bool,
     left_out: u64,
     salt: u64,
+    canaries: Canaries,
 }
 
 impl RepairQueue {
     /// Empty; `salt` differs from worker to worker.
     pub fn new(salt: u64) -> RepairQueue {
         RepairQueue { salt, ..RepairQueue::default() }
+    }
+
+    /// The same with a planted bug, for the model.
+    pub fn with_canaries(self, canaries: Canaries) -> RepairQueue {
+        RepairQueue { canaries, ..self }
     }
 
     /// Whether the ledger is known.
@@ -116,6 +123,8 @@ impl RepairQueue {
     /// Notes a marked ledger, and how many live copies its rarest entry has. `since_ms`: when it was marked. `not_before`: one that was not
     /// known waits until then, because others are better placed to repair it.
     pub fn put(&mut self, ledger: LedgerId, copies: usize, since_ms: i64, not_before: Option<Duration>) {
+        let is_ignored = self.canaries.has(Canary::M61DangerIgnored);
+        let copies = if is_ignored { usize::MAX - copies } else { copies };
         let rank = Rank { copies, since_ms, order: order(self.salt, ledger), ledger };
         if let Some(mut known) = self.remove(ledger) {
             if copies < known.rank.copies {

@@ -21,8 +21,6 @@ use bindery_engine::{Engine, EntryRun, Ingest, IngestError, Refusal};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use tokio::sync::oneshot;
 
-/// Copies of fewer bytes go through the journal like adds: an entry log of their own would be too small.
-pub(super) const INTAKE_BYTES_MIN: u64 = 1 << 20;
 /// Bytes, and entries, after which copies are committed.
 const COMMIT_BYTES: u64 = 64 << 20;
 const COMMIT_ENTRIES: u64 = 1 << 17;

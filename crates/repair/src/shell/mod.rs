@@ -7,6 +7,7 @@
 
 mod auditing;
 mod checking;
+mod copying;
 mod facts;
 mod intake;
 mod ledger;

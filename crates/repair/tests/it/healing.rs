@@ -114,7 +114,6 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
     flip_bits(&cluster.entry_logs(2), FLIPS);
     let found =
         |cluster: &Cluster| -> u64 { cluster.entry_logs(2).iter().map(|log| damages(&disk, log)).sum() };
-    assert!(found(&cluster) > FLIPS / 2, "{}", found(&cluster));
     let marks = cluster.layout().await.under_replication();
     let (began, flipped_at) = (Instant::now(), rounds.load(Ordering::Acquire));
     while found(&cluster) > 0 || !marks.after(None, 1).await.unwrap().is_empty() {
@@ -139,7 +138,7 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
         assert_whole(&client, *ledger, ENTRIES, "nobody").await;
     }
     let copied: u64 = all.iter().map(|repair| repair.handle().report().entries).sum();
-    assert!(copied > 0);
+    assert!(copied > FLIPS / 2, "{copied} entries were replaced: the bits hit too few");
     for repair in all {
         repair.stop().await;
     }

@@ -12,7 +12,9 @@
 //!    holds the lock, or has published its work (BookKeeper #4668).
 //! 2. A repair without the lock writes here before metadata names this bookie. So a ledger that was written to in this
 //!    process goes only in the second round that finds it surplus and unchanged.
-//! 3. Any error of the store ends the round; too large a share does as well, unless an operator says otherwise.
+//! 3. Metadata are written anew, as they are, under the lock: a repair that lost its lock with its session, and has not noticed, cannot name
+//!    this bookie any more, because it knows their version from before.
+//! 4. Any error of the store ends the round; too large a share does as well, unless an operator says otherwise.
 
 use crate::maintenance::{JournalHangs, durable};
 use bindery_engine::{Changes, Doubt, Engine, GarbageLimits, GarbageRound, LedgerPresence};
@@ -145,9 +147,15 @@ impl Surplus {
     async fn remove_locked(&self, ledger: LedgerId, changes: Changes) -> Result<bool, String> {
         self.layout.store().sync(self.layout.root()).await.map_err(|error| error.to_string())?;
         self.check_cluster().await?;
-        match self.layout.ledgers().get(ledger).await {
-            Ok(stored) if is_surplus(&stored.metadata, &self.bookie_id) => {}
+        let stored = match self.layout.ledgers().get(ledger).await {
+            Ok(stored) if is_surplus(&stored.metadata, &self.bookie_id) => stored,
             Ok(_) | Err(LedgerError::NotFound(_) | LedgerError::Malformed { .. }) => return Ok(false),
+            Err(other) => return Err(other.to_string()),
+        };
+        // Invariant 3.
+        match self.layout.ledgers().update(ledger, &stored.metadata, stored.version).await {
+            Ok(_) => {}
+            Err(LedgerError::NotFound(_) | LedgerError::Changed(_)) => return Ok(false),
             Err(other) => return Err(other.to_string()),
         }
         if self.engine.presence(ledger) != LedgerPresence::Known {

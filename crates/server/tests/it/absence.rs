@@ -8,6 +8,7 @@ use crate::common::whole::{
     Running, cluster, config_that_flushes, id, metadata, open, refused, start, start_over,
 };
 use bindery_io::{Disk, RealDisk};
+use bindery_metadata::layout::LedgerError;
 use bindery_metadata::memory::Fault;
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
@@ -244,11 +245,16 @@ async fn r33_bk_4668_a_surplus_ledger_goes_without_harm_to_a_repair() {
     bookie.collect(surplus).await;
     assert_eq!(bookie.read(1, 1).await, ErrorCode::Ok);
     locks.unlock(lock).await.unwrap();
+    let before = bookie.layout.ledgers().get(id(1)).await.unwrap();
     bookie.collect(surplus).await;
     assert_eq!(
         (bookie.read(1, 0).await, bookie.read(1, 1).await),
         (ErrorCode::NoLedger, ErrorCode::NoLedger)
     );
+    // A worker that lost its lock unnoticed cannot name this bookie by what it read before.
+    let late = bookie.layout.ledgers().update(id(1), &before.metadata, before.version).await;
+    assert!(matches!(late, Err(LedgerError::Changed(_))), "{late:?}");
+    assert_eq!(bookie.layout.ledgers().get(id(1)).await.unwrap().metadata, before.metadata);
     assert_eq!((bookie.read(2, 0).await, bookie.read(3, 0).await), (ErrorCode::Ok, ErrorCode::Ok));
     assert!(locks.try_lock(id(1), &other).await.unwrap().is_some(), "the lock was given back");
     assert_eq!(bookie.json("/api/v1/bookie/gc_details").await[0]["bindery"]["surplusRemoved"], 1);

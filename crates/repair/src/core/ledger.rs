@@ -1,0 +1,720 @@
+//! The repair of one ledger under its lock: what is done next.
+//!
+//! ```text
+//! Look --> lacks copies of one that is away --> Choose --> Copy --> Check --> Name ---.
+//!  ^ '---> a named member lacks entries ------> List ----> Copy ------------------.   |
+//!  | '---> is open, and its writer is gone ---> Watch ---> Close -------------.   |   |
+//!  |                                                                          '---+---'
+//!  '--------------------------------------------------------------------------------'
+//!  Look --> lacks nothing --> ProveLock --> Unmark --> End
+//! ```
+//! The shell does one [`Action`] at a time and tells what came of it with the method that the action names; the answer is the next one.
+//!
+//! # Invariants
+//! 1. A new member is named only after it has acknowledged every entry of its place, and after another look that found the old one still
+//!    away. Metadata is written at the version that was looked at: what changed meanwhile is looked at again.
+//! 2. Nothing that others believe is written without the lock: it is looked at just before, or is a part of the same transaction.
+//! 3. The mark goes at the version that was read under the lock, and only when nothing was found lacking.
+//! 4. A place that cannot be repaired now holds up no other of the ledger.
+//! 5. A ledger is closed only after its grace, and while it is not seen to grow.
+//! 6. Copies go past the journal only where the ledger is closed and was fenced on the bookie that takes them.
+//!
+//! # Limits     [`LOOKS_MAX`] looks in one attempt; one list of entries at a time
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bindery_client::repair::with_member;
+use bindery_io::canary::{Canaries, Canary};
+use bindery_metadata::layout::Marked;
+use bindery_metadata::store::Version;
+use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState, Segment};
+
+use super::audit::{
+    Audit, Lack, SegmentEnd, audit, entry_bytes, lacks_nothing, missing_runs, segments, slices,
+};
+use super::queue::Attempt;
+
+/// Looks in one attempt: after each one a member is replaced or filled, or another's change is met.
+const LOOKS_MAX: usize = 1000;
+/// Pauses before another attempt: while repair is disabled, of a ledger that was marked again, of one whose bookie may come back, and of
+/// one that is written to.
+const DISABLED_PAUSE: Duration = Duration::from_secs(1);
+const MARKED_AGAIN_PAUSE: Duration = Duration::from_millis(500);
+const AWAITED_PAUSE_MAX: Duration = Duration::from_secs(120);
+const WRITTEN_PAUSE_MIN: Duration = Duration::from_secs(5);
+/// Copies of fewer bytes go through the journal like adds: an entry log of their own would be too small.
+const PAST_JOURNAL_BYTES_MIN: u64 = 1 << 20;
+
+/// What is known without a request when the core is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The bookies that are registered, in whatever mode.
+    pub live: &'a BTreeSet<BookieId>,
+    /// Those that are being emptied.
+    pub draining: &'a BTreeSet<BookieId>,
+    /// The process ends.
+    pub is_stopped: bool,
+    /// An operator disabled repair.
+    pub is_disabled: bool,
+    /// Whether the session that took the lock is still the current one.
+    pub may_hold_lock: bool,
+}
+
+impl Facts<'_> {
+    /// Why the attempt ends here, if it does.
+    fn stop(&self) -> Option<Attempt> {
+        if self.is_stopped {
+            return Some(Attempt::Later(Duration::ZERO, "this process stops".into()));
+        }
+        if self.is_disabled {
+            return Some(Attempt::Later(DISABLED_PAUSE, "repair is disabled".into()));
+        }
+        (!self.may_hold_lock).then(|| Attempt::Failed("the session that held its lock ended".into()))
+    }
+
+    /// Whether a bookie is there and is not being emptied: its copies are not replaced then.
+    fn is_staying(&self, bookie: &BookieId) -> bool {
+        self.live.contains(bookie) && !self.draining.contains(bookie)
+    }
+}
+
+/// How long others are waited for.
+pub trait Patience {
+    /// Bookies that are away and may still return, and the time that they have left before they are replaced.
+    fn awaited(&mut self, lost: &Audit) -> BTreeMap<BookieId, Duration>;
+    /// For how long it is known that the ledger is open and lacks a bookie in its last ensemble.
+    fn open_for(&mut self) -> Duration;
+}
+
+/// Copies to bring to a bookie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyTask {
+    /// What is to be there.
+    pub lack: Lack,
+    /// Where: another bookie than the one that lacks it, or the same.
+    pub target: BookieId,
+}
+
+/// New metadata of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Naming {
+    /// The copies that they name.
+    pub copy: CopyTask,
+    /// The metadata.
+    pub metadata: LedgerMetadata,
+    /// The version that they follow.
+    pub version: Version,
+}
+
+/// What the shell does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Read metadata, and whether the lock is there if `proves_lock`: [`LedgerRepair::on_look`], [`LedgerRepair::on_deleted`].
+    Look {
+        /// See above.
+        proves_lock: bool,
+    },
+    /// Ask a member which entries it has: [`LedgerRepair::on_list`].
+    List(BookieId),
+    /// Find a bookie that may take the place: [`LedgerRepair::on_choice`].
+    Choose(Lack),
+    /// Bring entries to a bookie, those that it has not: [`LedgerRepair::on_copied`].
+    Copy(CopyTask),
+    /// Look at the facts again: [`LedgerRepair::on_check`].
+    Check,
+    /// Read whether the lock is there: [`LedgerRepair::on_lock`].
+    ProveLock,
+    /// Write metadata: [`LedgerRepair::on_named`].
+    Name(Naming),
+    /// Write metadata, remove the mark at this version, and give the lock back, all or nothing: [`LedgerRepair::on_named`].
+    NameLast(Naming, Version),
+    /// Remove the mark at this version: [`LedgerRepair::on_unmarked`].
+    Unmark(Version),
+    /// See whether entries come to the last ensemble: [`LedgerRepair::on_growth`].
+    Watch,
+    /// Fence and close the ledger: [`LedgerRepair::on_closed`].
+    Close,
+    /// Nothing more: the attempt came to this.
+    End(Attempt),
+}
+
+/// What came of [`Action::Copy`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Copied {
+    /// The target has acknowledged all of it.
+    Whole,
+    /// The bookie whose copies were to be replaced is there again.
+    CameBack,
+    /// The whole attempt ends.
+    Ended(Attempt),
+    /// It could not be done now.
+    Failed(String),
+}
+
+/// What came of a change of metadata.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    /// It is done.
+    Done,
+    /// Something was not as it had been read, and nothing was done.
+    Refused,
+    /// The answer was lost.
+    Unknown,
+    /// The metadata store does not take it.
+    Failed(String),
+}
+
+/// Where the lock of a ledger is, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockPlace {
+    /// This session holds it.
+    Held,
+    /// It was given back in the transaction that ended the repair.
+    GivenBack,
+    /// The answer to that transaction was lost.
+    Unknown,
+}
+
+/// What an attempt did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// It made the ledger whole.
+    pub is_repaired: bool,
+    /// It found the ledger whole.
+    pub was_whole: bool,
+    /// It closed the ledger.
+    pub is_closed: bool,
+    /// Copies that were not needed in the end, because a bookie came back.
+    pub dropped: u64,
+}
+
+/// A segment, by its first entry, and a position in its ensemble.
+type Place = (EntryId, usize);
+
+fn place_of(lack: &Lack) -> Place {
+    (lack.first, lack.position)
+}
+
+/// What the last look found.
+#[derive(Debug)]
+struct Looked {
+    metadata: LedgerMetadata,
+    version: Version,
+    /// What the bookies that are away leave open, and those that are being emptied.
+    lost: Audit,
+    live: BTreeSet<BookieId>,
+    awaited: BTreeMap<BookieId, Duration>,
+    open_for: Option<Duration>,
+    /// Named members that were not asked for their lists yet.
+    unasked: VecDeque<BookieId>,
+}
+
+/// What is waited for.
+#[derive(Debug)]
+enum Stage {
+    Looking,
+    Listing(BookieId),
+    Choosing(Lack),
+    Copying(CopyTask),
+    Checking(CopyTask),
+    Naming(Naming),
+    NamingLast(Naming),
+    ProvingToName(Naming),
+    ProvingToUnmark,
+    Unmarking,
+    UnmarkingDeleted,
+    Watching,
+    /// A look, with the lock proven, before the ledger with these segments is closed.
+    LookingToClose(Vec<Segment>),
+    Closing,
+    Ended,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct LedgerRepair {
+    canaries: Canaries,
+    grace: Duration,
+    mark: Marked,
+    stage: Stage,
+    looked: Option<Looked>,
+    looks: usize,
+    has_changed: bool,
+    /// Places whose bookies got all that they lacked. One in limbo goes on saying that it does not know, until it has compared.
+    completed: BTreeSet<Place>,
+    /// Places that cannot be repaired now, and why.
+    given_up: BTreeMap<Place, Attempt>,
+    lock_place: LockPlace,
+    tally: Tally,
+}
+
+impl LedgerRepair {
+    /// Of a ledger whose lock is held, and whose mark was read under it. `grace`: how long an open ledger that lost a bookie of its last
+    /// ensemble is left to its writer.
+    pub fn new(mark: Marked, grace: Duration, canaries: Canaries) -> LedgerRepair {
+        LedgerRepair {
+            canaries,
+            grace,
+            mark,
+            stage: Stage::Looking,
+            looked: None,
+            looks: 0,
+            has_changed: false,
+            completed: BTreeSet::new(),
+            given_up: BTreeMap::new(),
+            lock_place: LockPlace::Held,
+            tally: Tally::default(),
+        }
+    }
+
+    /// The first action.
+    pub fn begin(&self) -> Action {
+        Action::Look { proves_lock: false }
+    }
+
+    /// The mark.
+    pub fn mark(&self) -> &Marked {
+        &self.mark
+    }
+
+    /// Metadata as they were looked at last.
+    ///
+    /// # Panics
+    /// Before the first look.
+    pub fn metadata(&self) -> &LedgerMetadata {
+        &self.looked().metadata
+    }
+
+    /// Bookies that were registered at the last look.
+    pub fn live(&self) -> &BTreeSet<BookieId> {
+        &self.looked().live
+    }
+
+    /// Where the lock is.
+    pub fn lock_place(&self) -> LockPlace {
+        self.lock_place
+    }
+
+    /// What was done up to now.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    fn looked(&self) -> &Looked {
+        self.looked.as_ref().expect("metadata was looked at")
+    }
+
+    fn end(&mut self, attempt: Attempt) -> Action {
+        self.stage = Stage::Ended;
+        Action::End(attempt)
+    }
+
+    fn failed(&mut self, why: impl Into<String>) -> Action {
+        self.end(Attempt::Failed(why.into()))
+    }
+
+    fn look(&mut self) -> Action {
+        self.stage = Stage::Looking;
+        Action::Look { proves_lock: false }
+    }
+
+    /// Metadata and facts were read. `holds_lock`: what was read of the lock, if that was asked for.
+    pub fn on_look(
+        &mut self,
+        (metadata, version): (LedgerMetadata, Version),
+        facts: Facts<'_>,
+        holds_lock: bool,
+        patience: &mut dyn Patience,
+    ) -> Action {
+        self.looks += 1;
+        if self.looks > LOOKS_MAX {
+            return self.failed("its metadata keeps changing");
+        }
+        if let Some(attempt) = facts.stop() {
+            return self.end(attempt);
+        }
+        let to_close = match std::mem::replace(&mut self.stage, Stage::Looking) {
+            Stage::LookingToClose(segments) => Some(segments),
+            _ => None,
+        };
+        let away = audit(&metadata, |bookie| facts.live.contains(bookie));
+        let awaited = if away.is_whole() { BTreeMap::new() } else { patience.awaited(&away) };
+        // One that is being emptied is there, and its copies are to be replaced like those of one that is away.
+        let is_leaving = |bookie: &BookieId| facts.draining.contains(bookie) && self.is_named(bookie);
+        let staying: BTreeSet<BookieId> =
+            facts.live.iter().filter(|bookie| !is_leaving(bookie)).cloned().collect();
+        let lost = audit(&metadata, |bookie| facts.live.contains(bookie) && !is_leaving(bookie));
+        let open_for =
+            (metadata.state == LedgerState::Open && !away.open.is_empty()).then(|| patience.open_for());
+        let unasked = self.named_members(&metadata, &staying);
+        self.looked = Some(Looked {
+            metadata,
+            version,
+            lost: Audit { open: away.open, ..lost },
+            live: facts.live.clone(),
+            awaited,
+            open_for,
+            unasked,
+        });
+        if let Some(segments) = to_close {
+            if !holds_lock {
+                return self.failed("its lock was lost");
+            }
+            // The writer may have replaced the bookie meanwhile.
+            if self.looked().metadata.segments() == segments && !self.looked().lost.open.is_empty() {
+                self.stage = Stage::Closing;
+                return Action::Close;
+            }
+        }
+        self.next()
+    }
+
+    fn is_named(&self, bookie: &BookieId) -> bool {
+        self.mark.replicas.iter().any(|replica| replica == bookie.as_str())
+    }
+
+    /// Members that stay and that the mark names, each once.
+    fn named_members(&self, metadata: &LedgerMetadata, staying: &BTreeSet<BookieId>) -> VecDeque<BookieId> {
+        let members = metadata.segments().iter().flat_map(|segment| segment.ensemble.iter());
+        let named: BTreeSet<&BookieId> =
+            members.filter(|bookie| staying.contains(*bookie) && self.is_named(bookie)).collect();
+        named.into_iter().cloned().collect()
+    }
+
+    /// What is to be done about what the last look found.
+    fn next(&mut self) -> Action {
+        let Looked { lost, awaited, .. } = self.looked();
+        let is_left = |lack: &&Lack| {
+            !awaited.contains_key(&lack.bookie) && !self.given_up.contains_key(&place_of(lack))
+        };
+        if let Some(mut lack) = lost.lacks.iter().find(is_left).cloned() {
+            if self.canaries.has(Canary::M60SegmentEndOffByOne) && lack.first < lack.last {
+                lack.last = EntryId::new(lack.last.get() - 1).expect("it is behind another");
+            }
+            return self.replace(lack);
+        }
+        while let Some(bookie) = self.looked.as_mut().and_then(|looked| looked.unasked.pop_front()) {
+            if self.open_places(&bookie).next().is_some() {
+                self.stage = Stage::Listing(bookie.clone());
+                return Action::List(bookie);
+            }
+        }
+        let Looked { lost, awaited, .. } = self.looked();
+        if !self.given_up.is_empty() {
+            // One that needs an operator tells more than one that another worker takes.
+            let tells = |attempt: &&Attempt| matches!(attempt, Attempt::Failed(_));
+            let why = self.given_up.values().find(tells).or(self.given_up.values().next());
+            let why = why.expect("it is not empty").clone();
+            return self.end(why);
+        }
+        if let Some((bookie, left)) = awaited.iter().min_by_key(|(_, left)| **left) {
+            let why = format!("{bookie} is away: it has {left:?} to come back before it is replaced");
+            let pause = (*left).min(AWAITED_PAUSE_MAX);
+            return self.end(Attempt::Later(pause, why));
+        }
+        if lost.open.is_empty() {
+            // An open ledger's writer leaves a bookie that is being emptied, with its next add.
+            self.stage = Stage::ProvingToUnmark;
+            return Action::ProveLock;
+        }
+        self.close()
+    }
+
+    /// Puts a new member in the place of a bookie that is away, or that is being emptied.
+    fn replace(&mut self, lack: Lack) -> Action {
+        let Looked { metadata, live, .. } = self.looked();
+        let segment = metadata.segments().iter().find(|segment| segment.first_entry == lack.first);
+        let ensemble = &segment.expect("a lack is of a segment of this metadata").ensemble;
+        let others = ensemble.iter().filter(|bookie| live.contains(*bookie)).count();
+        // One that is being emptied is a source, too.
+        let is_source = live.contains(&lack.bookie);
+        if !is_source && (metadata.quorum.write_quorum_size() == 1 || others == 0) {
+            let why = format!(
+                "entries {} to {} have no copy left: they come back only with {}",
+                lack.first, lack.last, lack.bookie
+            );
+            return self.give_up(&lack, Attempt::Failed(why));
+        }
+        self.stage = Stage::Choosing(lack.clone());
+        Action::Choose(lack)
+    }
+
+    /// The place is left as it is by this attempt, and the next one is looked for.
+    fn give_up(&mut self, lack: &Lack, why: Attempt) -> Action {
+        self.given_up.insert(place_of(lack), why);
+        self.look()
+    }
+
+    /// A bookie may take the place; or why there is none that this worker copies to.
+    pub fn on_choice(&mut self, choice: Result<BookieId, Attempt>) -> Action {
+        let Stage::Choosing(lack) = &self.stage else { unreachable!("no choice was asked for") };
+        let lack = lack.clone();
+        match choice {
+            Ok(target) => self.copy(CopyTask { lack, target }),
+            Err(attempt @ Attempt::Later(..)) => self.end(attempt),
+            Err(attempt) => self.give_up(&lack, attempt),
+        }
+    }
+
+    fn copy(&mut self, copy: CopyTask) -> Action {
+        let Looked { metadata, live, .. } = self.looked();
+        let lack = &copy.lack;
+        let is_source = copy.target != lack.bookie && live.contains(&lack.bookie);
+        if metadata.quorum.write_quorum_size() == 1 && !is_source {
+            let why =
+                format!("no other bookie has the entries of {}: there is one copy of each", lack.bookie);
+            return self.give_up(&copy.lack, Attempt::Failed(why));
+        }
+        if metadata.secret.is_none() {
+            let why =
+                "its metadata is of version 1 and has no password: copies could not be verified or stored";
+            return self.give_up(&copy.lack, Attempt::Failed(why.into()));
+        }
+        self.stage = Stage::Copying(copy.clone());
+        Action::Copy(copy)
+    }
+
+    /// Between two batches of copies: what the copying ends with, if it is not to go on.
+    pub fn unwanted(&self, facts: Facts<'_>) -> Option<Copied> {
+        if let Some(attempt) = facts.stop() {
+            return Some(Copied::Ended(attempt));
+        }
+        let (Stage::Copying(CopyTask { lack, target }) | Stage::Checking(CopyTask { lack, target })) =
+            &self.stage
+        else {
+            unreachable!("nothing is copied");
+        };
+        let has_returned = *target != lack.bookie && facts.is_staying(&lack.bookie);
+        (has_returned && !self.canaries.has(Canary::M57CopiesBeforeCheck)).then_some(Copied::CameBack)
+    }
+
+    /// Whether copies of these runs may go past the journal of the bookie that takes them, once it has fenced the ledger. `is_damaged`: it
+    /// holds damaged copies of some, which only an add replaces.
+    pub fn goes_past_journal(&self, runs: &[(EntryId, EntryId)], is_damaged: bool) -> bool {
+        let metadata = &self.looked().metadata;
+        let is_closed = matches!(metadata.state, LedgerState::Closed { .. });
+        is_closed && !is_damaged && bytes_of(metadata, runs) >= PAST_JOURNAL_BYTES_MIN
+    }
+
+    /// The copying ended.
+    pub fn on_copied(&mut self, copied: Copied) -> Action {
+        let Stage::Copying(copy) = &self.stage else { unreachable!("nothing is copied") };
+        let copy = copy.clone();
+        match copied {
+            Copied::Whole if copy.target == copy.lack.bookie => {
+                self.completed.insert(place_of(&copy.lack));
+                self.has_changed = true;
+                self.look()
+            }
+            Copied::Whole => {
+                self.stage = Stage::Checking(copy);
+                Action::Check
+            }
+            Copied::CameBack => self.drop_copies(),
+            Copied::Ended(attempt) => self.end(attempt),
+            Copied::Failed(why) => self.give_up(&copy.lack, Attempt::Failed(why)),
+        }
+    }
+
+    /// What came back is not replaced.
+    fn drop_copies(&mut self) -> Action {
+        self.tally.dropped += 1;
+        self.look()
+    }
+
+    /// The facts were looked at again, after all copies were acknowledged.
+    pub fn on_check(&mut self, facts: Facts<'_>) -> Action {
+        match self.unwanted(facts) {
+            Some(Copied::Ended(attempt)) => return self.end(attempt),
+            Some(_) => return self.drop_copies(),
+            None => {}
+        }
+        let Stage::Checking(copy) = std::mem::replace(&mut self.stage, Stage::Looking) else {
+            unreachable!("nothing is checked");
+        };
+        let Looked { metadata, version, .. } = self.looked();
+        let changed = with_member(metadata, copy.lack.first, copy.lack.position, &copy.target);
+        let Some(changed) = changed else { return self.look() };
+        let is_leaving = |bookie: &BookieId| facts.draining.contains(bookie) && self.is_named(bookie);
+        let is_last = lacks_nothing(&changed, &self.mark.replicas, |bookie| {
+            facts.live.contains(bookie) && !is_leaving(bookie)
+        });
+        let naming = Naming { copy, metadata: changed, version: *version };
+        if is_last {
+            self.stage = Stage::NamingLast(naming.clone());
+            return Action::NameLast(naming, self.mark.version);
+        }
+        self.prove_to_name(naming)
+    }
+
+    fn prove_to_name(&mut self, naming: Naming) -> Action {
+        self.stage = Stage::ProvingToName(naming);
+        Action::ProveLock
+    }
+
+    /// Whether the lock is there.
+    pub fn on_lock(&mut self, holds_lock: bool) -> Action {
+        if !holds_lock && !self.canaries.has(Canary::M58LockIgnored) {
+            return self.failed("its lock was lost");
+        }
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::ProvingToName(naming) => {
+                self.stage = Stage::Naming(naming.clone());
+                Action::Name(naming)
+            }
+            Stage::ProvingToUnmark => {
+                self.stage = Stage::Unmarking;
+                Action::Unmark(self.mark.version)
+            }
+            other => unreachable!("the lock was not asked for in {other:?}"),
+        }
+    }
+
+    /// What came of [`Action::Name`] or [`Action::NameLast`].
+    pub fn on_named(&mut self, named: Named) -> Action {
+        let (naming, is_last) = match std::mem::replace(&mut self.stage, Stage::Looking) {
+            Stage::Naming(naming) => (naming, false),
+            Stage::NamingLast(naming) => (naming, true),
+            other => unreachable!("metadata was not written in {other:?}"),
+        };
+        match named {
+            Named::Done if is_last => {
+                self.lock_place = LockPlace::GivenBack;
+                self.tally.is_repaired = true;
+                self.end(Attempt::Done)
+            }
+            Named::Done => {
+                self.has_changed = true;
+                self.look()
+            }
+            // Of the three, the mark alone may have changed.
+            Named::Refused if is_last => self.prove_to_name(naming),
+            Named::Refused => self.look(),
+            // The next look tells whether it was written.
+            Named::Unknown => {
+                if is_last {
+                    self.lock_place = LockPlace::Unknown;
+                }
+                self.look()
+            }
+            Named::Failed(why) => self.give_up(&naming.copy.lack, Attempt::Failed(why)),
+        }
+    }
+
+    /// Places of a bookie that the mark is about and that are neither completed nor given up, with their ends.
+    fn open_places<'a>(&'a self, bookie: &'a BookieId) -> impl Iterator<Item = Lack> + 'a {
+        segments(&self.looked().metadata).flat_map(move |(segment, end)| {
+            let SegmentEnd::At(last) = end else { return None };
+            let position = segment.ensemble.iter().position(|member| member == bookie)?;
+            let place = (segment.first_entry, position);
+            let is_settled = self.completed.contains(&place) || self.given_up.contains_key(&place);
+            let (first, bookie) = (segment.first_entry, bookie.clone());
+            (!is_settled).then_some(Lack { first, last, position, bookie })
+        })
+    }
+
+    /// Which entries the bookie says that it has.
+    pub fn on_list(&mut self, has: Result<&dyn Fn(EntryId) -> bool, String>) -> Action {
+        let Stage::Listing(bookie) = std::mem::replace(&mut self.stage, Stage::Looking) else {
+            unreachable!("no list was asked for");
+        };
+        let places: Vec<Lack> = self.open_places(&bookie).collect();
+        match has {
+            Ok(has) => {
+                let metadata = &self.looked().metadata;
+                // A bookie with nothing lacks some of the first slice, so most answers come at once.
+                let lacks = |place: &&Lack| {
+                    slices(place).any(|slice| !missing_runs(metadata, &slice, has).is_empty())
+                };
+                match places.iter().find(lacks).cloned() {
+                    Some(lack) => {
+                        let target = lack.bookie.clone();
+                        self.copy(CopyTask { lack, target })
+                    }
+                    None => self.next(),
+                }
+            }
+            Err(why) => {
+                for place in places {
+                    self.given_up.insert(place_of(&place), Attempt::Failed(why.clone()));
+                }
+                self.next()
+            }
+        }
+    }
+
+    /// The ledger was deleted: its mark goes.
+    pub fn on_deleted(&mut self) -> Action {
+        self.stage = Stage::UnmarkingDeleted;
+        Action::Unmark(self.mark.version)
+    }
+
+    /// Whether the mark was there at its version, and is gone now.
+    pub fn on_unmarked(&mut self, is_gone: bool) -> Action {
+        let was_deleted = matches!(self.stage, Stage::UnmarkingDeleted);
+        if !is_gone && !was_deleted {
+            return self.end(Attempt::Later(MARKED_AGAIN_PAUSE, "it was marked again".into()));
+        }
+        self.tally.is_repaired = !was_deleted && self.has_changed;
+        self.tally.was_whole = !was_deleted && !self.has_changed;
+        self.end(Attempt::Done)
+    }
+
+    /// Closes a ledger whose last ensemble has lost a bookie, after its grace and unless it is written to.
+    fn close(&mut self) -> Action {
+        let Some(age) = self.looked().open_for else { return self.look_to_close() };
+        if age < self.grace {
+            let why = format!("it is open: its writer has {:?} to replace {}", self.grace, self.lost_names());
+            return self.end(Attempt::Later(self.grace - age, why));
+        }
+        self.stage = Stage::Watching;
+        Action::Watch
+    }
+
+    /// The bookies that are away of the last ensemble, for messages.
+    pub fn lost_names(&self) -> String {
+        let open = &self.looked().lost.open;
+        open.iter().map(|bookie| bookie.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether entries were seen to come; or why nothing is known of that.
+    pub fn on_growth(&mut self, growth: Result<bool, Attempt>) -> Action {
+        match growth {
+            Err(attempt) => self.end(attempt),
+            Ok(true) if !self.canaries.has(Canary::M62ClosesUnderWriter) => {
+                let why = format!("it is open, and written to without {}", self.lost_names());
+                self.end(Attempt::Later(self.grace.max(WRITTEN_PAUSE_MIN), why))
+            }
+            Ok(_) => self.look_to_close(),
+        }
+    }
+
+    fn look_to_close(&mut self) -> Action {
+        if self.looked().metadata.secret.is_none() {
+            return self.failed("it is not closed, and its metadata has no password to close it with");
+        }
+        self.stage = Stage::LookingToClose(self.looked().metadata.segments().to_vec());
+        Action::Look { proves_lock: true }
+    }
+
+    /// The ledger was closed, or why not.
+    pub fn on_closed(&mut self, closed: Result<(), String>) -> Action {
+        match closed {
+            Ok(()) => {
+                self.tally.is_closed = true;
+                self.look()
+            }
+            Err(why) => self.failed(format!("it cannot be closed: {why}")),
+        }
+    }
+}
+
+/// About how many bytes the entries of a position in these runs have.
+fn bytes_of(metadata: &LedgerMetadata, runs: &[(EntryId, EntryId)]) -> u64 {
+    let numbers = |(first, last): &(EntryId, EntryId)| (last.get() - first.get()).unsigned_abs() + 1;
+    let quorum = metadata.quorum;
+    let (copies, bookies) = (quorum.write_quorum_size() as u64, quorum.ensemble_size() as u64);
+    let entries = runs.iter().map(numbers).sum::<u64>() * copies / bookies.max(1);
+    entries.saturating_mul(entry_bytes(metadata))
+}
