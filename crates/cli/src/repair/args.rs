@@ -1,9 +1,10 @@
 //! Arguments of the commands about repair.
 
 use crate::args::{LogFormat, MetadataArgs};
-use crate::ledger::args::AccessArgs;
+use crate::ledger::args::{AccessArgs, StoredPasswordArgs};
 use crate::ledger::placement::PlacementArgs;
-use crate::parse::{duration, parse_size};
+use crate::parse::{duration, ledger_id, parse_size};
+use bindery_types::LedgerId;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
@@ -101,6 +102,17 @@ pub struct BookieRecoverArgs {
     /// Bookies that are gone
     #[arg(value_name = "BOOKIE_ID", required = true)]
     pub bookie_ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct LedgerRepairArgs {
+    #[command(flatten)]
+    pub worker: WorkerArgs,
+    #[command(flatten)]
+    pub password: StoredPasswordArgs,
+    /// Ledgers
+    #[arg(value_name = "LEDGER_ID", required = true, value_parser = ledger_id)]
+    pub ledgers: Vec<LedgerId>,
 }
 
 #[derive(Debug, Args)]
