@@ -176,14 +176,14 @@ async fn open(
     metadata: &(MetadataUri, Security),
     security: &BookieSecurity,
 ) -> Result<OwnClient, Failure> {
-    let open =
-        async || OwnClient::open(metadata, security).await.map_err(|NotOpened { failure, .. }| failure);
-    let asking = open().await?;
-    let is_served = check(&asking, own).await;
-    // Its connections are not kept: a worker that has nothing to do has none.
-    asking.close().await;
-    is_served?;
-    open().await
+    let not_opened = |NotOpened { failure, .. }| failure;
+    let opened = OwnClient::open(metadata, security).await.map_err(not_opened)?;
+    if let Err(failure) = check(&opened, own).await {
+        opened.close().await;
+        return Err(failure);
+    }
+    // The connections of the check are not kept: a worker that has nothing to do has none.
+    opened.renew(security).await.map_err(not_opened)
 }
 
 async fn check(opened: &OwnClient, own: &BookieId) -> Result<(), Failure> {
