@@ -28,6 +28,8 @@ pub const BYTES_PER_SECOND_DEFAULT: u64 = 40 << 20;
 pub struct RepairRoleSettings {
     /// Whether the bookie repairs; it does by default.
     pub is_on: bool,
+    /// Why it does not, although nobody switched it off: it could reach no bookie by the settings of this process.
+    pub left_out: Option<String>,
     /// How long a bookie may be away, where metadata does not say it.
     pub lost_after: Option<Duration>,
     /// Time between two scans of all ledgers.
@@ -48,6 +50,7 @@ impl Default for RepairRoleSettings {
     fn default() -> RepairRoleSettings {
         RepairRoleSettings {
             is_on: true,
+            left_out: None,
             lost_after: None,
             scan_interval: None,
             open_grace: None,
@@ -155,6 +158,13 @@ impl RepairRole {
             }
         });
         RepairRole { task, admin }
+    }
+
+    /// What an admin port shows where repair is left out, and why.
+    pub fn left_out(why: String) -> Arc<dyn AdminExtension> {
+        let admin = RepairAdmin::default();
+        admin.set(Standing::LeftOut(why));
+        Arc::new(admin)
     }
 
     /// The part that an admin port shows.

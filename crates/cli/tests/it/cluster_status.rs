@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "real processes, in real time")]
 
-use crate::server::{Place, bindery};
+use crate::ledger::shell::{Cluster, eventually};
+use crate::server::{Place, bindery, free_port};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 
 fn text(bytes: &[u8]) -> String {
@@ -85,4 +87,27 @@ fn a_cluster_is_one_picture_one_object_or_a_screen() {
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stdout));
     let port = place.coordinator_port.to_string();
     assert!(text(&output.stderr).contains(&port), "{}", text(&output.stderr));
+}
+
+/// Clients of this bookie have to log in, and its repair has no user.
+#[test]
+fn repair_that_cannot_start_is_said_with_its_reason() {
+    let cluster = Cluster::start();
+    let users = cluster.file("users", &cluster.pipe(&["user", "hash", "hd"], b"secret\n").stdout);
+    std::fs::set_permissions(&users, PermissionsExt::from_mode(0o600)).unwrap();
+    let file = cluster.file("bk_server.conf", format!("usersFile={}\n", users.display()).as_bytes());
+    let data = cluster.dir.path().join("second");
+    let [listen, admin] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+    let place = ["--listen", &listen, "--admin", &admin, "--data", data.to_str().unwrap()];
+    let metadata = cluster.place.metadata();
+    let start = ["bookie", "--allow-loopback", "--config", file.to_str().unwrap(), "--metadata", &metadata];
+    let running = cluster.spawn(&[&start[..], &place].concat());
+    let why = format!("NOTE  {listen}: repair cannot start: clients have to log in");
+    eventually(|| cluster.run(&["cluster", "status", "--once"]).done().contains(&why));
+    let object = cluster.run(&["cluster", "status", "--json"]).json();
+    let bookies = object["bookies"].as_array().unwrap();
+    let second = bookies.iter().find(|bookie| bookie["bookie_id"] == listen).unwrap();
+    assert!(second["repair_error"].as_str().unwrap().contains("has no user"), "{second}");
+    running.signal("-TERM");
+    assert_eq!(running.wait().code, 0);
 }
