@@ -1,6 +1,8 @@
 //! The `bindery` command: parses, wires the parts together, reports. No logic of its own.
 
 mod admin_http;
+mod admin_port;
+mod admin_tls;
 mod args;
 mod auth_settings;
 mod bench;

@@ -1,5 +1,6 @@
 //! Arguments of the commands about repair.
 
+use crate::admin_port::AdminPortArgs;
 use crate::args::{LogFormat, MetadataArgs};
 use crate::ledger::args::{AccessArgs, StoredPasswordArgs};
 use crate::ledger::placement::PlacementArgs;
@@ -87,6 +88,8 @@ pub struct RepairArgs {
     /// Time between two counts of ledgers whose copies are not spread as --placement wants; 0 for never
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "0")]
     pub placement_check_interval: Duration,
+    #[command(flatten)]
+    pub admin: AdminPortArgs,
     /// Form of log lines on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,

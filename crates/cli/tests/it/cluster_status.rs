@@ -11,6 +11,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 
@@ -108,6 +109,43 @@ fn repair_that_cannot_start_is_said_with_its_reason() {
     let bookies = object["bookies"].as_array().unwrap();
     let second = bookies.iter().find(|bookie| bookie["bookie_id"] == listen).unwrap();
     assert!(second["repair_error"].as_str().unwrap().contains("has no user"), "{second}");
+    running.signal("-TERM");
+    assert_eq!(running.wait().code, 0);
+}
+
+/// Status and body of an answer of an admin port; `None` when nothing listens there.
+fn asked(admin: &str, method: &str, path: &str, body: &str) -> Option<(String, String)> {
+    let mut socket = TcpStream::connect(admin).ok()?;
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: {admin}\r\nContent-Length: {length}\r\n\r\n");
+    socket.write_all((head + body).as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    Some((head.split(' ').nth(1).unwrap().to_owned(), body.to_owned()))
+}
+
+#[test]
+fn repair_alone_has_health_metrics_and_orders_at_a_port_of_its_own() {
+    let cluster = Cluster::start();
+    let admin = format!("127.0.0.1:{}", free_port());
+    cluster.run(&["repair", "--admin-tokens", "/none", "--admin", &admin]).failed(2, &["--admin-tokens"]);
+    cluster.run(&["repair", "--admin-tokens", "/none"]).failed(2, &["--admin <IP:PORT>"]);
+    let running = cluster.spawn(&["repair", "--admin", &admin]);
+    let get = |path: &str| asked(&admin, "GET", path, "");
+    eventually(|| get("/api/v1/autorecovery/report").is_some_and(|(status, _)| status == "200"));
+    let json = |path: &str| serde_json::from_str::<Value>(&get(path).unwrap().1).unwrap();
+    assert_eq!(json("/api/v1/autorecovery/state"), serde_json::json!({ "running": true, "alarms": [] }));
+    assert_eq!(json("/api/v1/autorecovery/report")["copies_to_any"], Value::Bool(true));
+    assert_eq!(get("/heartbeat").unwrap(), ("200".to_owned(), "OK\n".to_owned()));
+    let metrics = get("/metrics").unwrap().1;
+    assert!(metrics.lines().any(|line| line == "bindery_repair_up 1"), "{metrics}");
+    assert!(!metrics.contains("bindery_tier_"), "it is no tierer: {metrics}");
+    let bookie = format!("127.0.0.1:{}", cluster.place.bookie_port);
+    let order = format!(r#"{{"bookie_src":["{bookie}"]}}"#);
+    let (status, why) = asked(&admin, "PUT", "/api/v1/autorecovery/bookie", &order).unwrap();
+    assert_eq!(status, "409", "{why}");
+    assert!(why.contains("is running: stop it first"), "{why}");
     running.signal("-TERM");
     assert_eq!(running.wait().code, 0);
 }
