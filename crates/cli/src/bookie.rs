@@ -77,8 +77,9 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
         let config = repair.config(bookie.bookie_id().clone());
         RepairRole::spawn(config, Some(bookie.local_store()), repair_metadata, security, &stop)
     });
-    if let Some(repairing) = &repairing {
-        bookie.extend_admin(Part::Repair, repairing.admin());
+    let shown = repairing.as_ref().map(RepairRole::admin).or(repair.left_out.map(RepairRole::left_out));
+    if let Some(shown) = shown {
+        bookie.extend_admin(Part::Repair, shown);
     }
     let ended = bookie.run(&stop).await;
     watching.abort();

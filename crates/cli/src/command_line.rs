@@ -4,8 +4,8 @@ use crate::args::{BookieArgs, FlowArgs, InspectArgs, OfflineArgs};
 use crate::bench::args::BenchArgs;
 use crate::cluster::args::ClusterArgs;
 use crate::config::args::ConfigArgs;
-use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
-use crate::repair::args::{BookieRecoverArgs, DecommissionArgs, DrainArgs, RepairArgs};
+use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerCommand};
+use crate::repair::args::{BookieRecoverArgs, DecommissionArgs, DrainArgs, LedgerRepairArgs, RepairArgs};
 use crate::standalone::args::StandaloneArgs;
 use crate::tier::args::TierArgs;
 use crate::user::UserArgs;
@@ -24,7 +24,8 @@ pub const EXIT_CODES: &str = "Exit codes:
   6  no such ledger, or no such entry
   7  the metadata store, or a bookie that is needed, cannot be reached
   8  the reader of standard output closed it (| head)
-  9  bindery verify, ledger verify or tier verify found damage; each finding says where and what to do
+  9  bindery verify, ledger verify or tier verify found damage, and each finding says where and what to do;
+     or ledger repair could not mend it all
   10 cluster safe-to-stop: stopping these bookies now would leave entries with too few copies
   130, 143  an append stopped by SIGINT or SIGTERM; all that was read is acknowledged
 
@@ -52,7 +53,7 @@ pub enum Command {
     /// Run a bookie until SIGTERM or SIGINT, or list those of a cluster
     Bookie(Box<BookieCli>),
     /// Create, append to, read, follow, list and delete ledgers
-    Ledger(LedgerArgs),
+    Ledger(LedgerCli),
     /// Measure adds and reads
     Bench(BenchArgs),
     /// Check a bk_server.conf, show the settings in force, explain a key
@@ -111,4 +112,19 @@ pub enum BookieCommand {
     Decommission(Box<DecommissionArgs>),
     /// Empty a bookie that runs: it takes no writes, its copies are replaced while it serves reads, its cookie is removed. Repeated, it goes on
     Drain(Box<DrainArgs>),
+}
+
+/// `bindery ledger`.
+#[derive(Debug, Args)]
+pub struct LedgerCli {
+    #[command(subcommand)]
+    pub command: LedgerCliCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LedgerCliCommand {
+    #[command(flatten)]
+    Ledger(LedgerCommand),
+    /// Bring back now the copies that ledgers lack, on bookies that run, too
+    Repair(LedgerRepairArgs),
 }

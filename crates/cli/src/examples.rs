@@ -42,6 +42,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("ledger close", &["bindery ledger close 0"]),
     ("ledger recover", &["bindery ledger recover 0 1 2", "bindery ledger recover 0 --yes"]),
     ("ledger verify", &["bindery ledger verify 0 --first 1000 --last 1999", "bindery ledger verify --all"]),
+    ("ledger repair", &["bindery ledger repair 0", "bindery ledger repair 0 1 2 --rate 20MiB"]),
     (
         "ledger read",
         &["bindery ledger read 0 --first 10 --last 19", "bindery ledger read 0 --json | jq -r .text"],

@@ -21,7 +21,7 @@ pub const NOT_FOUND: u8 = 6;
 pub const UNREACHABLE: u8 = 7;
 /// The reader of standard output closed it, as `head` does. That is its decision: nothing is said.
 pub const OUTPUT_CLOSED: u8 = 8;
-/// `bindery verify`, `bindery ledger verify` or `bindery tier verify` found damage.
+/// `bindery verify`, `bindery ledger verify` or `bindery tier verify` found damage, or `bindery ledger repair` could not mend it all.
 pub const DAMAGED: u8 = 9;
 /// `bindery cluster safe-to-stop`: entries would have too few copies.
 pub const NOT_SAFE: u8 = 10;

@@ -1,6 +1,8 @@
 //! The `bindery` command: parses, wires the parts together, reports. No logic of its own.
 
 mod admin_http;
+mod admin_port;
+mod admin_tls;
 mod args;
 mod auth_settings;
 mod bench;
@@ -49,7 +51,7 @@ mod user;
 mod verify;
 
 use clap::{CommandFactory, FromArgMatches};
-use command_line::{BookieCommand, Cli, Command};
+use command_line::{BookieCommand, Cli, Command, LedgerCliCommand};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -68,7 +70,10 @@ fn main() -> ExitCode {
             Some(BookieCommand::Drain(drain)) => repair::drain(*drain),
         },
         Command::Standalone(args) => standalone::run(*args),
-        Command::Ledger(args) => ledger::run(args.command),
+        Command::Ledger(args) => match args.command {
+            LedgerCliCommand::Ledger(command) => ledger::run(command),
+            LedgerCliCommand::Repair(repair) => repair::repair_ledgers(repair),
+        },
         Command::Bench(args) => bench::run(args.command),
         Command::Config(args) => config::run(*args),
         Command::Cluster(args) => cluster::run(args.command),

@@ -38,6 +38,17 @@ impl OwnClient {
             let code = if is_transient { exit::UNREACHABLE } else { exit::FAILURE };
             NotOpened { failure: Failure::with_code(code, &error), is_transient }
         })?;
+        OwnClient::over(layout, bookies).await
+    }
+
+    /// The same session with another client: the one before ends, and its connections to bookies with it.
+    pub async fn renew(self, bookies: &BookieSecurity) -> Result<OwnClient, NotOpened> {
+        self.client.close().await;
+        OwnClient::over(self.layout, bookies).await
+    }
+
+    /// Opens a client; without one the session ends.
+    async fn over(layout: Layout, bookies: &BookieSecurity) -> Result<OwnClient, NotOpened> {
         match connect(&layout, bookies).await {
             Ok(client) => Ok(OwnClient { client, layout }),
             Err(not_opened) => {
@@ -67,4 +78,32 @@ async fn connect(layout: &Layout, bookies: &BookieSecurity) -> Result<Client, No
 
 async fn end_session(layout: &Layout) {
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, layout.store().close()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_client::LedgerId;
+    use bindery_client::transport::BookieError;
+    use bindery_metadata::memory::MemoryCluster;
+    use bindery_metadata::{LedgerLayout, layout};
+    use bindery_types::BookieId;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn another_client_has_the_same_session() {
+        let cluster = MemoryCluster::new();
+        layout::init_cluster(&cluster.open(), "/l", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+        let layout = Layout::open(Arc::new(cluster.open()), "/l", None).await.unwrap();
+        let bookies = BookieSecurity::default();
+        let Ok(own) = OwnClient::over(layout.clone(), &bookies).await else { panic!("a client") };
+        let first = own.client.clone();
+        let Ok(own) = own.renew(&bookies).await else { panic!("another client") };
+        let (bookie, ledger) = (BookieId::new("127.0.0.1:1").unwrap(), LedgerId::MIN);
+        assert_eq!(first.entries_of(&bookie, ledger).await.unwrap_err(), BookieError::Closed);
+        let refused = own.client.entries_of(&bookie, ledger).await.unwrap_err();
+        assert!(matches!(refused, BookieError::Unreachable(_)), "{refused:?}");
+        own.close().await;
+        assert!(layout.instance_id().await.is_err(), "the session ended with the second one");
+    }
 }

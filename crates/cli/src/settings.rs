@@ -1,7 +1,6 @@
 //! From flags, `bk_server.conf` and the environment to a bookie's settings. Flags win; all faults are reported at once.
 
 mod addresses;
-pub(crate) mod admin_tls;
 mod clients;
 mod connections;
 mod disks;
@@ -11,6 +10,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
+use crate::admin_tls;
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::auth_settings;
 use crate::bookie_security::BookieSecurity;

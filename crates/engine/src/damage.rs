@@ -13,9 +13,12 @@
 //! 2. A range is made good only when each of its copies is hidden by a removal or a trim, or a newer copy of its entry is on disk, or
 //!    when metadata says that nothing of its ledger is missing here. That stays true: the copies are dead from then on.
 //! 3. A log that is not live is not in it.
+//! 4. What did not fit is found again without anybody's help: of a log with such damage the ranges that are made good make way, and it is
+//!    checked again, from the first damage that did not fit, once there is room. A rewrite that meets a forgotten copy that is dead for
+//!    another reason than a newer one on disk fails and notes it.
 //!
 //! # Limits
-//! [`RANGES_MAX`] ranges. What does not fit is only remembered as a mark of the log, and is found by the next scrub.
+//! [`RANGES_MAX`] ranges, and as many logs. Of what does not fit only the place of the first in its log is remembered.
 
 use bindery_storage::{EntryLog, Generation, IndexedRun, LogId, LogView};
 use bindery_types::{EntryId, LedgerId};
@@ -30,6 +33,8 @@ pub(crate) type LogRef = (usize, LogId);
 
 /// Most ranges, and most logs.
 const RANGES_MAX: usize = 4096;
+/// Of these, how many are free before what did not fit is looked for again: a check reads a whole log.
+const ROOM_MIN: usize = RANGES_MAX / 8;
 
 /// Copies of entries that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +60,7 @@ pub struct DamageSummary {
     pub ledgers: u64,
     /// Live logs with any damage.
     pub logs: u64,
-    /// Those of them with more damage than is registered: the next scrub finds it.
+    /// Those of them with more damage than is registered: a later check finds it.
     pub logs_with_more: u64,
     /// Ranges that were made good since the start.
     pub made_good: u64,
@@ -106,8 +111,15 @@ struct DamagedLog {
     file: String,
     /// Ascending by first entry.
     ledgers: BTreeMap<LedgerId, Vec<Range>>,
-    /// There is damage that is not in `ledgers`.
+    /// There is damage that could not be named.
     has_more: bool,
+    /// Where the first damage is that did not fit into the register, in bytes; 0 when that is not known.
+    left_out: Option<u64>,
+    /// The same of the check under way, which passes over what is in front of `resume`: it is known, or was made good and made way.
+    left_out_now: Option<u64>,
+    resume: u64,
+    /// Ranges that were made good made way.
+    has_forgotten: bool,
     /// A scrub was asked for because of that, and nothing was made good since.
     asked_for_scrub: bool,
     /// Header, footer or trailer.
@@ -148,7 +160,16 @@ impl Part {
 
 impl DamagedLog {
     fn is_empty(&self) -> bool {
-        self.ledgers.is_empty() && !self.has_more && !self.frame.is_damaged() && !self.padding.is_damaged()
+        self.ledgers.is_empty()
+            && !self.is_more()
+            && !self.has_forgotten
+            && !self.frame.is_damaged()
+            && !self.padding.is_damaged()
+    }
+
+    /// There is damage that is not in `ledgers`.
+    fn is_more(&self) -> bool {
+        self.has_more || self.left_out.is_some() || self.left_out_now.is_some()
     }
 
     fn ranges(&self) -> impl Iterator<Item = &Range> {
@@ -156,7 +177,7 @@ impl DamagedLog {
     }
 
     fn standing(&self) -> Standing {
-        match self.has_more || self.ranges().any(|range| !range.is_good) {
+        match self.is_more() || self.ranges().any(|range| !range.is_good) {
             true => Standing::Damaged,
             false => Standing::Renewable,
         }
@@ -167,8 +188,26 @@ impl DamagedLog {
 struct State {
     logs: BTreeMap<LogRef, DamagedLog>,
     ranges: usize,
+    /// There was no room for a log.
+    has_left_out_logs: bool,
     made_good: u64,
     logs_renewed: u64,
+}
+
+impl State {
+    /// Registers copies in a log that is here; false when there is no room.
+    fn note(&mut self, at: LogRef, copies: Copies) -> bool {
+        let is_full = self.ranges >= RANGES_MAX;
+        let Some(log) = self.logs.get_mut(&at) else { return true };
+        let before = log.ledgers.get(&copies.ledger).map_or(0, Vec::len);
+        if is_full && !log.ledgers.get_mut(&copies.ledger).is_some_and(|ranges| touch(ranges, copies)) {
+            return false;
+        }
+        let ranges = log.ledgers.entry(copies.ledger).or_default();
+        add(ranges, copies);
+        self.ranges = self.ranges + ranges.len() - before;
+        true
+    }
 }
 
 /// See the module.
@@ -192,16 +231,27 @@ impl DamageRegister {
     /// Copies in a log do not verify.
     pub(crate) fn note(&self, at: LogRef, file: &Path, copies: Copies) {
         self.change(at, file, |state| {
-            let is_full = state.ranges >= RANGES_MAX;
-            let Some(log) = state.logs.get_mut(&at) else { return };
-            let before = log.ledgers.get(&copies.ledger).map_or(0, Vec::len);
-            if is_full && !log.ledgers.get_mut(&copies.ledger).is_some_and(|ranges| touch(ranges, copies)) {
-                log.has_more = true;
-                return;
+            let is_noted = state.note(at, copies);
+            if !is_noted && let Some(log) = state.logs.get_mut(&at) {
+                log.left_out.get_or_insert(0);
             }
-            let ranges = log.ledgers.entry(copies.ledger).or_default();
-            add(ranges, copies);
-            state.ranges = state.ranges + ranges.len() - before;
+        });
+    }
+
+    /// As [`DamageRegister::note`], by the check of the log that is under way, which found it at `offset`.
+    pub(crate) fn note_checked(&self, at: LogRef, file: &Path, copies: Copies, offset: u64) {
+        self.change(at, file, |state| {
+            let Some(log) = state.logs.get_mut(&at) else { return };
+            let is_passed_over = offset < log.resume
+                && !log.ledgers.get_mut(&copies.ledger).is_some_and(|ranges| touch(ranges, copies));
+            if !is_passed_over
+                && !state.note(at, copies)
+                && let Some(log) = state.logs.get_mut(&at)
+            {
+                log.left_out_now = Some(log.left_out_now.map_or(offset, |first| first.min(offset)));
+                // Counts if this check does not end.
+                log.left_out.get_or_insert(offset);
+            }
         });
     }
 
@@ -259,7 +309,11 @@ impl DamageRegister {
         let mut state = self.state.lock();
         // Under the lock: whoever takes the log out of sight calls `forget` afterwards (invariant 3).
         let is_live = self.views.get(at.0).is_some_and(|view| view.log(at.1).is_some());
-        if !is_live || (!state.logs.contains_key(&at) && state.logs.len() >= RANGES_MAX) {
+        if !is_live {
+            return;
+        }
+        if !state.logs.contains_key(&at) && state.logs.len() >= RANGES_MAX {
+            state.has_left_out_logs = true;
             return;
         }
         let fresh = || DamagedLog { file: file.display().to_string(), ..DamagedLog::default() };
@@ -280,6 +334,7 @@ impl DamageRegister {
         if let Some(log) = self.state.lock().logs.get_mut(&at) {
             log.ledgers.values_mut().flatten().for_each(|range| range.is_fresh = false);
             log.has_more = false;
+            (log.resume, log.left_out_now) = (log.left_out.unwrap_or(0), None);
             log.frame.begin_check();
             log.padding.begin_check();
         }
@@ -295,6 +350,7 @@ impl DamageRegister {
             ranges.retain(|range| range.is_fresh);
             !ranges.is_empty()
         });
+        (log.resume, log.left_out) = (0, log.left_out_now.take());
         log.frame.end_check();
         log.padding.end_check();
         state.ranges -= before - log.ranges().count();
@@ -428,14 +484,42 @@ impl DamageRegister {
         due
     }
 
-    /// Whether to scrub because of a log that has more damage than is known, and nothing else to be done for it. Once for each log, and
-    /// again when something in it was made good since: without that, another scrub would find the same, so the periodic one does.
+    /// Takes the logs that are to be checked again because damage in them did not fit, now that there is room and nothing else to be done
+    /// for them. What is made good in them makes way (invariant 4).
+    pub(crate) fn take_left_out(&self) -> Vec<LogRef> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let mut due = Vec::new();
+        for (at, log) in &mut state.logs {
+            if log.left_out.is_some() && log.ranges().all(|range| range.is_good) {
+                let forgotten = log.ranges().count();
+                log.has_forgotten |= forgotten > 0;
+                log.ledgers.clear();
+                state.ranges -= forgotten;
+                due.push(*at);
+            }
+        }
+        if state.ranges + ROOM_MIN > RANGES_MAX {
+            due.clear();
+        }
+        due
+    }
+
+    /// Whether to scrub because of a log that has damage which could not be named, and nothing else to be done for it. Once for each log, and
+    /// again when something in it was made good since: without that, another scrub would find the same, so the periodic one does. Also
+    /// when there was no room for logs, and there is again.
     pub(crate) fn take_scrub_wish(&self) -> bool {
         if self.is_empty() {
             return false;
         }
-        let mut is_wanted = false;
-        for log in self.state.lock().logs.values_mut() {
+        let mut state = self.state.lock();
+        let has_room = state.logs.len() + ROOM_MIN <= RANGES_MAX;
+        let mut is_wanted = state.has_left_out_logs && has_room;
+        state.has_left_out_logs &= !has_room;
+        for log in state.logs.values_mut() {
             if log.has_more && !log.asked_for_scrub && log.ranges().all(|range| range.is_good) {
                 (log.asked_for_scrub, is_wanted) = (true, true);
             }
@@ -445,8 +529,9 @@ impl DamageRegister {
 
     /// Logs with damage to anything that is read.
     pub(crate) fn damaged_logs(&self) -> u64 {
-        let is_damaged =
-            |log: &&DamagedLog| log.has_more || log.frame.is_damaged() || !log.ledgers.is_empty();
+        let is_damaged = |log: &&DamagedLog| {
+            log.is_more() || log.has_forgotten || log.frame.is_damaged() || !log.ledgers.is_empty()
+        };
         self.state.lock().logs.values().filter(is_damaged).count() as u64
     }
 
@@ -454,7 +539,7 @@ impl DamageRegister {
         let state = self.state.lock();
         let (mut ranges, mut ledgers, mut logs_with_more) = (0, std::collections::BTreeSet::new(), 0);
         for log in state.logs.values() {
-            logs_with_more += u64::from(log.has_more);
+            logs_with_more += u64::from(log.is_more());
             for (ledger, of_ledger) in &log.ledgers {
                 let waiting = of_ledger.iter().filter(|range| !range.is_good).count() as u64;
                 ranges += waiting;

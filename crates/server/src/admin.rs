@@ -28,7 +28,7 @@ use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::routing::{MethodRouter, any};
 use bindery_engine::{Engine, EngineStats, JournalStats};
 use bindery_flow::ByteBudget;
 use bindery_storage::IndexUse;
@@ -105,7 +105,8 @@ fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
         .route("/api/v1/bookie/tier/ledger", any(tiered_ledger))
         .route("/api/v1/bookie/flow", any(flow))
         .route("/api/v1/bookie/info", any(space))
-        .route("/api/v1/tier/{name}", any(tierer))
+        .route("/api/v1/tier/{name}", any_of_part(Part::Tier, "No tierer runs in this process\n"))
+        .route("/api/v1/autorecovery/{name}", any_of_part(Part::Repair, cluster::NO_REPAIR))
         .merge(cluster::routes())
 }
 
@@ -566,19 +567,20 @@ async fn space(State(state): State<Arc<AdminState>>, method: Method) -> Response
     }
 }
 
-/// The tierer of this process.
-async fn tierer(
-    State(state): State<Arc<AdminState>>,
-    Path(name): Path<String>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    method: Method,
-    uri: Uri,
-    body: Bytes,
-) -> Response {
-    match state.extensions.get(Part::Tier) {
-        Some(extension) => extension::answer(&**extension, &name, peer, (&method, &uri, &body)).await,
-        None => (StatusCode::NOT_FOUND, "No tierer runs in this process\n").into_response(),
-    }
+/// All requests for a part of this process; where it has none, 404 and `absent`.
+fn any_of_part(part: Part, absent: &'static str) -> MethodRouter<Arc<AdminState>> {
+    let answer = async move |State(state): State<Arc<AdminState>>,
+                             Path(name): Path<String>,
+                             ConnectInfo(peer): ConnectInfo<SocketAddr>,
+                             method: Method,
+                             uri: Uri,
+                             body: Bytes| {
+        match state.extensions.get(part) {
+            Some(extension) => extension::answer(&**extension, &name, peer, (&method, &uri, &body)).await,
+            None => (StatusCode::NOT_FOUND, absent).into_response(),
+        }
+    };
+    any(answer)
 }
 
 fn json(body: &serde_json::Value) -> Response {

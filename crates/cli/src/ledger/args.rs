@@ -10,13 +10,6 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// `bindery ledger`.
-#[derive(Debug, Args)]
-pub struct LedgerArgs {
-    #[command(subcommand)]
-    pub command: LedgerCommand,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum LedgerCommand {
     /// Create a ledger and print its id. Without sizes it keeps three copies on three bookies, two of which acknowledge, or

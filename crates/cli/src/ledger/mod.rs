@@ -14,7 +14,7 @@ mod printer;
 mod read;
 mod recover;
 mod tiered;
-mod verify;
+pub mod verify;
 
 use self::access::{
     create_failure, ledger_failure, open_failure, store_failure, with_client, with_tuned_client,

@@ -10,13 +10,14 @@
 use std::fmt::Write as _;
 
 use super::access::{ledger_failure, open_failure, read_failure, store_failure};
-use super::args::LedgerVerifyArgs;
+use super::args::{LedgerVerifyArgs, StoredPasswordArgs};
 use super::form::{self, count};
 use super::list;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::progress::{Progress, Unit};
-use bindery_client::{Client, EntryId, Fault, LedgerError, LedgerId, OpenMode, VerifyReport};
+use bindery_client::{Client, EntryId, Fault, LedgerError, LedgerId, LedgerInfo, OpenMode, VerifyReport};
+use bindery_types::BookieId;
 use serde_json::{Value, json};
 
 /// Findings that are shown of one ledger; JSON has more.
@@ -144,17 +145,35 @@ async fn look(
         Err(LedgerError::NotFound(_)) if args.all => return Ok(None),
         Err(error) => return Err(ledger_failure(&error)),
     };
-    let opened = client.open_ledger(id, args.password.of(&info), OpenMode::ReadOnly).await;
+    let report = every_copy(client, &info, &args.password, args.first, args.last).await?;
+    Ok(Some((list::state(&info), report)))
+}
+
+/// Reads every copy of the entries of a ledger from `first` to `last`, by default of all, and compares them.
+pub async fn every_copy(
+    client: &Client,
+    info: &LedgerInfo,
+    password: &StoredPasswordArgs,
+    first: Option<EntryId>,
+    last: Option<EntryId>,
+) -> Result<VerifyReport, Failure> {
+    let opened = client.open_ledger(info.id, password.of(info), OpenMode::ReadOnly).await;
     let reader = opened.map_err(|error| open_failure(&error))?;
-    let first = args.first.unwrap_or(EntryId::FIRST);
-    let mut look = reader.verify(first, args.last).await.map_err(|error| read_failure(&error))?;
+    let first = first.unwrap_or(EntryId::FIRST);
+    let mut look = reader.verify(first, last).await.map_err(|error| read_failure(&error))?;
     let total = look.report().last.map_or(0, |last| (last.get() - first.get()) as u64 + 1);
     // It ends before the report is printed, so the two never mix.
     let mut progress = Progress::start(Unit::Entries, Some(total), false);
     while look.step().await.map_err(|error| read_failure(&error))? {
         progress.set(look.report().entries);
     }
-    Ok(Some((list::state(&info), look.into_report())))
+    Ok(look.into_report())
+}
+
+/// The bookies without a sound copy of each entry that they should have, also those that could not be asked.
+pub fn at_fault(report: &VerifyReport) -> Vec<BookieId> {
+    let at_fault = report.bookies.iter().filter(|(_, counts)| counts.sound() < counts.checked);
+    at_fault.map(|(bookie, _)| bookie.clone()).collect()
 }
 
 fn copies(report: &VerifyReport) -> u64 {
@@ -313,30 +332,24 @@ fn advice(report: &VerifyReport) -> Vec<String> {
     }
     // The only sound copies may be on bookies that could not be asked: nothing is repaired before they are.
     if report.is_damaged() && !has(Fault::Unreachable) {
-        let at_fault =
-            report.bookies.iter().filter(|(_, counts)| counts.sound() + counts.unreachable < counts.checked);
-        let at_fault: Vec<&str> = at_fault.map(|(bookie, _)| bookie.as_str()).collect();
-        lines.push(repair(id, &at_fault, report.lost, report.is_closed));
+        lines.push(repair(id, report.lost, report.is_closed));
         if has(Fault::Different) && report.lost == 0 {
-            lines.push(
-                "different: a repair copies whichever copy it reads, so keep the bookies with wrong copies stopped while it runs"
-                    .to_owned(),
-            );
+            lines.push(format!(
+                "different: a repair does not tell which copy is right, and takes those on bookies that run for sound: stop the bookies with \
+                 the wrong ones before bindery ledger repair {id}, which then replaces them"
+            ));
         }
     }
     lines
 }
 
-/// How to restore the copies that these bookies should have, as far as that is possible.
-fn repair(id: LedgerId, at_fault: &[&str], lost: u64, is_closed: bool) -> String {
-    let copying = format!(
-        "bindery ledger read {id} --delimiter length | bindery ledger append NEW --length-delimited, into a ledger made with bindery \
-         ledger create"
-    );
+/// How to bring back what is missing, as far as that is possible.
+fn repair(id: LedgerId, lost: u64, is_closed: bool) -> String {
     if lost > 0 {
         return format!(
             "{} without any sound copy and cannot be brought back: to save the others, copy what is before and behind them (--last, \
-             --first): {copying}",
+             --first): bindery ledger read {id} --delimiter length | bindery ledger append NEW --length-delimited, into a ledger made with \
+             bindery ledger create",
             count(lost, "entry is", "entries are")
         );
     }
@@ -346,28 +359,10 @@ fn repair(id: LedgerId, at_fault: &[&str], lost: u64, is_closed: bool) -> String
              bindery ledger verify {id}"
         );
     }
-    let mut said = "missing or damaged copies come back from other bookies: ".to_owned();
-    match at_fault {
-        [bookie] => {
-            let _ = write!(said, "bookkeeper shell recover -force {bookie} --ledger {id}");
-        }
-        _ => {
-            let bookies = at_fault.join(", ");
-            let _ = write!(
-                said,
-                "bookkeeper shell recover -force BOOKIE --ledger {id}, for {bookies}, one after the other"
-            );
-        }
-    }
-    said.push_str(", which needs one more writable bookie than the ensemble has");
-    said.push_str("; AutoRecovery does it by itself for ledgers that are marked");
-    if at_fault.len() > 1 {
-        let _ = write!(
-            said,
-            ". Where none of these bookies has all that another one lacks, copy the ledger: {copying}"
-        );
-    }
-    said
+    format!(
+        "bindery ledger repair {id} brings missing and damaged copies back from other bookies; bookies that repair do it by themselves for \
+         ledgers that are marked (bindery cluster under-replicated)"
+    )
 }
 
 #[cfg(test)]
@@ -377,18 +372,15 @@ mod tests {
     #[test]
     fn a_ledger_is_copied_only_where_repair_does_not_help() {
         let id = LedgerId::MIN;
-        let one = repair(id, &["b:1"], 0, true);
-        assert!(one.contains("bookkeeper shell recover -force b:1 --ledger 0,"), "{one}");
-        assert!(!one.contains("append"), "{one}");
-        let open = repair(id, &["b:1"], 0, false);
-        assert!(open.contains("once it is closed") && !open.contains("shell recover"), "{open}");
-        let two = repair(id, &["b:1", "b:2"], 0, true);
-        assert!(two.contains("for b:1, b:2, one after the other") && two.contains("append NEW"), "{two}");
-        let lost = repair(id, &["b:1"], 2, true);
+        let whole = repair(id, 0, true);
+        assert!(whole.contains("bindery ledger repair 0 ") && !whole.contains("append"), "{whole}");
+        let open = repair(id, 0, false);
+        assert!(open.contains("once it is closed") && !open.contains("ledger repair"), "{open}");
+        let lost = repair(id, 2, true);
         assert!(
             lost.starts_with("2 entries are without any sound copy") && lost.contains("append NEW"),
             "{lost}"
         );
-        assert!(!lost.contains("recover"), "{lost}");
+        assert!(!lost.contains("ledger repair"), "{lost}");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::order::{Order, PACE};
 use super::recover::check_stopped;
+use crate::ledger::form::count;
 use bindery_client::Client;
 use bindery_repair::{RepairHandle, RepairReport};
 use bindery_server::admin::extension::{
@@ -12,6 +13,7 @@ use bindery_types::LedgerId;
 use parking_lot::Mutex;
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -26,6 +28,8 @@ pub enum Standing {
     /// Before the first attempt to start.
     #[default]
     Starts,
+    /// It is left out, because it could reach no bookie by the settings of this process.
+    LeftOut(String),
     /// The last attempt to start failed; the next one follows.
     Failed(String),
     /// With the client that they use.
@@ -45,6 +49,8 @@ struct Taken {
 #[derive(Default)]
 pub struct RepairAdmin {
     standing: Mutex<Standing>,
+    /// Attempts to start that failed.
+    start_failures: AtomicU64,
     taken: Mutex<Option<Taken>>,
 }
 
@@ -52,6 +58,9 @@ impl RepairAdmin {
     /// Notes what became of auditor and worker. An order ends with them.
     pub fn set(&self, standing: Standing) {
         let is_end = matches!(standing, Standing::Ended);
+        if matches!(standing, Standing::Failed(_)) {
+            self.start_failures.fetch_add(1, Ordering::Relaxed);
+        }
         *self.standing.lock() = standing;
         if is_end && let Some(taken) = &*self.taken.lock() {
             taken.task.abort();
@@ -62,7 +71,7 @@ impl RepairAdmin {
     fn running(&self) -> Result<(RepairHandle, Client), String> {
         match &*self.standing.lock() {
             Standing::Starts => Err("repair is starting".to_owned()),
-            Standing::Failed(why) => Err(format!("repair cannot start: {why}")),
+            Standing::LeftOut(why) | Standing::Failed(why) => Err(format!("repair cannot start: {why}")),
             Standing::Runs(handle, client) => Ok((handle.clone(), client.clone())),
             Standing::Ended => Err("the process ends".to_owned()),
         }
@@ -158,12 +167,15 @@ impl Drop for RepairAdmin {
 
 impl AdminExtension for RepairAdmin {
     fn fault(&self) -> Option<ExtensionFault> {
-        match &*self.standing.lock() {
+        let alarm = match &*self.standing.lock() {
+            Standing::LeftOut(why) => format!("repair cannot start: {why}"),
             Standing::Failed(why) => {
-                Some(ExtensionFault { alarm: format!("repair cannot start: {why}"), is_of_store: false })
+                let failures = self.start_failures.load(Ordering::Relaxed);
+                format!("repair cannot start ({}): {why}", count(failures, "attempt", "attempts"))
             }
-            Standing::Starts | Standing::Runs(..) | Standing::Ended => None,
-        }
+            Standing::Starts | Standing::Runs(..) | Standing::Ended => return None,
+        };
+        Some(ExtensionFault { alarm, is_of_store: false })
     }
 
     fn answer<'a>(&'a self, request: ExtensionRequest<'a>) -> Extending<'a, ExtensionAnswer> {
@@ -173,6 +185,7 @@ impl AdminExtension for RepairAdmin {
     fn expose<'a>(&'a self, out: &'a mut Exposition) -> Extending<'a, ()> {
         let report = self.running().ok().map(|(handle, _)| handle.report());
         out.gauge("bindery_repair_up", &[], i64::from(report.is_some()));
+        out.counter("bindery_repair_start_failures", &[], self.start_failures.load(Ordering::Relaxed));
         if let Some(report) = report {
             expose(&report, out);
             expose_as_java(&report, out);
@@ -266,8 +279,11 @@ mod tests {
         assert_eq!(report, ExtensionAnswer::Refused(503, "repair is starting".to_owned()));
         assert_eq!(admin.fault(), None);
         admin.set(Standing::Failed("no such user".to_owned()));
+        let alarm = || admin.fault().unwrap().alarm;
+        assert_eq!(alarm(), "repair cannot start (1 attempt): no such user");
+        admin.set(Standing::Failed("no such user".to_owned()));
+        assert_eq!(alarm(), "repair cannot start (2 attempts): no such user");
         let why = "repair cannot start: no such user".to_owned();
-        assert_eq!(admin.fault().unwrap().alarm, why);
         let put = asked(&admin, "PUT", "bookie", r#"{"bookie_src":["b:1"]}"#).await;
         assert_eq!(put, ExtensionAnswer::Refused(503, why));
         let get = asked(&admin, "GET", "bookie", "").await;
@@ -275,7 +291,11 @@ mod tests {
         assert_eq!(get, ExtensionAnswer::Refused(404, text));
         let mut out = Exposition::new();
         admin.expose(&mut out).await;
-        assert_eq!(out.into_text(), "# TYPE bindery_repair_up gauge\nbindery_repair_up 0\n");
+        let text = "# TYPE bindery_repair_up gauge\nbindery_repair_up 0\n\
+            # TYPE bindery_repair_start_failures counter\nbindery_repair_start_failures 2\n";
+        assert_eq!(out.into_text(), text);
+        admin.set(Standing::LeftOut("no user".to_owned()));
+        assert_eq!(alarm(), "repair cannot start: no user");
         admin.set(Standing::Ended);
         assert_eq!(admin.fault(), None);
     }

@@ -1,9 +1,11 @@
 //! Arguments of the commands about repair.
 
+use crate::admin_port::AdminPortArgs;
 use crate::args::{LogFormat, MetadataArgs};
-use crate::ledger::args::AccessArgs;
+use crate::ledger::args::{AccessArgs, StoredPasswordArgs};
 use crate::ledger::placement::PlacementArgs;
-use crate::parse::{duration, parse_size};
+use crate::parse::{duration, ledger_id, parse_size};
+use bindery_types::LedgerId;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
@@ -86,6 +88,8 @@ pub struct RepairArgs {
     /// Time between two counts of ledgers whose copies are not spread as --placement wants; 0 for never
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "0")]
     pub placement_check_interval: Duration,
+    #[command(flatten)]
+    pub admin: AdminPortArgs,
     /// Form of log lines on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -101,6 +105,17 @@ pub struct BookieRecoverArgs {
     /// Bookies that are gone
     #[arg(value_name = "BOOKIE_ID", required = true)]
     pub bookie_ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct LedgerRepairArgs {
+    #[command(flatten)]
+    pub worker: WorkerArgs,
+    #[command(flatten)]
+    pub password: StoredPasswordArgs,
+    /// Ledgers
+    #[arg(value_name = "LEDGER_ID", required = true, value_parser = ledger_id)]
+    pub ledgers: Vec<LedgerId>,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ mod admin;
 pub mod args;
 mod decommission;
 mod drain;
+mod ledgers;
 mod marks;
 mod order;
 mod recover;
@@ -13,6 +14,7 @@ mod safety;
 
 pub use self::decommission::run as decommission;
 pub use self::drain::run as drain;
+pub use self::ledgers::run as repair_ledgers;
 pub use self::marks::{switch, under_replicated};
 pub use self::recover::{check_stopped, run as recover};
 pub use self::role::{BYTES_PER_SECOND_DEFAULT, RepairRole, RepairRoleSettings};

@@ -28,6 +28,8 @@ pub const BYTES_PER_SECOND_DEFAULT: u64 = 40 << 20;
 pub struct RepairRoleSettings {
     /// Whether the bookie repairs; it does by default.
     pub is_on: bool,
+    /// Why it does not, although nobody switched it off: it could reach no bookie by the settings of this process.
+    pub left_out: Option<String>,
     /// How long a bookie may be away, where metadata does not say it.
     pub lost_after: Option<Duration>,
     /// Time between two scans of all ledgers.
@@ -48,6 +50,7 @@ impl Default for RepairRoleSettings {
     fn default() -> RepairRoleSettings {
         RepairRoleSettings {
             is_on: true,
+            left_out: None,
             lost_after: None,
             scan_interval: None,
             open_grace: None,
@@ -157,6 +160,13 @@ impl RepairRole {
         RepairRole { task, admin }
     }
 
+    /// What an admin port shows where repair is left out, and why.
+    pub fn left_out(why: String) -> Arc<dyn AdminExtension> {
+        let admin = RepairAdmin::default();
+        admin.set(Standing::LeftOut(why));
+        Arc::new(admin)
+    }
+
     /// The part that an admin port shows.
     pub fn admin(&self) -> Arc<dyn AdminExtension> {
         self.admin.clone()
@@ -176,14 +186,14 @@ async fn open(
     metadata: &(MetadataUri, Security),
     security: &BookieSecurity,
 ) -> Result<OwnClient, Failure> {
-    let open =
-        async || OwnClient::open(metadata, security).await.map_err(|NotOpened { failure, .. }| failure);
-    let asking = open().await?;
-    let is_served = check(&asking, own).await;
-    // Its connections are not kept: a worker that has nothing to do has none.
-    asking.close().await;
-    is_served?;
-    open().await
+    let not_opened = |NotOpened { failure, .. }| failure;
+    let opened = OwnClient::open(metadata, security).await.map_err(not_opened)?;
+    if let Err(failure) = check(&opened, own).await {
+        opened.close().await;
+        return Err(failure);
+    }
+    // The connections of the check are not kept: a worker that has nothing to do has none.
+    opened.renew(security).await.map_err(not_opened)
 }
 
 async fn check(opened: &OwnClient, own: &BookieId) -> Result<(), Failure> {

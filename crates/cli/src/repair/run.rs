@@ -1,5 +1,6 @@
 //! `bindery repair`: a process that is auditor and worker only, for clusters of bookies that do not repair by themselves.
 
+use super::admin::{RepairAdmin, Standing};
 use super::args::RepairArgs;
 use super::{config, own_name};
 use crate::exit::Failure;
@@ -9,6 +10,7 @@ use crate::runtime;
 use crate::signals::Signals;
 use bindery_io::SystemClock;
 use bindery_repair::Repair;
+use bindery_server::admin::extension::Part;
 use bindery_server::latch::Latch;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +28,13 @@ pub fn run(args: RepairArgs) -> Result<(), Failure> {
     config.checks.interval = unless_zero(args.check_interval);
     config.checks.placement_interval = unless_zero(args.placement_check_interval);
     let tune = args.worker.placement.tune()?;
+    let admin = args.admin.read()?;
     let runtime = runtime::start()?;
     let result = runtime.block_on(async {
         let stop = Arc::new(Latch::default());
         let watching = tokio::spawn(Signals::new()?.run(stop.clone()));
+        let shown = Arc::new(RepairAdmin::default());
+        let _port = admin.open(Part::Repair, shown.clone()).await?;
         let client = tokio::select! {
             () = stop.wait() => return Ok(()),
             client = connect(&args.worker.access, tune) => client?,
@@ -37,6 +42,7 @@ pub fn run(args: RepairArgs) -> Result<(), Failure> {
         let repair = Repair::start(config, client.clone(), None, Arc::new(SystemClock::new()));
         tracing::info!("repair is running");
         let handle = repair.handle();
+        shown.set(Standing::Runs(handle.clone(), client.clone()));
         let mut said = handle.report();
         loop {
             tokio::select! {
@@ -57,6 +63,7 @@ pub fn run(args: RepairArgs) -> Result<(), Failure> {
             }
             said = report;
         }
+        shown.set(Standing::Ended);
         repair.stop().await;
         client.close().await;
         watching.abort();

@@ -47,7 +47,7 @@ pub(super) fn apply(
         );
     }
     if !has_tierer && !is_asked && file.faults.len() > faults_before {
-        leave_out_repair(file, faults_before);
+        repair.left_out = Some(leave_out_repair(file, faults_before));
         (repair.is_on, security) = (false, BookieSecurity::default());
     }
     let is_used = security.user.as_ref().is_some_and(bookie_security::User::is_of_jaas);
@@ -61,9 +61,11 @@ pub(super) fn apply(
 }
 
 /// Repair that nobody asked for must not keep a bookie from starting that serves well without it: what is wrong with the settings of its
-/// client, the findings from `first` on, is said, and the bookie does not repair.
-fn leave_out_repair(file: &mut Values, first: usize) {
+/// client, the findings from `first` on, is said and returned, and the bookie does not repair.
+fn leave_out_repair(file: &mut Values, first: usize) -> String {
     let faults = file.faults.split_off(first);
+    let why: Vec<&str> = faults.iter().map(|fault| fault.text.as_str()).collect();
+    let why = why.join("; ");
     let warnings = faults.into_iter().map(|fault| {
         let text = format!(
             "this bookie does not repair ledgers of the cluster, as it would by default: {}. {REPAIR}=false says that this is meant",
@@ -72,6 +74,7 @@ fn leave_out_repair(file: &mut Values, first: usize) {
         Finding { text, ..fault }
     });
     file.warnings.extend(warnings);
+    why
 }
 
 /// Settings of the bookie's auditor and replication worker, and whether the operator switched them on explicitly.
@@ -97,6 +100,7 @@ fn repair(args: &BookieArgs, file: &mut Values) -> (RepairRoleSettings, bool) {
     let open_grace = open_grace.map(|grace| Duration::from_millis(grace.into()));
     let settings = RepairRoleSettings {
         is_on,
+        left_out: None,
         lost_after,
         scan_interval,
         open_grace,

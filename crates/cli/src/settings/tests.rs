@@ -660,6 +660,12 @@ fn repair_whose_client_could_not_log_in_is_left_out_with_a_warning_or_refused() 
     let users = "usersFile=/u\n";
     let (is_on, warnings) = with(users).unwrap();
     assert!(!is_on && warnings.len() == 1, "{warnings:?}");
+    let left_out = |file: &str| {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        resolve(&args(&line), Some(file)).unwrap().repair.0.left_out
+    };
+    assert!(left_out(users).unwrap().contains("has no user"), "the admin port says why");
+    assert_eq!(left_out(&format!("{users}autoRecoveryDaemonEnabled=false\n")), None, "it is meant");
     assert!(
         warnings[0].starts_with("this bookie does not repair ledgers") && warnings[0].contains("saslUser")
     );

@@ -1,12 +1,12 @@
 //! Flags of `bindery tier`.
 
+use crate::admin_port::AdminPortArgs;
 use crate::args::{LogFormat, MetadataArgs};
 use crate::bookie_security::args::BookieSecurityArgs;
 use crate::parse::{ledger_id, seconds};
 use crate::tier_role::tuning::TierTuning;
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// `bindery tier --store URL` runs a tierer, as `bindery tier run` does; the others look and ask.
@@ -131,17 +131,8 @@ pub struct TierRunArgs {
     /// The object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
     #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
     pub store: Option<String>,
-    /// Address for state and metrics over HTTP, for bindery tier status and now; none without it
-    #[arg(long, value_name = "IP:PORT")]
-    pub admin: Option<SocketAddr>,
-    /// A file with the tokens, one in a line, that allow changes over the admin port from other machines; without it only
-    /// this machine may change anything there
-    #[arg(long, value_name = "FILE", requires = "admin")]
-    pub admin_tokens: Option<PathBuf>,
-    /// A file that says how the admin port speaks TLS, and whether it asks for certificates: httpServerTlsEnable and the other
-    /// httpServer keys of a bk_server.conf. That of a bookie will do
-    #[arg(long, value_name = "FILE", requires = "admin")]
-    pub admin_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub admin: AdminPortArgs,
     #[command(flatten)]
     pub tuning: TierTuning,
     #[command(flatten)]

@@ -82,9 +82,9 @@ impl Finding {
             _ => "LEDGER_ID".to_owned(),
         };
         let give_up = format!(
-            "the bookie does not start like this. Restore the file from a copy; or keep it stopped, let BookKeeper's \
-             AutoRecovery or \"bookkeeper shell recover {id}\" copy its ledgers from their other replicas, then \"bindery \
-             cluster cookie delete {id}\" and start it with empty directories"
+            "the bookie does not start like this. Restore the file from a copy; or keep it stopped, and \"bindery bookie \
+             decommission {id} --wait\" copies its ledgers from their other replicas and removes its cookie; then start it with \
+             empty directories"
         );
         match self.kind {
             Kind::Storage(FindingKind::LogEntry | FindingKind::LogIndex) => format!(

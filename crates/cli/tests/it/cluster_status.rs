@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "real processes, in real time")]
 
-use crate::server::{Place, bindery};
+use crate::ledger::shell::{Cluster, eventually};
+use crate::server::{Place, bindery, free_port};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 
 fn text(bytes: &[u8]) -> String {
@@ -85,4 +88,64 @@ fn a_cluster_is_one_picture_one_object_or_a_screen() {
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stdout));
     let port = place.coordinator_port.to_string();
     assert!(text(&output.stderr).contains(&port), "{}", text(&output.stderr));
+}
+
+/// Clients of this bookie have to log in, and its repair has no user.
+#[test]
+fn repair_that_cannot_start_is_said_with_its_reason() {
+    let cluster = Cluster::start();
+    let users = cluster.file("users", &cluster.pipe(&["user", "hash", "hd"], b"secret\n").stdout);
+    std::fs::set_permissions(&users, PermissionsExt::from_mode(0o600)).unwrap();
+    let file = cluster.file("bk_server.conf", format!("usersFile={}\n", users.display()).as_bytes());
+    let data = cluster.dir.path().join("second");
+    let [listen, admin] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+    let place = ["--listen", &listen, "--admin", &admin, "--data", data.to_str().unwrap()];
+    let metadata = cluster.place.metadata();
+    let start = ["bookie", "--allow-loopback", "--config", file.to_str().unwrap(), "--metadata", &metadata];
+    let running = cluster.spawn(&[&start[..], &place].concat());
+    let why = format!("NOTE  {listen}: repair cannot start: clients have to log in");
+    eventually(|| cluster.run(&["cluster", "status", "--once"]).done().contains(&why));
+    let object = cluster.run(&["cluster", "status", "--json"]).json();
+    let bookies = object["bookies"].as_array().unwrap();
+    let second = bookies.iter().find(|bookie| bookie["bookie_id"] == listen).unwrap();
+    assert!(second["repair_error"].as_str().unwrap().contains("has no user"), "{second}");
+    running.signal("-TERM");
+    assert_eq!(running.wait().code, 0);
+}
+
+/// Status and body of an answer of an admin port; `None` when nothing listens there.
+fn asked(admin: &str, method: &str, path: &str, body: &str) -> Option<(String, String)> {
+    let mut socket = TcpStream::connect(admin).ok()?;
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: {admin}\r\nContent-Length: {length}\r\n\r\n");
+    socket.write_all((head + body).as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    Some((head.split(' ').nth(1).unwrap().to_owned(), body.to_owned()))
+}
+
+#[test]
+fn repair_alone_has_health_metrics_and_orders_at_a_port_of_its_own() {
+    let cluster = Cluster::start();
+    let admin = format!("127.0.0.1:{}", free_port());
+    cluster.run(&["repair", "--admin-tokens", "/none", "--admin", &admin]).failed(2, &["--admin-tokens"]);
+    cluster.run(&["repair", "--admin-tokens", "/none"]).failed(2, &["--admin <IP:PORT>"]);
+    let running = cluster.spawn(&["repair", "--admin", &admin]);
+    let get = |path: &str| asked(&admin, "GET", path, "");
+    eventually(|| get("/api/v1/autorecovery/report").is_some_and(|(status, _)| status == "200"));
+    let json = |path: &str| serde_json::from_str::<Value>(&get(path).unwrap().1).unwrap();
+    assert_eq!(json("/api/v1/autorecovery/state"), serde_json::json!({ "running": true, "alarms": [] }));
+    assert_eq!(json("/api/v1/autorecovery/report")["copies_to_any"], Value::Bool(true));
+    assert_eq!(get("/heartbeat").unwrap(), ("200".to_owned(), "OK\n".to_owned()));
+    let metrics = get("/metrics").unwrap().1;
+    assert!(metrics.lines().any(|line| line == "bindery_repair_up 1"), "{metrics}");
+    assert!(!metrics.contains("bindery_tier_"), "it is no tierer: {metrics}");
+    let bookie = format!("127.0.0.1:{}", cluster.place.bookie_port);
+    let order = format!(r#"{{"bookie_src":["{bookie}"]}}"#);
+    let (status, why) = asked(&admin, "PUT", "/api/v1/autorecovery/bookie", &order).unwrap();
+    assert_eq!(status, "409", "{why}");
+    assert!(why.contains("is running: stop it first"), "{why}");
+    running.signal("-TERM");
+    assert_eq!(running.wait().code, 0);
 }

@@ -62,6 +62,8 @@ pub(super) struct Scrub {
 struct Pass {
     /// Asked for, and the number of the request that it answers.
     answers: Option<u64>,
+    /// It is of some logs alone, with damage that the register had no room for.
+    is_of_left_out: bool,
     logs: VecDeque<LogRef>,
     log: Option<Checking>,
     done: ScrubPass,
@@ -77,6 +79,13 @@ struct Checking {
     runs: Option<RunCursor>,
     check: LogCheck,
     findings: u64,
+}
+
+impl Pass {
+    /// It runs as fast as the budget allows.
+    fn is_asked(&self) -> bool {
+        self.answers.is_some() || self.is_of_left_out
+    }
 }
 
 impl Scrub {
@@ -141,8 +150,14 @@ impl Upkeep {
             .is_some_and(|pass| pass.answers.is_some_and(|n| Some(n) >= wanted));
         // A requested pass ends before another requested one begins.
         let is_free = self.space.scrub.pass.as_ref().is_none_or(|pass| pass.answers.is_none());
+        let left_out = match &self.space.scrub.pass {
+            Some(pass) if pass.is_asked() => Vec::new(),
+            _ => self.shared.damage().take_left_out(),
+        };
         if wanted.is_some() && !is_answered && is_free {
             self.begin_pass(config, wanted);
+        } else if !left_out.is_empty() {
+            self.begin_pass_of(left_out);
         } else if self.space.scrub.pass.is_none() {
             let is_off = config.scrub_period.is_zero() && config.scrub_bytes_per_second == 0;
             if is_off {
@@ -156,7 +171,7 @@ impl Upkeep {
         if let Some(retry) = self.space.scrub.retry_ns.filter(|retry| now < *retry) {
             return Some(Duration::from_nanos(retry - now));
         }
-        let is_asked = self.space.scrub.pass.as_ref().is_some_and(|pass| pass.answers.is_some());
+        let is_asked = self.space.scrub.pass.as_ref().is_some_and(Pass::is_asked);
         self.space.scrub.refill(now, config);
         if !is_asked && self.space.scrub.tokens <= 0 {
             return Some(self.space.scrub.pause(config));
@@ -207,9 +222,19 @@ impl Upkeep {
             begin_ms: self.clock.wall_ms(),
             ..ScrubPass::default()
         };
-        self.space.scrub.pass =
-            Some(Pass { answers, logs: logs.into_iter().map(|(log, _)| log).collect(), log: None, done });
+        let logs = logs.into_iter().map(|(log, _)| log).collect();
+        self.space.scrub.pass = Some(Pass { answers, is_of_left_out: false, logs, log: None, done });
         self.shared.space().on_pass_begun(total);
+    }
+
+    /// A pass of some logs alone, as fast as one that was asked for. It takes the place of a periodic one, which goes on where the clock
+    /// says.
+    fn begin_pass_of(&mut self, logs: Vec<LogRef>) {
+        let sizes = logs.iter().filter_map(|at| self.shared.views()[at.0].log(at.1)).map(|log| log.size());
+        self.shared.space().on_pass_begun(sizes.sum());
+        let done = ScrubPass { is_asked_for: true, begin_ms: self.clock.wall_ms(), ..ScrubPass::default() };
+        let logs = logs.into();
+        self.space.scrub.pass = Some(Pass { answers: None, is_of_left_out: true, logs, log: None, done });
     }
 
     /// Checks a piece of the next log, or ends the pass; returns the bytes looked at.
@@ -328,7 +353,7 @@ impl Upkeep {
             LogEvent::Bytes(bytes) => *looked += bytes,
             LogEvent::Damage(damage) if damage.is_shortage() => shortage = Some(damage.what),
             LogEvent::Damage(damage) => {
-                copies.extend(copies_of(&damage));
+                copies.extend(copies_of(&damage).map(|copies| (copies, damage.offset)));
                 match found.len() < SpaceDesk::FINDINGS_MAX {
                     true => found.push(Found::of(damage)),
                     false => more += 1,
@@ -336,8 +361,8 @@ impl Upkeep {
             }
         });
         checking.extents = extents;
-        for copies in copies {
-            self.shared.damage().note(checking.at, log.path(), copies);
+        for (copies, offset) in copies {
+            self.shared.damage().note_checked(checking.at, log.path(), copies, offset);
         }
         if let Some(what) = shortage {
             return Err(what);

@@ -1,5 +1,5 @@
 //! What the admin port says of the cluster, and changes there, in Java's shapes (protocol reference, section 8.1): what any bookie can,
-//! with metadata alone. Paths of the auditor and the replication worker are an extension's ([`Part::Repair`]).
+//! with metadata alone. Paths of the auditor and the replication worker are an extension's ([`Part::Repair`](super::extension::Part)).
 //!
 //! Where Java answers 404 with the text of an exception because the metadata store failed, this answers 503.
 //!
@@ -8,11 +8,10 @@
 //! metrics and state from nobody, and whoever may only look keeps no change from being made. Others wait their turn for [`TURN_MAX`] at most,
 //! those who came first first. A list of marked ledgers: [`LIST_BYTES_MAX`] and [`LIST_TIME_MAX`]; the header [`MORE`] says how to go on.
 
-use super::extension::{self, Part};
 use super::{AdminState, json};
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
@@ -22,7 +21,6 @@ use bindery_types::LedgerId;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -110,6 +108,9 @@ const LIST_UNDER_REPLICATED: &str = "/api/v1/autorecovery/list_under_replicated_
 const WHO_IS_AUDITOR: &str = "/api/v1/autorecovery/who_is_auditor";
 const DELAY: &str = "/api/v1/autorecovery/lost_bookie_recovery_delay";
 
+/// What is said of auditor and worker where this process has none.
+pub(super) const NO_REPAIR: &str = "Repair is off on this bookie: ask one with autoRecoveryDaemonEnabled=true, or run bindery bookie recover or decommission\n";
+
 /// Whether looking at a path is a question to the metadata store, which waits its turn here.
 pub(super) fn asks_store(path: &str) -> bool {
     [CLUSTER_INFO, LIST_BOOKIES, STATUS, LIST_UNDER_REPLICATED, WHO_IS_AUDITOR, DELAY].contains(&path)
@@ -125,7 +126,6 @@ pub(super) fn routes() -> Router<Arc<AdminState>> {
         .route(WHO_IS_AUDITOR, any(who_is_auditor))
         .route("/api/v1/autorecovery/trigger_audit", any(trigger_audit))
         .route(DELAY, any(delay))
-        .route("/api/v1/autorecovery/{name}", any(repair))
 }
 
 /// The answer to a request that is not carried out.
@@ -473,23 +473,6 @@ async fn replicas_of(
     }
     found.sort_unstable_by_key(|(ledger, _)| *ledger);
     Ok(found)
-}
-
-/// Auditor and replication worker of this process.
-async fn repair(
-    State(state): State<Arc<AdminState>>,
-    Path(name): Path<String>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    method: Method,
-    uri: Uri,
-    body: Bytes,
-) -> Response {
-    match state.extensions.get(Part::Repair) {
-        Some(extension) => extension::answer(&**extension, &name, peer, (&method, &uri, &body)).await,
-        None => not_found(
-            "Repair is off on this bookie: ask one with autoRecoveryDaemonEnabled=true, or run bindery bookie recover or decommission\n",
-        ),
-    }
 }
 
 #[cfg(test)]

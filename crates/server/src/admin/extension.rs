@@ -135,26 +135,31 @@ pub async fn open_tls(config: TlsConfig) -> Result<Arc<Tls>, TlsError> {
 /// What a port of an extension shows.
 #[derive(Clone)]
 struct Alone {
+    part: Part,
     extension: Arc<dyn AdminExtension>,
     tls: Option<Arc<Tls>>,
     clock: Arc<dyn Clock>,
 }
 
-/// Serves an extension on a port of its own what `access` allows, with `/heartbeat`, `/metrics` and `/api/v1/tier/state`, until `stop`.
-/// With `tls` nothing is served over plain HTTP.
+/// Serves the only part of a process on a port of its own what `access` allows, with `/heartbeat`, `/metrics` and `state` below the path of
+/// the part, until `stop`. With `tls` nothing is served over plain HTTP.
 pub async fn serve_extension(
     listener: TcpListener,
     access: Access,
     tls: Option<Arc<Tls>>,
-    extension: Arc<dyn AdminExtension>,
+    (part, extension): (Part, Arc<dyn AdminExtension>),
     stop: Arc<Latch>,
 ) {
+    let (of_state, of_others) = match part {
+        Part::Tier => ("/api/v1/tier/state", "/api/v1/tier/{name}"),
+        Part::Repair => ("/api/v1/autorecovery/state", "/api/v1/autorecovery/{name}"),
+    };
     let router = Router::new()
         .route("/heartbeat", any(|| async { "OK\n" }))
         .route("/metrics", any(metrics))
-        .route("/api/v1/tier/state", any(state))
-        .route("/api/v1/tier/{name}", any(alone))
-        .with_state(Alone { extension, tls: tls.clone(), clock: Arc::new(SystemClock::new()) });
+        .route(of_state, any(state))
+        .route(of_others, any(alone))
+        .with_state(Alone { part, extension, tls: tls.clone(), clock: Arc::new(SystemClock::new()) });
     let serving = port::Serving { router, access, tls };
     port::serve(listener, serving, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
 }
@@ -164,8 +169,10 @@ async fn metrics(State(alone): State<Alone>, method: Method) -> Response {
         return (StatusCode::FORBIDDEN, format!("{method} is forbidden\n")).into_response();
     }
     let mut out = Exposition::new();
-    let is_reachable = !alone.extension.fault().is_some_and(|fault| fault.is_of_store);
-    out.gauge("bindery_tier_reachable", &[], i64::from(is_reachable));
+    if alone.part == Part::Tier {
+        let is_reachable = !alone.extension.fault().is_some_and(|fault| fault.is_of_store);
+        out.gauge("bindery_tier_reachable", &[], i64::from(is_reachable));
+    }
     Tls::expose(alone.tls.iter().map(|tls| (&**tls, super::OF_ADMIN_PORT)), &mut out);
     alone.extension.expose(&mut out).await;
     super::exposed(out)

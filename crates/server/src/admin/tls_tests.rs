@@ -2,7 +2,8 @@
 
 use super::access::Access;
 use super::extension::{
-    AdminExtension, Extending, ExtensionAnswer, ExtensionFault, ExtensionRequest, open_tls, serve_extension,
+    AdminExtension, Extending, ExtensionAnswer, ExtensionFault, ExtensionRequest, Part, open_tls,
+    serve_extension,
 };
 use super::port::{Serving, serve};
 use crate::certificates::{Authority, Issued, Use};
@@ -143,7 +144,13 @@ async fn the_port_of_an_extension_tells_of_its_certificate_and_of_faults() {
     let (listener, stop) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(Latch::default()));
     let address = listener.local_addr().unwrap();
     let access = Access::for_strangers(None);
-    let serving = tokio::spawn(serve_extension(listener, access, Some(tls), Arc::new(Ailing), stop.clone()));
+    let serving = tokio::spawn(serve_extension(
+        listener,
+        access,
+        Some(tls),
+        (Part::Tier, Arc::new(Ailing)),
+        stop.clone(),
+    ));
     let client = authority.client(None, &[]);
     let get = async |path: &str| {
         let socket = TcpStream::connect(address).await.unwrap();

@@ -11,5 +11,5 @@ mod offline;
 mod placement;
 mod read;
 mod recover;
-mod shell;
+pub mod shell;
 mod verify;

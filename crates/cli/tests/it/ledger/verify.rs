@@ -77,12 +77,12 @@ fn a_bookie_that_is_away_is_7_and_what_it_missed_is_9() {
     assert!(said.contains(&format!("{}: 5 entries from 0 to 4 unreachable", second.listen)), "{said}");
     assert!(said.contains("every entry has 1 sound copy or more"), "{said}");
 
-    let _running = second.start();
+    let running = second.start();
     let outcome = cluster.run(&["ledger", "verify", &id]);
     outcome.failed(9, &["copies of 1 of 1 ledger are missing, damaged or different"]);
     let said = String::from_utf8(outcome.stdout).unwrap();
     assert!(said.contains(&format!("{}: 3 entries from 2 to 4 missing", second.listen)), "{said}");
-    let repair = format!("bookkeeper shell recover -force {} --ledger {id},", second.listen);
+    let repair = format!("bindery ledger repair {id} ");
     assert!(said.contains(&repair) && !said.contains("append NEW"), "{said}");
     let outcome = cluster.run(&["ledger", "verify", "--all", "--json"]);
     assert_eq!(outcome.code, 9);
@@ -90,4 +90,14 @@ fn a_bookie_that_is_away_is_7_and_what_it_missed_is_9() {
     assert_eq!(of(&report, &second.listen)["missing"], 3);
     assert_eq!((&report["below_ack_quorum"], &report["first_below"]), (&0.into(), &().into()));
     assert_eq!(report["findings"][0]["fault"], "missing");
+    cluster
+        .run(&["ledger", "repair", &id, "99"])
+        .failed(6, &["ledger 99 does not exist", "nothing was repaired"]);
+    assert_eq!(cluster.run(&["ledger", "repair", &id]).done(), format!("ledger {id} is whole again\n"));
+    cluster.run(&["ledger", "verify", &id]).done();
+    assert_eq!(cluster.run(&["ledger", "repair", &id]).done(), format!("ledger {id} lacks nothing\n"));
+    // Another one is needed for the copies of one that is away.
+    second.stop(running);
+    let lost = format!("ledger {id} cannot be repaired now: no bookie that takes writes");
+    cluster.run(&["ledger", "repair", &id]).failed(9, &[&lost]);
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use bindery_engine::DamageSummary;
+use std::collections::BTreeSet;
 
 /// Scrub invariants 1 and 3: sound logs give no finding; damage is found where it is, marks the log, costs no other
 /// entry, and is found again until it is gone.
@@ -284,39 +285,74 @@ fn a_run_with_a_bad_index_counts_as_held_for_an_ingest() {
     assert!(ingest.seal().is_ok(), "the others are taken as ever");
 }
 
-/// More damage than the register holds is made good in turns: what did not fit is found by a scrub that the register asks for.
+/// Adds the first entries of ledger 1 or 2 that a list does not have, as a repair does.
+fn bring_back(bookie: &mut Bookie, id: i64, entries: i64) {
+    let is_known = bookie.machine.engine.list_entries(ledger(id)).is_ok();
+    let held: BTreeSet<i64> = if is_known { listed(bookie, id) } else { Vec::new() }.into_iter().collect();
+    for (count, e) in (0..entries).filter(|e| !held.contains(e)).enumerate() {
+        bookie.add(id, e, 0);
+        if count % 1000 == 999 {
+            bookie.group();
+        }
+    }
+    bookie.flush();
+    bookie.rest();
+}
+
+/// Damages each second entry of a log with entries of nothing but a header, so that none touches another.
+fn flip_each_second(bookie: &Bookie, log: &Path, entries: i64) {
+    for e in (0..entries).step_by(2) {
+        bookie.disk.flip_bits(log, 4096 + e as u64 * 32 + 31, 1).unwrap();
+    }
+}
+
+/// Damage register, invariant 4: more damage than it holds is made good in turns, and nobody has to ask for anything.
 #[test]
 fn damage_beyond_the_limit_is_made_good_in_turns() {
-    const ENTRIES: i64 = 8600;
-    let fill = |bookie: &mut Bookie| {
-        for e in 0..ENTRIES {
-            bookie.add(1, e, 0);
-            if e % 1000 == 999 {
-                bookie.group();
-            }
-        }
-        bookie.flush();
-    };
+    const ENTRIES: i64 = 2 * 4096 + 2 * 4096 + 500;
     let mut bookie = fresh_with(EngineConfig { write_pool_bytes: 16 << 20, ..config(quiet()) });
-    fill(&mut bookie);
+    bring_back(&mut bookie, 1, ENTRIES);
     let logs = bookie.files();
     assert_eq!(logs.len(), 1);
-    // Each second one, so that none touches another.
-    for e in (0..ENTRIES).step_by(2) {
-        bookie.disk.flip_bits(&logs[0], 4096 + e as u64 * 32 + 31, 1).unwrap();
-    }
+    flip_each_second(&bookie, &logs[0], ENTRIES);
     assert_eq!(bookie.scrub(), ENTRIES as u64 / 2);
     let summary = bookie.machine.engine.damage_summary();
     assert_eq!((summary.ranges, summary.logs_with_more), (4096, 1));
     // Those of one ledger stay together.
     assert_eq!(bookie.machine.engine.damaged(None, 10).len(), 4096);
-    fill(&mut bookie);
     for _ in 0..20 {
-        bookie.rest();
+        bring_back(&mut bookie, 1, ENTRIES);
     }
+    assert_eq!(bookie.machine.engine.damage_summary().made_good, ENTRIES as u64 / 2);
     assert!(!bookie.files().contains(&logs[0]));
     assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
     (0..ENTRIES).for_each(|e| assert_eq!(bookie.read(1, e), Ok(body(1, e, 0)), "{e}"));
+}
+
+/// The same of a log for which there was no room at all.
+#[test]
+fn damage_that_found_no_room_beside_another_log_is_found_when_there_is_some() {
+    const MANY: i64 = 2 * 4096;
+    let mut bookie = fresh_with(EngineConfig { write_pool_bytes: 16 << 20, ..config(quiet()) });
+    bring_back(&mut bookie, 1, MANY);
+    let first = bookie.files()[0].clone();
+    bring_back(&mut bookie, 2, 20);
+    let second = bookie.files().into_iter().find(|file| *file != first).unwrap();
+    flip_each_second(&bookie, &first, MANY);
+    flip_each_second(&bookie, &second, 20);
+    assert_eq!(bookie.scrub(), 4096 + 10);
+    let summary = bookie.machine.engine.damage_summary();
+    assert_eq!((summary.ranges, summary.logs, summary.logs_with_more), (4096, 2, 1));
+    assert_eq!(listed(&bookie, 2).len(), 20, "nothing is known of it");
+    bookie.rest();
+    assert_eq!(bookie.machine.engine.damage_summary(), summary, "there is no room yet");
+    bring_back(&mut bookie, 1, MANY);
+    bookie.rest();
+    assert_eq!(damage(&bookie), (10, 1));
+    assert_eq!(listed(&bookie, 2), (1..20).step_by(2).collect::<Vec<_>>());
+    bring_back(&mut bookie, 2, 20);
+    assert_eq!((bookie.scrub(), damage(&bookie)), (0, (0, 0)));
+    assert!(!bookie.files().contains(&first) && !bookie.files().contains(&second));
 }
 
 const PAGED: std::ops::RangeInclusive<i64> = 1..=120;

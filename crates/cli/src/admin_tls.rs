@@ -25,7 +25,7 @@ const ASKS: [&str; 5] = [
 ];
 
 /// Reads the keys; `None`: the port speaks plain HTTP.
-pub(super) fn apply(file: &mut Values, has_port: bool) -> Option<TlsConfig> {
+pub fn apply(file: &mut Values, has_port: bool) -> Option<TlsConfig> {
     let is_on = file.flag("httpServerTlsEnable").unwrap_or(false);
     let key = file.take("httpServerKeyStorePath").map(|path| absolute(Path::new(&path), file));
     let authorities = file.take("httpServerTrustStorePath").map(|path| absolute(Path::new(&path), file));
@@ -79,7 +79,7 @@ pub(super) fn apply(file: &mut Values, has_port: bool) -> Option<TlsConfig> {
 /// # Errors
 /// The file cannot be read, its keys are faulty, or it does not switch TLS on: a port that was to be encrypted is not opened in
 /// plain text.
-pub(crate) fn of_file(path: &Path) -> Result<TlsConfig, Failure> {
+pub fn of_file(path: &Path) -> Result<TlsConfig, Failure> {
     let shown = path.display();
     let failed = |why: String| Failure::usage(format!("--admin-config {shown}: {why}"));
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;

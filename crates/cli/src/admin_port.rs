@@ -1,0 +1,78 @@
+//! The admin port of a process without a bookie: of a tierer, or of auditor and replication worker.
+
+use crate::admin_tls;
+use crate::exit::Failure;
+use bindery_server::admin::access::{Access, read_tokens};
+use bindery_server::admin::extension::{AdminExtension, Part, open_tls, serve_extension};
+use bindery_server::latch::Latch;
+use bindery_server::sockets::listen;
+use bindery_server::tls::TlsConfig;
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+
+/// Whether there is one, and how it is asked.
+#[derive(Debug, Clone, Args)]
+pub struct AdminPortArgs {
+    /// Address for state, metrics and orders over HTTP; none without it
+    #[arg(long, value_name = "IP:PORT")]
+    pub admin: Option<SocketAddr>,
+    /// A file with the tokens, one in a line, that allow changes over the admin port from other machines; without it only
+    /// this machine may change anything there
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub admin_tokens: Option<PathBuf>,
+    /// A file that says how the admin port speaks TLS, and whether it asks for certificates: httpServerTlsEnable and the other
+    /// httpServer keys of a bk_server.conf. That of a bookie will do
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub admin_config: Option<PathBuf>,
+}
+
+/// An admin port as its arguments say, or none.
+pub struct AdminPort {
+    address: Option<SocketAddr>,
+    access: Access,
+    tls: Option<TlsConfig>,
+}
+
+impl AdminPortArgs {
+    /// Reads the files that they name.
+    pub fn read(self) -> Result<AdminPort, Failure> {
+        if let Some(file) = &self.admin_tokens {
+            read_tokens(file).map_err(|why| Failure::usage(format!("--admin-tokens: {why}")))?;
+        }
+        let tls = self.admin_config.as_deref().map(admin_tls::of_file).transpose()?;
+        Ok(AdminPort { address: self.admin, access: Access::new(self.admin_tokens), tls })
+    }
+}
+
+impl AdminPort {
+    /// Serves what `extension`, the only part of this process, shows.
+    pub async fn open(self, part: Part, extension: Arc<dyn AdminExtension>) -> Result<OpenPort, Failure> {
+        let Some(address) = self.address else { return Ok(OpenPort(None)) };
+        let tls = match self.tls {
+            Some(config) => Some(open_tls(config).await.map_err(Failure::usage)?),
+            None => None,
+        };
+        let listener = listen(address).map_err(|error| {
+            Failure::new(format!("cannot listen on {address}: {error}; choose another address with --admin"))
+        })?;
+        let bound = listener.local_addr().map_err(Failure::new)?;
+        tracing::info!(admin = %bound, tls = tls.is_some(), "the admin port is open");
+        let serving =
+            serve_extension(listener, self.access, tls, (part, extension), Arc::new(Latch::default()));
+        Ok(OpenPort(Some(tokio::spawn(serving))))
+    }
+}
+
+/// An admin port that is open until this is dropped.
+pub struct OpenPort(Option<JoinHandle<()>>);
+
+impl Drop for OpenPort {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.0 {
+            serving.abort();
+        }
+    }
+}
