@@ -315,7 +315,9 @@ fn the_cost_of_a_ledger_does_not_grow_with_the_number_of_workers() {
         println!("{bookies} bookies: {:.2} reads for a ledger, {} ticks", run.reads, run.ended_at);
         assert!(run.reads <= 5.0, "{bookies} bookies: {run:?}");
         let best = ledgers as usize / (bookies - 1);
-        assert!(run.ended_at as f64 <= 1.3 * best as f64, "{bookies} bookies: {run:?}, at best {best}");
+        // Shares differ in size, and help comes with the second listing.
+        let slack = best / 5 + 2 * TICKS;
+        assert!(run.ended_at <= best + slack, "{bookies} bookies: {run:?}, at best {best}");
     }
 }
 
