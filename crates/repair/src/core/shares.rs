@@ -129,6 +129,8 @@ impl Shares {
             }
         }
         self.ahead.sort_unstable_by(|one, other| other.cmp(one));
+        // Of a time in danger that is over nothing more is spent.
+        self.for_danger = self.for_danger.min(self.ahead.len().max(KEPT_MAX));
         let behind = self.given_upto.map_or(0, |upto| share.partition_point(|ledger| *ledger <= upto));
         share.rotate_left(behind);
         share.truncate(max);
