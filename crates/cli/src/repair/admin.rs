@@ -208,6 +208,7 @@ fn expose(report: &RepairReport, out: &mut Exposition) {
         let copies = if copies == usize::MAX { "unknown".to_owned() } else { copies.to_string() };
         out.gauge_of("bindery_repair_waiting", &[("copies", &copies)], ledgers);
     }
+    out.gauge_of("bindery_repair_listed", &[], report.listed);
     out.gauge_of("bindery_repair_left_out", &[], report.left_out);
     out.gauge_of("bindery_repair_under_way", &[], report.under_way.len() as u64);
     out.gauge_of("bindery_repair_stuck", &[], report.stuck_count);
@@ -308,6 +309,7 @@ mod tests {
         report.placement.badly_placed = 8;
         report.waiting.insert(2, 11);
         report.waiting.insert(usize::MAX, 1);
+        report.listed = 12;
         (report.overdue, report.check.lacking, report.check.ended_ms) = (5, 6, Some(1234));
         let mut out = Exposition::new();
         expose(&report, &mut out);
@@ -321,6 +323,7 @@ mod tests {
             "bindery_repair_bytes 900",
             "bindery_repair_check_ledgers{found=\"lacking\"} 6",
             "bindery_repair_check_ended_ms 1234",
+            "bindery_repair_listed 12",
             "bindery_repair_overdue 5",
             "bindery_repair_badly_placed 8",
             "replication_auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD 5",

@@ -27,6 +27,13 @@ pub struct AuditorVote {
     session: SessionId,
 }
 
+impl AuditorVote {
+    /// Its name among the votes.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+}
+
 /// Where a vote stands.
 #[derive(Debug)]
 pub enum AuditorPlace {
@@ -70,7 +77,7 @@ impl AuditorVotes {
     /// # Errors
     /// Of the store.
     pub async fn place(&self, vote: &AuditorVote, candidate: &BookieId) -> Result<AuditorPlace, StoreError> {
-        let own = vote.path.rsplit('/').next().unwrap_or_default();
+        let own = vote.name();
         loop {
             let votes = self.votes().await?;
             let Some(index) = votes.iter().position(|name| name == own) else {
@@ -99,6 +106,21 @@ impl AuditorVotes {
     pub async fn withdraw(&self, vote: &AuditorVote) -> Result<(), StoreError> {
         match self.0.store.delete(&vote.path, None).await {
             Ok(()) | Err(StoreError::NoNode { .. }) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The names of all votes, the lowest first, with a watch for the next that comes or goes. Each process that repairs has one, ours and
+    /// Java's.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn watch_all(&self) -> Result<(Vec<String>, Watch), StoreError> {
+        let path = self.path();
+        match self.0.store.children_and_watch(&path).await {
+            Ok((names, watch)) => Ok((in_order(names), watch)),
+            // Nobody ever voted.
+            Err(StoreError::NoNode { .. }) => Ok((Vec::new(), self.0.store.exists_and_watch(&path).await?.1)),
             Err(other) => Err(other),
         }
     }
@@ -132,12 +154,17 @@ impl AuditorVotes {
             Err(StoreError::NoNode { .. }) => return Ok(Vec::new()),
             Err(other) => return Err(other),
         };
-        let number = |name: &str| name.strip_prefix(PREFIX).and_then(|digits| digits.parse::<i64>().ok());
-        let mut votes: Vec<(i64, String)> =
-            names.into_iter().filter_map(|name| Some((number(&name)?, name))).collect();
-        votes.sort_unstable();
-        Ok(votes.into_iter().map(|(_, name)| name).collect())
+        Ok(in_order(names))
     }
+}
+
+/// Those that are votes, the lowest first.
+fn in_order(names: Vec<String>) -> Vec<String> {
+    let number = |name: &str| name.strip_prefix(PREFIX).and_then(|digits| digits.parse::<i64>().ok());
+    let mut votes: Vec<(i64, String)> =
+        names.into_iter().filter_map(|name| Some((number(&name)?, name))).collect();
+    votes.sort_unstable();
+    votes.into_iter().map(|(_, name)| name).collect()
 }
 
 /// A vote's text: AuditorVoteFormat.
@@ -163,9 +190,16 @@ mod tests {
             (AuditorVotes(Root::new(one.clone(), "/l")), AuditorVotes(Root::new(two.clone(), "/l")));
         let id = |name: &str| BookieId::new(name).unwrap();
         assert_eq!(ours.auditors().await.unwrap(), Vec::<String>::new());
+        let (votes, mut votes_watch) = ours.watch_all().await.unwrap();
+        assert!(votes.is_empty() && !votes_watch.has_fired());
         let first = ours.vote(&id("b:1")).await.unwrap();
         assert!(matches!(ours.place(&first, &id("b:1")).await.unwrap(), AuditorPlace::Elected(_)));
+        assert!(votes_watch.has_fired());
+        let (votes, mut votes_watch) = ours.watch_all().await.unwrap();
+        assert_eq!(votes, [first.name()]);
         let second = theirs.vote(&id("b:2")).await.unwrap();
+        assert!(votes_watch.has_fired());
+        assert_eq!(ours.watch_all().await.unwrap().0, [first.name(), second.name()]);
         let place = theirs.place(&second, &id("b:2")).await.unwrap();
         let AuditorPlace::Behind(mut watch) = place else { panic!("{place:?}") };
         assert!(!watch.has_fired());

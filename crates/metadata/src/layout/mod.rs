@@ -59,7 +59,7 @@ pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MAR
 pub use self::tier_pause::TierPause;
 pub(crate) use self::tier_secret::NAME as TIER_SECRET_NAME;
 pub use self::tier_secret::TierSecretNode;
-pub use self::under_replication::{MarkListing, Marked, UnderReplication};
+pub use self::under_replication::{Danger, MarkListing, Marked, NewMark, UnderReplication};
 use crate::store::{MetadataStore, StoreError};
 
 /// A metadata store that holds an initialised BookKeeper cluster. Cheap to clone.

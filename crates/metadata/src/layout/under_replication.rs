@@ -7,6 +7,14 @@
 //! # Invariants
 //! 1. Marking keeps the replicas that others named; only whoever repaired the ledger removes a mark.
 //! 2. A mark that gains a replica, or is marked again, has a new version: a worker that looked before cannot remove it.
+//! 3. What a mark says of the danger is from its last writer: one who does not know removes it.
+//!
+//! The danger ([`Danger`]) stands in a comment, which Java's parser passes over and which goes when Java writes the mark again:
+//! ```text
+//! replica: "b1:3181"
+//! ctime: 1700000000000
+//! # danger 1: copies 1 bookies 00f3a2b1c4d5e6f7 members b2:3181 b3:3181
+//! ```
 //!
 //! # Limits     a listing: the children of four nodes at a time, no more than 65,536 each
 
@@ -67,10 +75,19 @@ impl UnderReplication {
         replicas: &[BookieId],
         since_ms: Option<i64>,
     ) -> Result<(), StoreError> {
+        self.make(ledger, &NewMark { replicas, since_ms, danger: None }).await
+    }
+
+    /// Makes a mark, or adds to the one that is there.
+    ///
+    /// # Errors
+    /// As [`mark`](Self::mark).
+    pub async fn make(&self, ledger: LedgerId, mark: &NewMark<'_>) -> Result<(), StoreError> {
+        let NewMark { replicas, since_ms, danger } = mark;
         let path = self.path(ledger);
         for _ in 0..CONFLICTS_MAX {
             // Most are marked for the first time, so this comes before a look.
-            let first = Mark { ctime_ms: since_ms, ..Mark::default() }.with(replicas).write();
+            let first = Mark { ctime_ms: *since_ms, ..Mark::default() }.with(replicas, danger).write();
             match self.create_with_parent(ledger, &path, first.clone()).await {
                 Ok(()) => return Ok(()),
                 // Its mark is there, or one was removed and the node above it was left.
@@ -86,7 +103,7 @@ impl UnderReplication {
             let outcome = match self.get(&path).await? {
                 // Written also when nothing is new: invariant 2.
                 Some((mark, version)) => {
-                    self.store.set(&path, mark.with(replicas).write(), Some(version)).await.map(drop)
+                    self.store.set(&path, mark.with(replicas, danger).write(), Some(version)).await.map(drop)
                 }
                 None => self.store.create(&path, first, CreateMode::Persistent).await.map(drop),
             };
@@ -122,7 +139,10 @@ impl UnderReplication {
     /// As [`mark`](Self::mark).
     pub async fn marked(&self, ledger: LedgerId) -> Result<Option<Marked>, StoreError> {
         let found = self.get(&self.path(ledger)).await?;
-        Ok(found.map(|(mark, version)| Marked { replicas: mark.replicas, since_ms: mark.ctime_ms, version }))
+        Ok(found.map(|(mark, version)| {
+            let Mark { replicas, ctime_ms, danger } = mark;
+            Marked { replicas, since_ms: ctime_ms, danger, version }
+        }))
     }
 
     /// Removes the mark of a ledger that lacks nothing, unless it was marked again since `version` was read (invariant 2): then it is
@@ -301,8 +321,65 @@ pub struct Marked {
     pub replicas: Vec<String>,
     /// When it was made, in milliseconds since the epoch, if the mark says so.
     pub since_ms: Option<i64>,
+    /// How endangered it was, if whoever marked it said so.
+    pub danger: Option<Danger>,
     /// For [`UnderReplication::unmark`].
     pub version: Version,
+}
+
+/// A mark to be made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewMark<'a> {
+    /// The bookies whose copies are missing.
+    pub replicas: &'a [BookieId],
+    /// The time that a first mark says, in milliseconds since the epoch.
+    pub since_ms: Option<i64>,
+    /// What is known of the danger.
+    pub danger: Option<Danger>,
+}
+
+/// How endangered a ledger is, so that a worker need not read its metadata to order it. It holds for the bookies that were registered: by
+/// other ones it is worthless.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Danger {
+    /// Live copies of the entry that has the fewest.
+    pub copies: usize,
+    /// A hash of the ids of the registered bookies.
+    pub bookies: u64,
+    /// Bookies that cannot take a missing copy, because they are members wherever one is missing: [`MEMBERS_MAX`](Self::MEMBERS_MAX)
+    /// at most.
+    pub members: Vec<BookieId>,
+}
+
+impl Danger {
+    /// Members that a mark names.
+    pub const MEMBERS_MAX: usize = 32;
+    /// With the version of the line.
+    const LINE: &'static str = "# danger 1: ";
+
+    fn write(&self) -> String {
+        let Danger { copies, bookies, members } = self;
+        let mut line = format!("{}copies {copies} bookies {bookies:016x} members", Danger::LINE);
+        for member in members {
+            line.push(' ');
+            line.push_str(member.as_str());
+        }
+        line.push('\n');
+        line
+    }
+
+    /// Of the text of a mark. `None` where it does not say it in the form of this version: then metadata tell.
+    fn read(text: &[u8]) -> Option<Danger> {
+        let line = str::from_utf8(text).ok()?.lines().find_map(|line| line.strip_prefix(Danger::LINE))?;
+        let mut words = line.split(' ');
+        let mut value = |name| words.next().filter(|word| *word == name).and_then(|_| words.next());
+        let copies = value("copies")?.parse().ok()?;
+        let bookies = u64::from_str_radix(value("bookies")?, 16).ok()?;
+        let members = words.next().filter(|word| *word == "members").map(|_| words)?;
+        let members: Vec<BookieId> =
+            members.take(Danger::MEMBERS_MAX + 1).map(BookieId::new).collect::<Result<_, _>>().ok()?;
+        (members.len() <= Danger::MEMBERS_MAX).then_some(Danger { copies, bookies, members })
+    }
 }
 
 fn zero() -> LedgerId {
@@ -327,11 +404,13 @@ struct Mark {
     replicas: Vec<String>,
     /// When it was made, in ms, as Java's auditor writes it if it is told to. It may have an alarm by it, so it stays.
     ctime_ms: Option<i64>,
+    danger: Option<Danger>,
 }
 
 impl Mark {
-    /// Names these, too.
-    fn with(mut self, replicas: &[BookieId]) -> Mark {
+    /// Names these, too, and says what is known of the danger now (invariant 3).
+    fn with(mut self, replicas: &[BookieId], danger: &Option<Danger>) -> Mark {
+        self.danger.clone_from(danger);
         for replica in replicas {
             if !self.replicas.iter().any(|known| known == replica.as_str()) {
                 self.replicas.push(replica.as_str().to_owned());
@@ -348,11 +427,15 @@ impl Mark {
         if let Some(ctime) = self.ctime_ms {
             printer.word("ctime", ctime);
         }
-        Bytes::from(printer.finish())
+        let mut text = printer.finish();
+        if let Some(danger) = &self.danger {
+            text.push_str(&danger.write());
+        }
+        Bytes::from(text)
     }
 
     fn read(text: &[u8]) -> Result<Mark, TextError> {
-        let mut mark = Mark::default();
+        let mut mark = Mark { danger: Danger::read(text), ..Mark::default() };
         for field in &text::parse(text)? {
             match &*field.name {
                 "replica" => mark.replicas.push(field.string()?),
@@ -402,6 +485,47 @@ mod tests {
         assert!(matches!(marks.mark(ledger, &[id("b:2")]).await, Err(StoreError::Protocol(_))));
         // Never written over: somebody else knows what it says.
         assert_eq!(store.get(path).await.unwrap().data, "replica: {".as_bytes());
+    }
+
+    #[tokio::test]
+    async fn a_mark_says_the_danger_in_a_comment_that_its_next_writer_replaces() {
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let ledger = LedgerId::new(7).unwrap();
+        let id = |name: &str| BookieId::new(name).unwrap();
+        let danger = Danger { copies: 1, bookies: 0xab, members: vec![id("b:2"), id("c_1.x-y:3")] };
+        let replicas = [id("b:1")];
+        let mark = |danger: &Danger| NewMark {
+            replicas: &replicas,
+            since_ms: Some(5),
+            danger: Some(danger.clone()),
+        };
+        marks.make(ledger, &mark(&danger)).await.unwrap();
+        let text = "replica: \"b:1\"\nctime: 5\n# danger 1: copies 1 bookies 00000000000000ab members b:2 c_1.x-y:3\n";
+        let node = store.get(&marks.path(ledger)).await.unwrap();
+        assert_eq!(node.data, text.as_bytes());
+        let marked = async || marks.marked(ledger).await.unwrap().unwrap();
+        assert_eq!(marked().await.danger, Some(danger.clone()));
+        let none = Danger { copies: 2, members: Vec::new(), ..danger };
+        marks.make(ledger, &mark(&none)).await.unwrap();
+        assert_eq!(marked().await.danger, Some(none), "invariant 3");
+        marks.mark(ledger, &[id("b:9")]).await.unwrap();
+        let rest = marked().await;
+        assert_eq!((rest.danger, rest.replicas.len(), rest.since_ms), (None, 2, Some(5)), "invariant 3");
+        // Of another version, cut off, or not of bookies: nothing is said, and the mark is one.
+        for comment in [
+            "# danger 2: copies 1 bookies ab members",
+            "# danger 1: copies 1 bookies ab",
+            "# danger 1: copies x bookies ab members",
+            "# danger 1: copies 1 bookies ab members a*b",
+            "# lock-id: 7",
+        ] {
+            let text = format!("{comment}\nreplica: \"b:1\"\n");
+            store.set(&marks.path(ledger), text.into(), None).await.unwrap();
+            let marked = marked().await;
+            assert_eq!((marked.danger, marked.replicas), (None, vec!["b:1".to_owned()]), "{comment}");
+        }
     }
 
     #[tokio::test]

@@ -18,9 +18,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bindery_metadata::layout::Danger;
 use bindery_types::{BookieId, LedgerMetadata};
 
 use super::audit::audit;
+use super::danger::{danger, hash_of};
 
 /// Times of an auditor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub struct Verdict {
     pub lost: Vec<BookieId>,
     /// Whether that may wait until the scan has seen all ledgers: others may have fewer copies left.
     pub may_wait: bool,
+    /// What the mark says of the danger.
+    pub danger: Option<Danger>,
 }
 
 /// See the module.
@@ -83,6 +87,8 @@ struct Scan {
     away: BTreeSet<BookieId>,
     /// Away and named by a ledger.
     named: BTreeSet<BookieId>,
+    /// Hash of the bookies that are registered during the scan.
+    bookies: u64,
 }
 
 impl AuditorCore {
@@ -167,7 +173,8 @@ impl AuditorCore {
         }
         self.is_asked = false;
         let (lost, away) = (self.lost(now).cloned().collect(), self.away.keys().cloned().collect());
-        self.scan = Some(Scan { lost, away, named: BTreeSet::new() });
+        let bookies = self.live.as_ref().map_or(0, hash_of);
+        self.scan = Some(Scan { lost, away, named: BTreeSet::new(), bookies });
         true
     }
 
@@ -181,17 +188,19 @@ impl AuditorCore {
             }
         }
         let found = audit(metadata, |bookie| live.contains(bookie));
+        let bookies = scan.bookies;
         // Invariant 2.
         let is_urgent = found.is_endangered();
         let is_lost = |bookie| self.away.get(bookie).is_some_and(|since| self.is_over(now, *since));
         let lost = found.lacking().filter(|bookie| is_urgent || is_lost(*bookie)).cloned().collect();
         // With one away no ledger has lost more copies than another.
-        Verdict { lost, may_wait: !is_urgent && self.away.len() > 1 }
+        let may_wait = !is_urgent && self.away.len() > 1;
+        Verdict { lost, may_wait, danger: danger(metadata, &found, bookies) }
     }
 
     /// The scan is over: of all ledgers, or of some because something failed.
     pub fn end_scan(&mut self, now: Duration, is_whole: bool) {
-        let Some(Scan { lost, away, named }) = self.scan.take() else { return };
+        let Some(Scan { lost, away, named, .. }) = self.scan.take() else { return };
         if is_whole {
             // Nothing is lost with a bookie that no ledger names, and no later loss is more dangerous because of it.
             self.away.retain(|bookie, _| named.contains(bookie) || !away.contains(bookie));
@@ -313,13 +322,20 @@ mod tests {
             assert!(core.begin_scan(now));
             let verdict = core.judge(now, &ledger(names));
             core.end_scan(now, true);
-            (verdict.lost.len(), verdict.may_wait)
+            let danger = verdict.danger.map(|danger| (danger.copies, danger.bookies));
+            (verdict.lost.len(), verdict.may_wait, danger)
         };
-        assert_eq!(may_wait(&mut core, seconds(1), "a b c"), (1, false), "one is away");
+        let bookies = hash_of(&ids("b c d e"));
+        assert_eq!(may_wait(&mut core, seconds(1), "a b c"), (1, false, Some((2, bookies))), "one is away");
         core.on_bookies(seconds(2), ids("c d e"));
-        assert_eq!(may_wait(&mut core, seconds(2), "a b c"), (2, false), "one copy is left");
+        let bookies = hash_of(&ids("c d e"));
+        assert_eq!(
+            may_wait(&mut core, seconds(2), "a b c"),
+            (2, false, Some((1, bookies))),
+            "one copy is left"
+        );
         core.on_delay(Some(seconds(0)), true);
-        assert_eq!(may_wait(&mut core, seconds(3), "a c d"), (1, true));
+        assert_eq!(may_wait(&mut core, seconds(3), "a c d"), (1, true, Some((2, bookies))));
     }
 
     #[test]

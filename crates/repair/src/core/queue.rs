@@ -1,7 +1,7 @@
 //! Which of the marked ledgers is repaired next.
 //!
 //! ```text
-//! put --> fresh, by rank --take--> out --came--> waiting, by time --due--> due, by rank --take--> out
+//! put --> fresh, by rank --take--> out --came--> waiting, by time --due--> due or left, by rank --take--> out
 //!  '--------------------- left to others first --> waiting
 //! ```
 //!
@@ -13,6 +13,7 @@
 //! 3. A ledger is given out once at a time.
 //! 4. Those that could not be repaired hold up no other: while there are fresh ones, two of them do not come in a row; and when the room
 //!    is used up, no more than half of it is theirs.
+//! 5. What is left to other workers gives way to fresh ledgers in the same danger: for most of it the others come.
 //!
 //! # Limits     [`LEDGERS_MAX`] ledgers; beyond them the least endangered are left out until there is room
 
@@ -95,6 +96,8 @@ pub struct RepairQueue {
     fresh: BTreeSet<Rank>,
     waiting: BTreeSet<(Duration, LedgerId)>,
     due: BTreeSet<Rank>,
+    /// As `due`, of those that are left to other workers.
+    left: BTreeSet<Rank>,
     /// Of `waiting` and `due`, those that could not be repaired; others are left to other workers for a while.
     stuck: usize,
     /// Whether the last one that was given out had waited.
@@ -175,6 +178,7 @@ impl RepairQueue {
         match marked.turn {
             Turn::Fresh => drop(self.fresh.insert(rank)),
             Turn::Waiting(until) => drop(self.waiting.insert((until, rank.ledger))),
+            Turn::Due if marked.why.is_none() => drop(self.left.insert(rank)),
             Turn::Due => drop(self.due.insert(rank)),
             Turn::Out => {}
         }
@@ -187,6 +191,7 @@ impl RepairQueue {
         match marked.turn {
             Turn::Fresh => drop(self.fresh.remove(&marked.rank)),
             Turn::Waiting(until) => drop(self.waiting.remove(&(until, ledger))),
+            Turn::Due if marked.why.is_none() => drop(self.left.remove(&marked.rank)),
             Turn::Due => drop(self.due.remove(&marked.rank)),
             Turn::Out => {}
         }
@@ -217,20 +222,22 @@ impl RepairQueue {
         }
     }
 
-    /// The ledger to repair now (invariants 1 to 4).
+    /// The ledger to repair now (invariants 1 to 5).
     pub fn take(&mut self, now: Duration) -> Option<LedgerId> {
         while let Some((until, ledger)) = self.waiting.first().copied()
             && until <= now
         {
             self.turn_to(ledger, Turn::Due);
         }
-        let (fresh, due) = (self.fresh.first(), self.due.first());
-        let is_retry = match (fresh, due) {
+        let (fresh, due, left) = (self.fresh.first(), self.due.first(), self.left.first());
+        let left = left.filter(|left| fresh.is_none_or(|fresh| left.copies < fresh.copies));
+        let tried = due.into_iter().chain(left).min();
+        let is_retry = match (fresh, tried) {
             (None, None) => return None,
-            (Some(fresh), Some(due)) => due < fresh && !self.was_retry,
+            (Some(fresh), Some(tried)) => tried < fresh && !self.was_retry,
             (fresh, _) => fresh.is_none(),
         };
-        let ledger = if is_retry { due } else { fresh }?.ledger;
+        let ledger = if is_retry { tried } else { fresh }?.ledger;
         self.was_retry = is_retry;
         if let Some(known) = self.remove(ledger) {
             self.enter(Marked { turn: Turn::Out, is_better: false, ..known });
@@ -258,9 +265,14 @@ impl RepairQueue {
         self.enter(known);
     }
 
+    /// Live copies of the most endangered ledger that may be taken now for the first time; `None` when there is none.
+    pub fn next_copies(&self) -> Option<usize> {
+        self.fresh.first().map(|rank| rank.copies)
+    }
+
     /// When the next ledger may be taken; `None` when none waits.
     pub fn wake_at(&self) -> Option<Duration> {
-        if !self.fresh.is_empty() || !self.due.is_empty() {
+        if !self.fresh.is_empty() || !self.due.is_empty() || !self.left.is_empty() {
             return Some(Duration::ZERO);
         }
         self.waiting.first().map(|(until, _)| *until)
@@ -408,6 +420,19 @@ mod tests {
             assert_eq!(queue.take(now), Some(id(1)));
         }
         assert!(queue.is_left_over(id(1)), "no other worker takes it");
+    }
+
+    #[test]
+    fn what_is_left_to_others_gives_way_to_fresh_ledgers_in_the_same_danger() {
+        let mut queue = RepairQueue::default();
+        queue.put(id(1), 2, 0, Some(seconds(4)));
+        queue.put(id(2), 1, 0, Some(seconds(4)));
+        for ledger in 10..13 {
+            queue.put(id(ledger), 2, 5, None);
+        }
+        let taken: Vec<i64> =
+            std::iter::from_fn(|| queue.take(seconds(4))).map(|ledger| ledger.get()).collect();
+        assert_eq!(taken, [2, 10, 11, 12, 1], "the endangered one, and then all that are for this worker");
     }
 
     #[test]

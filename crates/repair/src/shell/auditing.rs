@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::Client;
-use bindery_metadata::layout::{AuditorPlace, AuditorVote, LedgerError, StoredLedger, UnderReplication};
+use bindery_metadata::layout::{
+    AuditorPlace, AuditorVote, Danger, LedgerError, NewMark, StoredLedger, UnderReplication,
+};
 use bindery_metadata::store::{SessionId, SessionState, Version, Watch};
 use bindery_metadata::{Layout, StoreError};
 use bindery_types::{BookieId, LedgerId, LedgerMetadata};
@@ -18,6 +20,7 @@ use tokio::task::JoinSet;
 use super::{Common, checking, is_of_one_ledger, named, pause, stops};
 use crate::core::audit::audit;
 use crate::core::auditor::AuditorCore;
+use crate::core::danger::{danger, hash_of};
 
 /// Ledgers whose metadata is read at a time, and that are marked at a time.
 const LOOKS_MAX: usize = 32;
@@ -62,6 +65,7 @@ async fn stand(
 ) -> Result<(), StoreError> {
     let (votes, name) = (common.layout().auditor_votes(), &common.config.name);
     let cast = votes.vote(name).await?;
+    *common.vote.lock() = Some(cast.name().to_owned());
     *vote = Some(cast.clone());
     match votes.place(&cast, name).await? {
         AuditorPlace::Gone => Ok(()),
@@ -101,10 +105,12 @@ async fn learn(
 ) -> Result<Facts, StoreError> {
     let settings = common.layout().repair_settings();
     let (is_disabled, disabled) = settings.watch_disabled().await?;
-    let (delay, delay_watch) = settings.watch_delay().await?;
+    let (mut delay, mut delay_watch) = settings.watch_delay().await?;
     if seen.is_none() && delay.is_none() {
         // BookKeeper's tools ask for a scan by writing it again, and fail where it is not.
         settings.set_delay(common.config.auditor.delay).await?;
+        // Read again: this writing asks for no scan.
+        (delay, delay_watch) = settings.watch_delay().await?;
     }
     if delay.is_some_and(|stored| stored.delay.is_none()) {
         let default = common.config.auditor.delay;
@@ -213,7 +219,7 @@ async fn scan(
                 held.push(ledger);
                 continue;
             }
-            count(common, marking.mark(ledger, verdict.lost, since_ms).await)?;
+            count(common, marking.mark(ledger, verdict.lost, since_ms, verdict.danger).await)?;
         }
         // The marks of the first pass are made before those of the second.
         while let Some(made) = marking.next().await {
@@ -239,11 +245,17 @@ impl Marking {
     }
 
     /// Begins to mark a ledger. While many are under way it waits for one, which is returned.
-    async fn mark(&mut self, ledger: LedgerId, lost: Vec<BookieId>, since_ms: Option<i64>) -> Option<Made> {
+    async fn mark(
+        &mut self,
+        ledger: LedgerId,
+        lost: Vec<BookieId>,
+        since_ms: Option<i64>,
+        danger: Option<Danger>,
+    ) -> Option<Made> {
         let made = if self.tasks.len() < LOOKS_MAX { None } else { self.next().await };
         let marks = self.marks.clone();
         self.tasks.spawn(async move {
-            let marked = marks.mark_since(ledger, &lost, since_ms).await;
+            let marked = marks.make(ledger, &NewMark { replicas: &lost, since_ms, danger }).await;
             tracing::debug!(%ledger, ?lost, ?marked, "marked as under-replicated");
             (ledger, marked)
         });
@@ -376,6 +388,8 @@ pub async fn mark_ledgers_of(
     let mut found = LedgersOf::default();
     let mut marking = Marking::new(client.layout());
     let since_ms = clock.wall_ms();
+    let live = client.layout().registration().registered().await.map_err(LedgerError::Store)?;
+    let bookies = hash_of(&live);
     let mut looks = Looks::all(client.layout().clone());
     while let Some((ledger, stored)) = looks.next().await? {
         let lacking: Vec<BookieId> =
@@ -383,8 +397,12 @@ pub async fn mark_ledgers_of(
         if lacking.is_empty() {
             continue;
         }
-        if !is_dry_run && let Some((_, made)) = marking.mark(ledger, lacking.clone(), Some(since_ms)).await {
-            made?;
+        if !is_dry_run {
+            let there = audit(&stored.metadata, |bookie| live.contains(bookie));
+            let danger = danger(&stored.metadata, &there, bookies);
+            if let Some((_, made)) = marking.mark(ledger, lacking.clone(), Some(since_ms), danger).await {
+                made?;
+            }
         }
         found.lacking.push((ledger, lacking));
     }
@@ -409,7 +427,7 @@ pub async fn mark_ledgers(
     let mut marking = Marking::new(client.layout());
     let since_ms = clock.wall_ms();
     for ledger in ledgers {
-        if let Some((_, made)) = marking.mark(*ledger, vec![bookie.clone()], Some(since_ms)).await {
+        if let Some((_, made)) = marking.mark(*ledger, vec![bookie.clone()], Some(since_ms), None).await {
             made?;
         }
     }

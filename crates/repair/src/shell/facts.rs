@@ -1,5 +1,5 @@
-//! Current facts that every repair needs: the registered bookies, those being emptied, how long one may be away, and whether repair is
-//! disabled. Each is read again only when a watch says that it changed.
+//! Current facts that every repair needs: the registered bookies, those being emptied, how long one may be away, whether repair is
+//! disabled, and who repairs. Each is read again only when a watch says that it changed.
 //!
 //! # Invariants
 //! 1. The watches are armed before the values are read, so no change is missed. A value is as old as the metadata store's notice of its
@@ -17,6 +17,8 @@ use bindery_types::BookieId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::core::danger::hash_of;
+
 /// How old a value may get whose watch does not fire.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
@@ -27,6 +29,15 @@ pub(super) struct Bookies {
     pub registered: Vec<RegisteredBookie>,
     /// Their ids.
     pub ids: BTreeSet<BookieId>,
+    /// A hash of these, as marks have it.
+    pub hash: u64,
+}
+
+impl Bookies {
+    fn new(registered: Vec<RegisteredBookie>) -> Bookies {
+        let ids = registered.iter().map(|bookie| bookie.bookie_id.clone()).collect();
+        Bookies { registered, hash: hash_of(&ids), ids }
+    }
 }
 
 /// A value that was read, and the watches that say when it is out of date.
@@ -73,6 +84,7 @@ pub(super) struct Facts {
     is_disabled: Kept<bool>,
     delay: Kept<Option<Duration>>,
     draining: Kept<Arc<BTreeSet<BookieId>>>,
+    votes: Kept<Arc<Vec<String>>>,
 }
 
 impl Facts {
@@ -83,6 +95,7 @@ impl Facts {
             is_disabled: Kept::default(),
             delay: Kept::default(),
             draining: Kept::default(),
+            votes: Kept::default(),
         }
     }
 
@@ -92,8 +105,7 @@ impl Facts {
         let read = async {
             let (writable, read_only) = registration.watch_lists().await?;
             let registered = registration.list().await?;
-            let ids = registered.iter().map(|bookie| bookie.bookie_id.clone()).collect();
-            Ok((Arc::new(Bookies { registered, ids }), vec![writable, read_only]))
+            Ok((Arc::new(Bookies::new(registered)), vec![writable, read_only]))
         };
         self.bookies.get(read).await
     }
@@ -116,6 +128,16 @@ impl Facts {
             Ok((Arc::new(bookies), vec![watch]))
         };
         self.draining.get(read).await
+    }
+
+    /// The votes of all processes that repair.
+    pub async fn votes(&self) -> Result<Arc<Vec<String>>, StoreError> {
+        let votes = self.layout.auditor_votes();
+        let read = async {
+            let (names, watch) = votes.watch_all().await?;
+            Ok((Arc::new(names), vec![watch]))
+        };
+        self.votes.get(read).await
     }
 
     /// How long a bookie may be away, if metadata say it. The auditor reports a node that holds no number of seconds.

@@ -12,6 +12,7 @@ mod facts;
 mod intake;
 mod ledger;
 mod pacing;
+mod ranking;
 mod report;
 mod worker;
 
@@ -164,6 +165,8 @@ struct Common {
     began: Instant,
     state: Mutex<RepairReport>,
     facts: Facts,
+    /// The name of this process's vote, once it has voted. A vote that is gone is not among all votes.
+    vote: Mutex<Option<String>>,
     absences: Mutex<Absences>,
     /// An operator asked for these repairs, so bookies that are away are replaced without a delay.
     is_on_demand: bool,
@@ -186,6 +189,7 @@ impl Common {
             clock,
             began: Instant::now(),
             state: Mutex::default(),
+            vote: Mutex::default(),
             absences: Mutex::default(),
             is_on_demand: false,
             progress: Mutex::default(),

@@ -28,9 +28,11 @@ pub struct RepairReport {
     pub scanned: u64,
     /// Ledgers that it marked since it began.
     pub marked: u64,
-    /// Ledgers that are marked and known to the worker, by the number of live copies that their rarest entry has.
+    /// Ledgers that are marked in the whole cluster, by the worker's last listing: it lists 200,000 at a time.
+    pub listed: u64,
+    /// Of these, those that the worker has looked at (its share, and some of others' shares), by the number of live copies that their rarest entry has.
     pub waiting: BTreeMap<usize, u64>,
-    /// Marked ledgers that the worker had no room for.
+    /// Ledgers that it looked at and had no room for.
     pub left_out: u64,
     /// Ledgers under way.
     pub under_way: Vec<i64>,

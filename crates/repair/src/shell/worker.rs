@@ -1,30 +1,35 @@
-//! The worker: knows what is marked, and repairs some ledgers at a time, in the order of the queue.
+//! The worker: lists what is marked, looks at its share of that and at some of others', and repairs some ledgers at a time, in the order of
+//! the queue.
 //!
 //! While nothing is marked it waits for the watch of the marks, and asks the metadata store for nothing but that.
 //!
 //! # Limits     [`RepairConfig::parallel`](super::RepairConfig::parallel) ledgers under way; twice [`LEDGERS_MAX`] marks, and a page,
 //! listed at a time
 
-use std::collections::{BTreeMap, BTreeSet};
+mod on_demand;
+
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_metadata::StoreError;
-use bindery_metadata::layout::LedgerError;
 use bindery_metadata::store::WatchEvent;
-use bindery_types::{BookieId, LedgerId};
+use bindery_types::LedgerId;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+pub use self::on_demand::repair_ledgers;
 use super::facts::Bookies;
 use super::ledger::repair;
+use super::ranking::{Ranked, ranked};
 use super::report::{RepairReport, StuckLedger};
-use super::{Common, RepairConfig, Targets, stops};
-use crate::core::audit::{Fit, audit, fit};
+use super::{Common, stops};
+use crate::core::audit::Fit;
 use crate::core::queue::{Attempt, LEDGERS_MAX, RepairQueue};
+use crate::core::shares::Shares;
 
 /// Time between two looks while nothing is marked: the watch tells earlier.
 const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
@@ -57,8 +62,10 @@ pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>)
             }
         }
         worker.learn_disabled().await;
+        let has_looked_ahead = worker.look_ahead().await;
         worker.start(&stopped);
-        let due = worker.due_in();
+        // There may be more to look at.
+        let due = if has_looked_ahead { Duration::ZERO } else { worker.due_in() };
         let mut marks = worker.marks.take();
         tokio::select! {
             () = stops(&mut stopped) => {}
@@ -86,45 +93,6 @@ async fn fires(watch: &mut Option<Firing>) {
     *watch = None;
 }
 
-/// Failures of the metadata store in a row, and time without any progress, after which [`repair_ledgers`] gives up.
-const LOOK_FAILURES_MAX: u32 = 30;
-const STANDSTILL_MAX: Duration = Duration::from_secs(600);
-
-/// Repairs marked ledgers for a caller who waits: ends when none of `ledgers` is marked any more, or when each that is left could not be
-/// repaired `attempts` times in a row, or nothing went on for ten minutes, or repair is disabled. Those that are left are returned, with their
-/// reasons. `progress` is called from time to time.
-///
-/// # Errors
-/// Of the metadata store, when it fails for long.
-pub async fn repair_ledgers(
-    config: RepairConfig,
-    client: bindery_client::Client,
-    clock: Arc<dyn bindery_io::Clock>,
-    ledgers: &BTreeSet<LedgerId>,
-    attempts: u32,
-    mut progress: impl FnMut(&RepairReport),
-) -> Result<Vec<StuckLedger>, StoreError> {
-    let (stop, stopped) = watch::channel(false);
-    let common = Common { is_on_demand: true, ..Common::new(config, client, None, clock) };
-    let mut worker = Worker::new(Arc::new(common));
-    worker.only = Some(ledgers.clone());
-    let outcome = worker.work_off(&stopped, attempts, &mut progress).await;
-    stop.send_replace(true);
-    while !worker.tasks.is_empty() {
-        worker.end_one().await;
-    }
-    outcome
-}
-
-/// What a ledger is ordered by.
-struct Ranked {
-    ledger: LedgerId,
-    copies: usize,
-    since_ms: i64,
-    /// Whose it is to repair.
-    fit: Fit,
-}
-
 struct Worker {
     common: Arc<Common>,
     /// Fires when the first ledger is marked.
@@ -142,43 +110,11 @@ struct Worker {
     ranked_by: Arc<Bookies>,
     /// While known ledgers are ranked again: the last one that was, or `None` at the beginning.
     ranking: Option<Option<LedgerId>>,
-    /// Where the last listing of marks ended, if that was not at the end.
+    /// Which marks it looks at.
+    shares: Shares,
+    /// Marks that were listed last, and where that ended, if not at the end.
+    listed: usize,
     listed_upto: Option<LedgerId>,
-    /// The last ledger that was offered to the queue.
-    offered_upto: Option<LedgerId>,
-}
-
-/// Reads what a marked ledger is ordered by; `None` when it is not marked any more.
-async fn ranked(common: &Common, ledger: LedgerId, live: &Bookies) -> Result<Option<Ranked>, StoreError> {
-    let (since_ms, replicas) = match common.layout().under_replication().marked(ledger).await {
-        Ok(Some(mark)) => (mark.since_ms.unwrap_or(0), mark.replicas),
-        Ok(None) => {
-            common.layout().under_replication().clear(ledger).await?;
-            return Ok(None);
-        }
-        // The attempt to repair it says what is wrong with it.
-        Err(StoreError::Protocol(_)) => (0, Vec::new()),
-        Err(error) => return Err(error),
-    };
-    match common.layout().ledgers().get(ledger).await {
-        Ok(stored) => {
-            let found = audit(&stored.metadata, |bookie| live.ids.contains(bookie));
-            let fit = match &common.config.targets {
-                Targets::Any => Fit::Ours,
-                Targets::Own(own) => {
-                    let leaving = common.leaving(&replicas).await?;
-                    let is_there = |bookie: &BookieId| live.ids.contains(bookie) && !leaving.contains(bookie);
-                    let lacking = audit(&stored.metadata, is_there);
-                    let takes_writes = common.takes_writes(own, live).await?;
-                    fit(own, takes_writes, &stored.metadata, &replicas, &lacking)
-                }
-            };
-            Ok(Some(Ranked { ledger, copies: found.copies_min, since_ms, fit }))
-        }
-        Err(LedgerError::Store(error)) => Err(error),
-        // Deleted: its mark is to go. Or nothing is known of it.
-        Err(_) => Ok(Some(Ranked { ledger, copies: usize::MAX, since_ms, fit: Fit::Ours })),
-    }
 }
 
 /// Metadata of ledgers read at one look, and at a time: a look is to be short, and there is one each second.
@@ -200,8 +136,9 @@ impl Worker {
             ended: Vec::new(),
             ranked_by: Arc::default(),
             ranking: None,
+            shares: Shares::alone(),
+            listed: 0,
             listed_upto: None,
-            offered_upto: None,
         }
     }
 
@@ -215,7 +152,7 @@ impl Worker {
         if self.is_idle && self.only.is_none() {
             return interval.max(IDLE_LOOK_INTERVAL);
         }
-        let times = u32::try_from(self.queue.len() / LISTED_EACH_INTERVAL).unwrap_or(u32::MAX).max(1);
+        let times = u32::try_from(self.listed / LISTED_EACH_INTERVAL).unwrap_or(u32::MAX).max(1);
         interval.saturating_mul(times).min(LOOK_INTERVAL_MAX.max(interval))
     }
 
@@ -250,13 +187,18 @@ impl Worker {
         let (may_be_marked, watch) = marks.watch().await?;
         self.marks = Some(Box::pin(watch.changed()));
         self.is_idle = !may_be_marked;
+        let is_part = self.listed_upto.is_some();
         let marked = self.list().await?;
+        let is_part = is_part || self.listed_upto.is_some();
         if may_be_marked && self.queue.is_empty() && marked.is_empty() {
             // The watch must not miss the next mark. Where marks of others are left, pruning ends at the first one.
             marks.prune().await?;
         }
         let live = self.common.bookies().await?;
-        let mut unranked = self.unranked(&marked);
+        self.learn_votes(&marked).await;
+        // Each that could not be repaired and comes in again is tried again.
+        let max = if self.queue.is_clogged() { RANKED_WHEN_CLOGGED } else { RANKED_AT_ONCE };
+        let mut unranked = self.shares.on_marks(&marked, is_part, |ledger| self.queue.knows(ledger), max);
         // What is known is ranked again when other bookies are there, some at a time.
         if self.ranked_by.ids != live.ids {
             (self.ranked_by, self.ranking) = (live.clone(), Some(None));
@@ -269,8 +211,43 @@ impl Worker {
             unranked.extend(again);
         }
         self.rank(unranked, &live).await?;
+        if self.queue.next_copies().is_none() {
+            self.shares.on_idle_listing();
+        }
         self.tell();
         Ok(())
+    }
+
+    /// Who shares the marks.
+    async fn learn_votes(&mut self, marked: &BTreeSet<LedgerId>) {
+        if self.only.is_some() || marked.is_empty() {
+            return;
+        }
+        // Without an answer they stay as they were known last.
+        if let Ok(votes) = self.common.facts.votes().await {
+            self.shares.on_votes(&votes, self.common.vote.lock().as_deref());
+        }
+    }
+
+    /// Looks at some marks of others' shares, if that is called for: whether it did.
+    async fn look_ahead(&mut self) -> bool {
+        if self.common.state.lock().is_disabled {
+            return false;
+        }
+        let room = self.parallel().saturating_sub(self.tasks.len());
+        let ahead = self.shares.look_ahead(self.queue.next_copies(), room);
+        if ahead.is_empty() {
+            return false;
+        }
+        let looked = match self.common.bookies().await {
+            Ok(live) => self.rank(ahead, &live).await,
+            Err(error) => Err(error),
+        };
+        // Those that were not read come with the next listing.
+        if let Err(error) = looked {
+            self.common.note_error("marks of ledgers", &error);
+        }
+        true
     }
 
     /// Lists what is marked, from where the last listing ended: more marks than fit are seen one part after the other.
@@ -287,26 +264,12 @@ impl Worker {
                 break;
             }
         }
-        self.listed_upto = upto;
+        (self.listed, self.listed_upto) = (marked.len(), upto);
         self.queue.keep(&marked, after, upto);
         let is_listed =
             |ledger| after.is_none_or(|after| ledger > after) && upto.is_none_or(|upto| ledger <= upto);
         self.common.open_since.lock().retain(|ledger, _| marked.contains(ledger) || !is_listed(*ledger));
         Ok(marked)
-    }
-
-    /// Ledgers that are not known yet, and those that there was no room for, in turns.
-    fn unranked(&mut self, marked: &BTreeSet<LedgerId>) -> Vec<LedgerId> {
-        use std::ops::Bound::{Excluded, Included, Unbounded};
-        let behind = self.offered_upto.map_or(Unbounded, Excluded);
-        let before = self.offered_upto.map(|upto| marked.range((Unbounded, Included(upto))));
-        let in_turns = marked.range((behind, Unbounded)).chain(before.into_iter().flatten());
-        // Each that comes in again is tried again.
-        let max = if self.queue.is_clogged() { RANKED_WHEN_CLOGGED } else { RANKED_AT_ONCE };
-        let unranked = in_turns.filter(|ledger| !self.queue.knows(**ledger)).take(max);
-        let unranked: Vec<LedgerId> = unranked.copied().collect();
-        self.offered_upto = unranked.last().copied().or(self.offered_upto);
-        unranked
     }
 
     /// Reads marks and metadata of ledgers, and puts them into the queue by their danger.
@@ -336,66 +299,6 @@ impl Worker {
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
             }
         }
-    }
-
-    /// See [`repair_ledgers`].
-    async fn work_off(
-        &mut self,
-        stopped: &watch::Receiver<bool>,
-        attempts: u32,
-        progress: &mut impl FnMut(&RepairReport),
-    ) -> Result<Vec<StuckLedger>, StoreError> {
-        let mut failed = BTreeMap::<LedgerId, u32>::new();
-        let (mut look_failures, mut has_looked) = (0, false);
-        let (mut bytes, mut moved_at) = (0, Instant::now());
-        let mut look_at = Instant::now();
-        loop {
-            if Instant::now() >= look_at {
-                look_at = Instant::now() + self.common.config.look_interval;
-                match self.look().await {
-                    Ok(()) => (look_failures, has_looked) = (0, true),
-                    Err(error) if error.is_transient() && look_failures < LOOK_FAILURES_MAX => {
-                        look_failures += 1;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            self.start(stopped);
-            let report = self.common.state.lock().clone();
-            progress(&report);
-            if report.bytes != bytes {
-                (bytes, moved_at) = (report.bytes, Instant::now());
-            }
-            let is_given_up = |ledger| failed.get(&ledger).is_some_and(|count| *count >= attempts);
-            let is_still = moved_at.elapsed() >= STANDSTILL_MAX || report.is_disabled;
-            if has_looked && self.tasks.is_empty() && (is_still || self.queue.ledgers().all(is_given_up)) {
-                return Ok(self.left(report.is_disabled));
-            }
-            tokio::select! {
-                () = self.end_one() => {}
-                () = tokio::time::sleep_until(look_at) => {}
-            }
-            for (ledger, is_failure) in self.ended.drain(..) {
-                match is_failure {
-                    true => *failed.entry(ledger).or_insert(0) += 1,
-                    false => {
-                        failed.remove(&ledger);
-                        moved_at = Instant::now();
-                    }
-                }
-            }
-        }
-    }
-
-    /// All that are marked still, with reasons.
-    fn left(&self, is_disabled: bool) -> Vec<StuckLedger> {
-        let reasons: BTreeMap<LedgerId, &str> = self.queue.stuck().collect();
-        let why = |ledger| match is_disabled {
-            true => "repair is disabled",
-            false => reasons.get(&ledger).copied().unwrap_or("another worker has it"),
-        };
-        let left = self.queue.ledgers();
-        left.map(|ledger| StuckLedger { ledger: ledger.get(), why: why(ledger).to_owned() }).collect()
     }
 
     /// Starts repairs as far as there is room.
@@ -428,6 +331,9 @@ impl Worker {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         self.common.state.lock().ended(ledger, &attempt, took);
+        if attempt == Attempt::Done {
+            self.shares.on_repaired(ledger);
+        }
         let is_failure = matches!(attempt, Attempt::Failed(_));
         if let Attempt::Failed(why) = &attempt {
             tracing::warn!(%ledger, why, "cannot be repaired now");
@@ -449,6 +355,7 @@ impl Worker {
         let overdue =
             grace_ms.map_or(0, |grace_ms| self.queue.marked_before(now_ms.saturating_sub(grace_ms)));
         let mut state = self.common.state.lock();
+        state.listed = self.listed as u64;
         state.waiting = self.queue.by_copies();
         state.left_out = self.queue.left_out();
         state.overdue = overdue;
