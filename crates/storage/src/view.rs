@@ -512,13 +512,7 @@ impl LogView {
 
     /// As [`ExtentDirectory::coverage`], in one snapshot; unclear when a log on disk may have one of the entries. Those that are wanted
     /// are `step` apart; above 1 a run may have gaps. Reads nothing.
-    pub fn coverage(
-        &self,
-        ledger: LedgerId,
-        first: EntryId,
-        last: EntryId,
-        step: u32,
-    ) -> Coverage<SoleRun> {
+    pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId, step: u32) -> Coverage<SoleRun> {
         let live = self.live.read();
         if live.paged(ledger, first, last).next().is_some() {
             return Coverage::Unclear;

@@ -11,7 +11,8 @@
 use crate::common::PATIENCE;
 use crate::common::certificates::Authority;
 use crate::common::frames::{
-    KEY, OTHER_KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed, framed_v3, read_request, strided,
+    KEY, OTHER_KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed, framed_v3, read_request,
+    strided,
 };
 use crate::common::users;
 use crate::common::wire::{Bookie, Client, start_auth_with, start_tls, start_with};

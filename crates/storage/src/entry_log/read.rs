@@ -303,9 +303,7 @@ impl EntryLog {
                 debug_assert_eq!(record.entry, entry, "decode checks the place of a regular run's record");
                 Ok(Some(record.location))
             }
-            Place::Search => {
-                Ok(self.search(extent, entry, patience)?.map(|(_, record)| record.location))
-            }
+            Place::Search => Ok(self.search(extent, entry, patience)?.map(|(_, record)| record.location)),
         }
     }
 

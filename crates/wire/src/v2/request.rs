@@ -344,11 +344,7 @@ fn decode_read(version: i8, flags: Flags, mut rest: &[u8]) -> Option<Read> {
 }
 
 /// `None` when truncated; `Some(Err)` when it can be answered but not served.
-fn decode_batch_read(
-    version: i8,
-    flags: Flags,
-    mut rest: &[u8],
-) -> Option<Result<Request<'_>, DecodeError>> {
+fn decode_batch_read(version: i8, flags: Flags, mut rest: &[u8]) -> Option<Result<Request<'_>, DecodeError>> {
     let (ledger_id, start_entry_id) = (take_i64(&mut rest)?, take_i64(&mut rest)?);
     let (request_id, max_count) = (take_i64(&mut rest)?, take_i32(&mut rest)?);
     let max_size_bytes = take_i64(&mut rest)?;

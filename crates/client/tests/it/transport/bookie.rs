@@ -270,7 +270,9 @@ async fn batches_bring_runs_within_their_bounds() {
         let expected: Vec<_> = (first..first + expected).map(|at| body(1, at, 1000)).collect();
         assert_eq!(found, expected, "{count} from {first}");
     }
-    for (first, stride, count, expected) in [(0, 3, 10, 10), (280, 7, 100, 3), (1, 299, 5, 1), (2, 1000, 9, 1)] {
+    for (first, stride, count, expected) in
+        [(0, 3, 10, 10), (280, 7, 100, 3), (1, 299, 5, 1), (2, 1000, 9, 1)]
+    {
         let request = BatchReadRequest { stride, ..batch(first, count, 1 << 20) };
         let found = read(request).await.unwrap();
         let ids = (first..).step_by(stride as usize).take(expected);

@@ -111,7 +111,7 @@ impl Line {
     }
 }
 
-async fn bookies(options: ConnectionOptions) -> Arc<Bookies> {
+pub async fn bookies(options: ConnectionOptions) -> Arc<Bookies> {
     Arc::new(Bookies::new(registration(&cluster().await).await, options))
 }
 
@@ -186,7 +186,13 @@ async fn reads_pass_adds_that_wait_for_answers() {
     const ADDS: i64 = 6_000;
     let (bookies, peer, sink) =
         (bookies(ConnectionOptions::default()).await, Peer::new().await, Recorder::new());
-    let batch = || BatchReadRequest { ledger: ledger(2), first: entry(0), stride: 1, count_max: 9, size_bytes_max: 99 };
+    let batch = || BatchReadRequest {
+        ledger: ledger(2),
+        first: entry(0),
+        stride: 1,
+        count_max: 9,
+        size_bytes_max: 99,
+    };
     let known = async { peer.accept().await.answer_batch().await };
     let (entries, ()) = tokio::join!(bookies.batch_read(&peer.id, batch()), known);
     assert!(entries.is_ok());
@@ -235,7 +241,13 @@ async fn a_bookie_that_hangs_up_on_a_batch_read_keeps_its_other_connection_and_i
     sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
     let mut line = peer.accept().await;
     let under_way = line.next_add().await;
-    let batch = || BatchReadRequest { ledger: ledger(1), first: entry(0), stride: 1, count_max: 9, size_bytes_max: 1 };
+    let batch = || BatchReadRequest {
+        ledger: ledger(1),
+        first: entry(0),
+        stride: 1,
+        count_max: 9,
+        size_bytes_max: 1,
+    };
     let unknown = Err(BookieError::Refused(ErrorCode::BadRequest));
     let (asked, both) = (bookies.batch_read(&peer.id, batch()), bookies.batch_read(&peer.id, batch()));
     let hangs_up = async {
@@ -252,36 +264,16 @@ async fn a_bookie_that_hangs_up_on_a_batch_read_keeps_its_other_connection_and_i
     assert!(more.await.is_err(), "no connection was made besides");
 }
 
-/// What a Java bookie does, which passes over a stride: of a striped ledger it has a gap soon.
-#[tokio::test]
-async fn a_bookie_that_passes_over_a_stride_is_asked_by_strides_once() {
-    let (bookies, peer) = (bookies(ConnectionOptions::default()).await, Peer::new().await);
-    let batch =
-        |stride| BatchReadRequest { ledger: ledger(1), first: entry(3), stride, count_max: 9, size_bytes_max: 999 };
-    let stored = |id: i64| [1, id, id - 1, 0].map(i64::to_be_bytes).concat();
-    let first = async {
-        let mut trial = peer.accept().await;
-        let request = trial.next().await.unwrap();
-        let Ok(v2::Request::BatchRead(read)) = v2::Request::decode(&request) else { panic!("{request:?}") };
-        assert_eq!((read.stride, read.flags, read.start_entry_id), (3, v2::Flags::STRIDE, 3));
-        let (run, mut out) = ([stored(3), stored(4)], BytesMut::new());
-        let run = run.iter().map(Vec::as_slice);
-        v2::put_batch_read_response(2, 1, 3, read.request_id, false, run, &mut out);
-        trial.socket.write_all(&out).await.unwrap();
-    };
-    let (entries, ()) = tokio::join!(bookies.batch_read(&peer.id, batch(3)), first);
-    assert_eq!(entries.unwrap(), [stored(3)], "not what was not asked for");
-    let unknown = Err(BookieError::Refused(ErrorCode::BadRequest));
-    assert_eq!(bookies.batch_read(&peer.id, batch(3)).await, unknown, "without asking");
-    let run = async { peer.accept().await.answer_batch().await };
-    let (entries, ()) = tokio::join!(bookies.batch_read(&peer.id, batch(1)), run);
-    assert_eq!(entries.unwrap(), [&b"body"[..]], "runs it knows");
-}
-
 #[tokio::test]
 async fn a_bookie_that_answers_a_batch_read_is_asked_for_more_beside_all_else() {
     let (bookies, peer) = (bookies(ConnectionOptions::default()).await, Peer::new().await);
-    let batch = || BatchReadRequest { ledger: ledger(1), first: entry(0), stride: 1, count_max: 9, size_bytes_max: 99 };
+    let batch = || BatchReadRequest {
+        ledger: ledger(1),
+        first: entry(0),
+        stride: 1,
+        count_max: 9,
+        size_bytes_max: 99,
+    };
     let first = async {
         let mut trial = peer.accept().await;
         trial.answer_batch().await;
@@ -597,8 +589,13 @@ async fn an_answer_above_the_frame_limit_fails_its_request_and_nothing_else() {
 #[tokio::test]
 async fn batches_and_control_answers_above_the_frame_limit_fail_alone_as_well() {
     let (bookies, peer) = (narrow().await, Peer::new().await);
-    let first =
-        BatchReadRequest { ledger: ledger(1), first: entry(0), stride: 1, count_max: 9, size_bytes_max: 1 << 20 };
+    let first = BatchReadRequest {
+        ledger: ledger(1),
+        first: entry(0),
+        stride: 1,
+        count_max: 9,
+        size_bytes_max: 1 << 20,
+    };
     let large = |line: &mut Line, read: &v2::BatchRead| {
         assert_eq!(read.max_size_bytes, i64::from(LIMIT), "more would be for nothing");
         let mut out = Vec::new();
@@ -743,7 +740,8 @@ async fn closing_answers_everything_and_all_that_follows() {
     sink.send(&bookies, &bookie("never-used"), add(1, 101, 101, 10));
     let poll = PollRequest { ledger: ledger(1), previous: None, wait: Duration::from_secs(1) };
     assert_eq!(bookies.poll_lac(&bookie("never-used"), poll).await, Err(BookieError::Closed));
-    let batch = BatchReadRequest { ledger: ledger(1), first: entry(0), stride: 1, count_max: 1, size_bytes_max: 1 };
+    let batch =
+        BatchReadRequest { ledger: ledger(1), first: entry(0), stride: 1, count_max: 1, size_bytes_max: 1 };
     assert_eq!(bookies.batch_read(&peer.id, batch).await, Err(BookieError::Closed));
     let outcomes = sink.outcomes(102).await;
     assert!(outcomes.iter().all(|(_, result)| *result == Err(BookieError::Closed)));

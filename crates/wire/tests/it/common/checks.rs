@@ -153,8 +153,7 @@ fn seen_response(decoded: &Result<v2::Response<'_>, v2::ResponseError>) -> Seen 
             entries,
         }) => {
             let head = [version.into(), 7, code_number(code)];
-            let numbers =
-                [&head[..], &[ledger_id, start_entry_id, request_id, is_strided.into()]].concat();
+            let numbers = [&head[..], &[ledger_id, start_entry_id, request_id, is_strided.into()]].concat();
             (numbers, entries.map(<[u8]>::to_vec).collect())
         }
         Ok(v2::Response::Auth { version, message }) => (vec![version.into(), 3], vec![message.to_vec()]),

@@ -84,7 +84,14 @@ pub fn request() -> impl Strategy<Value = OwnedRequest> {
     );
     let limits = (any::<i32>(), any::<i64>(), 1..=i32::MAX as u32);
     let batch = (version_and_flags(), master_key(), id(), id(), id(), limits).prop_map(
-        |((version, flags), key, ledger_id, start_entry_id, request_id, (max_count, max_size_bytes, stride))| {
+        |(
+            (version, flags),
+            key,
+            ledger_id,
+            start_entry_id,
+            request_id,
+            (max_count, max_size_bytes, stride),
+        )| {
             let master_key = key_if_due(version, flags, key);
             let stride = if flags.contains(Flags::STRIDE) { stride } else { 1 };
             OwnedRequest::BatchRead(BatchRead {
@@ -112,8 +119,18 @@ pub fn error_code() -> impl Strategy<Value = ErrorCode> {
 /// A response frame and the values that went in.
 #[derive(Debug, Clone)]
 pub enum OwnedResponse {
-    Add { version: i8, code: ErrorCode, ledger_id: i64, entry_id: i64 },
-    Read { version: i8, ledger_id: i64, entry_id: i64, body: Vec<u8> },
+    Add {
+        version: i8,
+        code: ErrorCode,
+        ledger_id: i64,
+        entry_id: i64,
+    },
+    Read {
+        version: i8,
+        ledger_id: i64,
+        entry_id: i64,
+        body: Vec<u8>,
+    },
     BatchRead {
         version: i8,
         ledger_id: i64,
@@ -122,8 +139,15 @@ pub enum OwnedResponse {
         is_strided: bool,
         entries: Vec<Vec<u8>>,
     },
-    Error { version: i8, request: v2::Correlation, code: ErrorCode },
-    Auth { version: i8, message: Vec<u8> },
+    Error {
+        version: i8,
+        request: v2::Correlation,
+        code: ErrorCode,
+    },
+    Auth {
+        version: i8,
+        message: Vec<u8>,
+    },
 }
 
 impl OwnedResponse {

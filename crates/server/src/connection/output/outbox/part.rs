@@ -44,9 +44,7 @@ impl Identity {
         let at = body_of(request, frame)?;
         let body = &frame[at.clone()];
         let (first_entry, step, batch) = match &request.kind {
-            ReadKind::Batch(batch) => {
-                (batch.start_entry_id, i64::from(batch.stride), Some(batch_len(body)?))
-            }
+            ReadKind::Batch(batch) => (batch.start_entry_id, i64::from(batch.stride), Some(batch_len(body)?)),
             ReadKind::Entry | ReadKind::Poll(_) | ReadKind::Lac => (entry_id_of(body)?, 1, None),
             ReadKind::List | ReadKind::Info(_) => return None,
         };
