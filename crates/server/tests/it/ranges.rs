@@ -63,7 +63,19 @@ async fn a_batch_from_disk_ends_where_its_limits_or_its_entries_end() {
     let mut client = Client::of(TcpStream::connect(bookie.address).await.unwrap());
     let is_sound = |ledger, entry| is_there(ledger, entry) && !(ledger == 1 && DAMAGED.contains(&entry));
     let frame = FrameLimit::DEFAULT;
-    let rounds = [(1, 1), (2, 1), (1, 1), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3), (2, 7), (2, 40)];
+    let rounds = [
+        (1, 1),
+        (2, 1),
+        (1, 1),
+        (2, 1),
+        (1, 2),
+        (2, 2),
+        (1, 3),
+        (2, 3),
+        (2, 7),
+        (2, 40),
+        (1, i32::MAX as u32),
+    ];
     for (round, (ledger, stride)) in (0..).zip(rounds) {
         for start in (0..ENTRIES + 3).step_by(11).chain(55..60) {
             for (max_count, max_size) in
