@@ -237,6 +237,7 @@ impl Requests {
                     max_count: count as i32,
                     max_size_bytes: 5 << 20,
                     master_key: None,
+                    stride: 1,
                 };
                 v2::Request::BatchRead(read).encode(out);
             }

@@ -205,7 +205,8 @@ fn answer_all(mut socket: TcpStream, entries: &[Vec<u8>]) {
                     v2::put_read_response(2, read.ledger_id, read.entry_id, stored, &mut out);
                 }
                 v2::Request::BatchRead(read) => {
-                    let run = entries[read.start_entry_id as usize..].iter().take(read.max_count as usize);
+                    let run = entries[read.start_entry_id as usize..].iter().step_by(read.stride as usize);
+                    let run = run.take(read.max_count as usize);
                     let mut size_bytes = 0;
                     let run = run.take_while(|stored| {
                         let is_first = size_bytes == 0;
@@ -215,7 +216,8 @@ fn answer_all(mut socket: TcpStream, entries: &[Vec<u8>]) {
                     let run: Vec<&[u8]> = run.map(Vec::as_slice).collect();
                     let (id, first) = (read.request_id, read.start_entry_id);
                     let run = run.iter().copied();
-                    v2::put_batch_read_response(2, read.ledger_id, first, id, run, &mut out);
+                    let is_strided = read.flags.contains(v2::Flags::STRIDE);
+                    v2::put_batch_read_response(2, read.ledger_id, first, id, is_strided, run, &mut out);
                 }
                 other => panic!("{other:?}"),
             }

@@ -191,13 +191,15 @@ pub struct ReadRequest {
     pub fence: Option<MasterKey>,
 }
 
-/// A read of a run of entries that one bookie has all of.
+/// A read of entries that follow one another, or a stride, and that one bookie has all of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchReadRequest {
     /// The ledger.
     pub ledger: LedgerId,
     /// The first entry.
     pub first: EntryId,
+    /// From one entry to the next, at least 1: of a striped ledger every so many entries have the same bookies.
+    pub stride: u32,
     /// At most so many.
     pub count_max: u32,
     /// At most so many bytes of answer (at least one entry is returned).
@@ -266,7 +268,8 @@ pub trait Transport: Send + Sync + 'static {
     /// Reads one entry, as stored; its digest is not verified here.
     fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes>;
 
-    /// Reads a run of entries, as stored, from `first` on without a gap; never empty.
+    /// Reads entries as stored: `first`, and those that follow it by the stride, without a gap; never empty. A bookie that knows no
+    /// batch reads, or no strides, is answered for with [`ErrorCode::BadRequest`].
     fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>>;
 
     /// Asks what the bookie knows of the LAC.

@@ -407,24 +407,25 @@ impl Engine {
         self.shared.views().len()
     }
 
-    /// Entries from `first` on, `count` at most, that are on disk, lie together there within `bytes_max` (the first
-    /// whatever its length), and have no other copy anywhere: found at once, to be read at once. `None` whenever that
-    /// is not so, or takes a wait that `patience` rules out, or fails: then [`Engine::read`] of each tells.
+    /// Entries from `first` on, each `step` behind the one before, `count` at most, that are on disk, lie together there within
+    /// `bytes_max` (the first whatever its length; what lies between counts), and have no other copy anywhere: found at once, to be read
+    /// at once. `None` whenever that is not so, or takes a wait that `patience` rules out, or fails: then [`Engine::read`] of each tells.
     pub fn read_run(
         &self,
         ledger: LedgerId,
-        first: EntryId,
+        (first, step): (EntryId, u32),
         count: u32,
         bytes_max: usize,
         patience: Patience,
     ) -> Option<FoundRun> {
-        let last = EntryId::new(first.get().saturating_add(i64::from(count) - 1))?;
+        let span = i64::from(count.checked_sub(1)?) * i64::from(step);
+        let last = EntryId::new(first.get().saturating_add(span))?;
         let run = {
             let shard = self.shared.lock_of(ledger);
             let (last, hidden_below) = shard.absent_from_memory(ledger, first, last)?;
-            sole_run(self.shared.views(), ledger, (first, last), hidden_below)?
+            sole_run(self.shared.views(), ledger, (first, last), step, hidden_below)?
         };
-        run.locate(bytes_max, patience).ok()
+        run.locate(bytes_max, patience).ok().flatten()
     }
 
     /// Calls `waiter` once everything up to `point` (of a [`Lookup::Undurable`]) is durable, or with an error once it never will be: at

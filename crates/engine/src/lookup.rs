@@ -124,17 +124,19 @@ pub(crate) fn on_disk(
     })
 }
 
-/// The run that alone has `first` and, in the end, `last` or an earlier entry, among all directories. Call it with the
+/// The run that alone may have `first` and, in the end, `last` or an earlier entry, among all directories: certainly with a `step` of
+/// 1, else if its records say so. Call it with the
 /// shard's lock held, for entries of which memory has no copy, as [`on_disk`].
 pub(crate) fn sole_run(
     views: &Views,
     ledger: LedgerId,
     (first, last): (EntryId, EntryId),
+    step: u32,
     hidden_below: u64,
 ) -> Option<SoleRun> {
     let (mut sole, mut last) = (None, last);
     for view in views {
-        let until = match view.coverage(ledger, first, last) {
+        let until = match view.coverage(ledger, first, last, step) {
             Coverage::Nothing(until) => until,
             Coverage::Sole(run, until) => {
                 if sole.is_some() || run.generation().0 < hidden_below {

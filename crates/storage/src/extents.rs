@@ -213,9 +213,15 @@ impl ExtentDirectory {
         }
     }
 
-    /// Which runs hold the entries from `first` on, as far as one answer is true of them, and up to `last` at most. Only a run
-    /// without gaps counts as the sole one.
-    pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<&Extent> {
+    /// Which runs hold the entries from `first` on, as far as one answer is true of them, and up to `last` at most. A run with
+    /// gaps, which lacks some of them, counts as the sole one only `with_gaps`.
+    pub fn coverage(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        with_gaps: bool,
+    ) -> Coverage<&Extent> {
         let Some(runs) = self.ledgers.get(&ledger) else { return Coverage::Nothing(last) };
         let behind = runs.runs.partition_point(|run| run.first <= first);
         let next = runs.runs.get(behind).filter(|next| next.first <= last);
@@ -229,7 +235,7 @@ impl ExtentDirectory {
             if run.last < first {
                 continue;
             }
-            if sole.is_some() || run.stride != 1 {
+            if sole.is_some() || !(with_gaps || run.is_dense()) {
                 return Coverage::Unclear;
             }
             until = until.min(run.last);
@@ -414,13 +420,14 @@ mod tests {
                         of_ledger().filter(holds).count()
                     };
                     for (first, last) in (0..60).flat_map(|first| [(first, first), (first, first + 17)]) {
-                        match directory.coverage(ledger, id(first), id(last)) {
+                        let with_gaps = first % 2 == 0;
+                        match directory.coverage(ledger, id(first), id(last), with_gaps) {
                             Coverage::Nothing(until) => {
                                 prop_assert!((first..=until.get()).all(|entry| holders(entry) == 0));
                                 prop_assert!(until.get() == last || holders(until.get() + 1) > 0);
                             }
                             Coverage::Sole(run, until) => {
-                                prop_assert!(run.stride == 1 && until.get() <= last);
+                                prop_assert!((with_gaps || run.stride == 1) && until.get() <= last);
                                 prop_assert!((first..=until.get()).all(|entry| holders(entry) == 1));
                                 prop_assert!(run.first <= id(first) && until <= run.last);
                                 let goes_on = until.get() < last && until < run.last;
@@ -429,7 +436,7 @@ mod tests {
                             Coverage::Unclear => {
                                 let has_first = |e: &&Extent| e.first.get() <= first && first <= e.last.get();
                                 let mut of_first = of_ledger().filter(has_first);
-                                prop_assert!(holders(first) > 1 || of_first.any(|e| e.stride > 1));
+                                prop_assert!(holders(first) > 1 || (!with_gaps && of_first.any(|e| e.stride > 1)));
                             }
                         }
                     }

@@ -213,11 +213,13 @@ pub struct FoundEntry {
     pub generation: Generation,
 }
 
-/// Consecutive entries all of which one run has, and no other.
+/// Entries that one run may have, and no other.
 pub struct SoleRun {
     source: Source,
     first: EntryId,
     until: EntryId,
+    /// From one to the next.
+    step: u32,
 }
 
 impl SoleRun {
@@ -235,10 +237,11 @@ impl SoleRun {
         self.until = self.until.min(last);
     }
 
-    /// Where they are in the file: from the first on as many as fit into `bytes_max` bytes together, and the first whatever its length.
-    pub fn locate(&self, bytes_max: usize, patience: Patience) -> Result<FoundRun, TryReadError> {
+    /// Where they are in the file: from the first on as many as fit into `bytes_max` bytes together, and the first whatever its length;
+    /// `None` when the first is not there.
+    pub fn locate(&self, bytes_max: usize, patience: Patience) -> Result<Option<FoundRun>, TryReadError> {
         let Source { log, extent } = &self.source;
-        log.locate_together(extent, (self.first, self.until), bytes_max, patience)
+        log.locate_together(extent, (self.first, self.until), self.step, bytes_max, patience)
     }
 }
 
@@ -507,15 +510,16 @@ impl LogView {
         }
     }
 
-    /// As [`ExtentDirectory::coverage`], in one snapshot; unclear when a log on disk may have one of the entries. Reads nothing.
-    pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<SoleRun> {
+    /// As [`ExtentDirectory::coverage`], in one snapshot; unclear when a log on disk may have one of the entries. Those that are wanted
+    /// are `step` apart; above 1 a run may have gaps. Reads nothing.
+    pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId, step: u32) -> Coverage<SoleRun> {
         let live = self.live.read();
         if live.paged(ledger, first, last).next().is_some() {
             return Coverage::Unclear;
         }
-        match live.extents.coverage(ledger, first, last) {
+        match live.extents.coverage(ledger, first, last, step > 1) {
             Coverage::Sole(extent, until) => {
-                Coverage::Sole(SoleRun { source: live.source(*extent), first, until }, until)
+                Coverage::Sole(SoleRun { source: live.source(*extent), first, until, step }, until)
             }
             Coverage::Nothing(until) => Coverage::Nothing(until),
             Coverage::Unclear => Coverage::Unclear,

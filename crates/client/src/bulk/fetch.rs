@@ -13,7 +13,7 @@
 //!    its own in the budget.
 //! 3. When nobody returns an entry, current metadata is read, and replicas that are new are asked (as in `reader::fetch`).
 //!
-//! # Limits     entries of a row of single reads under way: [`SINGLES_MAX`]
+//! # Limits     entries of a row of single reads under way, to bookies that know no batch reads or no strides: [`SINGLES_MAX`]
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -303,7 +303,7 @@ impl Job {
         let indexes = group.indexes;
         window.sent(&indexes, position);
         let entries: Vec<EntryId> = indexes.iter().map(|index| window.entry(*index)).collect();
-        let room_bytes = window.room_bytes();
+        let room_bytes = window.share_bytes(&indexes);
         let (bulk, replicas, ledger) = (self.bulk.clone(), replicas.clone(), self.ledger.state.id);
         let first = self.first;
         count(&bulk.counters.ranges, 1);
@@ -425,7 +425,7 @@ fn is_of_all(error: &BookieError) -> bool {
     }
 }
 
-/// Asks one bookie for entries: with a batch read when they follow one another and it knows those, else one by one.
+/// Asks one bookie for entries, which follow one another by a stride: with a batch read if it knows that, else one by one.
 async fn ask(
     transport: &dyn Transport,
     bookie: &BookieId,
@@ -434,10 +434,10 @@ async fn ask(
     size_bytes_max: u64,
 ) -> Asked {
     let (first, count) = (entries[0], entries.len());
-    let is_run = entries[count - 1].get() - first.get() == count as i64 - 1;
-    if is_run && count > 1 {
+    if let Some(second) = entries.get(1) {
         let count_max = u32::try_from(count).unwrap_or(u32::MAX);
-        let request = BatchReadRequest { ledger, first, count_max, size_bytes_max };
+        let stride = u32::try_from(second.get() - first.get()).expect("the size of an ensemble at most");
+        let request = BatchReadRequest { ledger, first, stride, count_max, size_bytes_max };
         match transport.batch_read(bookie, request).await {
             Ok(stored) if !stored.is_empty() => {
                 let answers = stored.into_iter().take(count).map(Ok).collect();

@@ -24,8 +24,8 @@
 //!    many requests".
 //!
 //! # Limits     the budget, [`BulkOptions::memory_limit`]. Beyond it: one entry for each stream that is larger than a range, and
-//! of a striped ledger whose entries grow suddenly, those that one bookie has under way (`fetch::SINGLES_MAX`) in frames
-//! on their way.
+//! of a ledger whose entries grow suddenly, on bookies that know no batch reads or no strides, those that one has under way
+//! (`fetch::SINGLES_MAX`) in frames on their way.
 //!
 //! # Not here   which ledgers to read, and when to back off ([`Client::busy_bookies`])
 

@@ -266,12 +266,17 @@ impl StoredStream {
         let quorum = metadata.quorum;
         let is_whole = quorum.ensemble_size() == quorum.write_quorum_size();
         let fitting = match entry_size_bytes {
-            // Answers to batch reads are bounded by bytes; single ones are not.
+            // Answers to batch reads are bounded by bytes; single ones, which some bookies need for a stride, are not.
             0 if is_whole => WINDOW_ENTRIES_MAX,
             0 => quorum.ensemble_size() as u64,
             size => {
                 let room_bytes = self.bulk.range_size_bytes * FILL_PERCENT / 100;
-                (room_bytes / (size + ENTRY_OVERHEAD_BYTES)).clamp(1, WINDOW_ENTRIES_MAX)
+                let wanted = room_bytes / (size + ENTRY_OVERHEAD_BYTES);
+                let with_passed = match self.position {
+                    Some(_) => wanted * quorum.ensemble_size() as u64 / quorum.write_quorum_size() as u64,
+                    None => wanted,
+                };
+                with_passed.clamp(1, WINDOW_ENTRIES_MAX)
             }
         };
         left.min(fitting) as usize

@@ -1,5 +1,7 @@
 //! Bulk readers against scripted bookies, on a clock that only moves when all wait.
 
+mod striped;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,6 +57,8 @@ enum Ill {
     KnowsNoBatches,
     /// As a release that ends the connection.
     BreaksOnBatches,
+    /// As Java's, which ends a batch at the first gap, so that nobody asks it by strides.
+    KnowsNoStrides,
 }
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -163,12 +167,18 @@ impl Transport for Bookies {
                 *now += 1;
                 *most = (*most).max(*now);
             }
+            let knows_strides = self.ill.lock().get(&bookie) != Some(&Ill::KnowsNoStrides);
+            if request.stride > 1 && !knows_strides {
+                self.batches.lock().get_mut(&bookie).unwrap().0 -= 1;
+                return Err(BookieError::Refused(ErrorCode::BadRequest));
+            }
             let arrived = self.arrives(&bookie, true).await;
             self.batches.lock().get_mut(&bookie).unwrap().0 -= 1;
             arrived?;
             let mut entries = vec![self.get(&bookie, request.first.get())?];
             let mut size = entries[0].len() as u64;
-            for entry in request.first.get() + 1..request.first.get() + i64::from(request.count_max) {
+            let behind = (request.first.get()..).step_by(request.stride as usize).skip(1);
+            for entry in behind.take(request.count_max as usize - 1) {
                 let next_size = self.entries.lock().get(&(bookie.clone(), entry)).map_or(0, Bytes::len);
                 if next_size == 0 || size + next_size as u64 > request.size_bytes_max {
                     break;
@@ -393,6 +403,7 @@ async fn a_bookie_that_is_ill_costs_no_entry() {
         Ill::RefusesAll,
         Ill::KnowsNoBatches,
         Ill::BreaksOnBatches,
+        Ill::KnowsNoStrides,
     ];
     for quorum in [(3, 3), (3, 2), (5, 3)] {
         for ill in ills {

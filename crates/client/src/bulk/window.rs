@@ -6,14 +6,16 @@
 //!                        settle --> all here | as far as the room goes | an entry that nobody has
 //! ```
 //! Of a striped ledger (write quorum below the ensemble) the entries at one position in the turn of the ensemble have the
-//! same replicas: they are one group, so a window is read from all bookies at a time, and put together here. A window may be for the
-//! entries of one position of the ensemble alone: it passes over the others.
+//! same replicas: they are one group, so a window is read from all bookies at a time, and put together here. The entries of a group
+//! follow one another, or the stride of the ensemble, so that one request can name them. A window may be for the entries of one
+//! position of the ensemble alone: it passes over the others.
 //!
 //! # Invariants
 //! 1. Each replica gets one request for an entry at most, and another one after it said "too many requests", up to
 //!    [`REFUSALS_MAX`] times in a window.
 //! 2. Copies are never changed; of two copies of an entry the first one counts.
 //! 3. An entry is given up only when each of its replicas has answered.
+//! 4. Groups that are under way at a time may bring no more than the room together: each has a share, by its entries.
 //!
 //! # Limits     replicas of an entry: [`REPLICAS_MAX`]
 
@@ -44,7 +46,7 @@ pub(super) struct Copy {
 /// Entries to ask one bookie for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
-    /// Indexes into the window, ascending.
+    /// Indexes into the window, each [`Window::stride`] behind the one before.
     pub(super) indexes: Vec<usize>,
     /// Positions in the ensemble, each of which has not been asked.
     pub(super) candidates: Vec<usize>,
@@ -144,6 +146,11 @@ impl Window {
         self.quorum.ensemble_size() == self.quorum.write_quorum_size()
     }
 
+    /// From one entry of a group to the next.
+    pub(super) fn stride(&self) -> usize {
+        if self.is_whole() { 1 } else { self.quorum.ensemble_size() }
+    }
+
     /// Entries with the same replicas have the same one: the position of the first of them.
     fn class(&self, index: usize) -> usize {
         match self.is_whole() {
@@ -183,6 +190,13 @@ impl Window {
         self.room_bytes.saturating_sub(self.held_bytes)
     }
 
+    /// Of these the share that belongs to the entries of one group (invariant 4).
+    pub(super) fn share_bytes(&self, indexes: &[usize]) -> u64 {
+        let missing = self.wanted[self.begun..].iter().filter(|wanted| !wanted.is_settled()).count();
+        let (share, all) = (indexes.len() as u128, missing.max(indexes.len()).max(1) as u128);
+        u64::try_from(u128::from(self.room_bytes()) * share / all).expect("no more than the room")
+    }
+
     /// Groups to send now. Each is assigned until it is [late](Self::is_late) or answered.
     pub(super) fn plan(&mut self) -> Vec<Group> {
         let end = match self.room_bytes() {
@@ -190,9 +204,9 @@ impl Window {
             0 => self.wanted.len().min(self.begun + 1),
             _ => self.wanted.len(),
         };
-        // A group for each class and set of replicas left; of a whole ensemble, for each run without a gap.
+        // A group for each class and set of replicas left, and each run of entries without a gap in it.
         let mut groups: Vec<(usize, u64, Group)> = Vec::new();
-        let is_whole = self.is_whole();
+        let stride = self.stride();
         for index in self.begun..end {
             let wanted = &self.wanted[index];
             if wanted.is_settled() || wanted.is_assigned {
@@ -208,7 +222,7 @@ impl Window {
             }
             self.wanted[index].is_assigned = true;
             let known = groups.iter_mut().rev().find(|(known, set, group)| {
-                let is_next = !is_whole || group.indexes.last().is_some_and(|last| last + 1 == index);
+                let is_next = group.indexes.last().is_some_and(|last| last + stride == index);
                 *known == class && *set == left && is_next
             });
             if let Some((_, _, group)) = known {
@@ -357,6 +371,31 @@ mod tests {
         let mut window = Window::new(at(10), 6, quorum(3, 2), None, 1 << 20);
         let groups = [(vec![0, 3], vec![1, 2]), (vec![1, 4], vec![2, 0]), (vec![2, 5], vec![0, 1])];
         assert_eq!(window.plan(), groups.map(|(indexes, candidates)| Group { indexes, candidates }));
+        // One that is damaged ends a run there, too.
+        let first = Group { indexes: vec![0, 3], candidates: vec![1, 2] };
+        window.sent(&first.indexes, 1);
+        window.took(&first.indexes, 1, false, vec![Said::No(BookieAnswer::Damaged), copy(1)], None);
+        assert_eq!(window.plan(), [Group { indexes: vec![0], candidates: vec![2] }]);
+        // Of one position: entries 1, 2, 4 and 5 of 3 bookies belong to position 2.
+        let mut window = Window::new(at(1), 5, quorum(3, 2), Some(2), 1 << 20);
+        let groups = [(vec![0, 3], vec![1, 2]), (vec![1, 4], vec![2, 0])];
+        assert_eq!(window.plan(), groups.map(|(indexes, candidates)| Group { indexes, candidates }));
+    }
+
+    #[test]
+    fn groups_under_way_share_the_room() {
+        // Invariant 4.
+        let mut window = Window::new(at(0), 10, quorum(3, 2), None, 1000 + 3 * (36 + ENTRY_OVERHEAD_BYTES));
+        let groups = window.plan();
+        let shares: Vec<u64> = groups.iter().map(|group| window.share_bytes(&group.indexes)).collect();
+        assert_eq!(shares, [520, 390, 390], "by 4, 3 and 3 entries");
+        let [first, second, _] = &groups[..] else { panic!("{groups:?}") };
+        window.sent(&first.indexes, 0);
+        window.took(&first.indexes, 0, false, vec![copy(36), copy(36), copy(36)], None);
+        assert_eq!(window.share_bytes(&second.indexes), 1000 * 3 / 7, "what came is counted as it is");
+        let mut whole = Window::new(at(0), 10, quorum(3, 3), None, u64::MAX);
+        let groups = whole.plan();
+        assert_eq!(whole.share_bytes(&groups[0].indexes), u64::MAX);
     }
 
     #[test]

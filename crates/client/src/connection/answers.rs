@@ -3,7 +3,7 @@
 use bindery_types::{EntryId, LedgerId};
 use bindery_wire::{ErrorCode, FrameLimit, Protocol, v2, v3};
 
-use super::delivery::{Deliveries, Outcome};
+use super::delivery::{Batch, Deliveries, Outcome};
 use super::incoming::{Frame, Incoming, Next};
 use super::pending::{CallKey, Pending};
 use crate::transport::BookieError;
@@ -95,7 +95,7 @@ fn decode(frame: &Frame<'_>) -> Result<Answer, String> {
                     key: CallKey::Read { ledger: ledger_id, entry: entry_id },
                     result: result_of(code, || Outcome::Read(frame.part(body))),
                 },
-                v2::Response::BatchRead { code, request_id, entries, .. } => {
+                v2::Response::BatchRead { code, request_id, is_strided, entries, .. } => {
                     // One copy at most, which all entries share.
                     let result = result_of(code, || {
                         let kept = frame.to_bytes();
@@ -104,7 +104,7 @@ fn decode(frame: &Frame<'_>) -> Result<Answer, String> {
                             let begin = entry.as_ptr() as usize - base;
                             kept.slice(begin..begin + entry.len())
                         };
-                        Outcome::Batch(entries.map(cut).collect())
+                        Outcome::Batch(Batch { entries: entries.map(cut).collect(), is_strided })
                     });
                     Answer::Call { key: CallKey::Batch { id: request_id }, result }
                 }

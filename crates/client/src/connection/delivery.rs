@@ -13,11 +13,19 @@ use tokio::sync::oneshot;
 
 use crate::transport::{AddAnswer, AddSink, AddTag, BookieError, Connection};
 
+/// The answer to a batch read.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) entries: Vec<Bytes>,
+    /// They follow the stride of the request, and not one another.
+    pub(super) is_strided: bool,
+}
+
 /// Who waits for one answer.
 #[derive(Debug)]
 pub(super) enum Waiter {
     Read(oneshot::Sender<Result<Bytes, BookieError>>),
-    Batch(oneshot::Sender<Result<Vec<Bytes>, BookieError>>),
+    Batch(oneshot::Sender<Result<Batch, BookieError>>),
     V3(oneshot::Sender<Result<Box<proto::Response>, BookieError>>),
     /// Of a v3 request whose answer matters by the connection that brought it.
     Force(oneshot::Sender<Result<Connection, BookieError>>),
@@ -27,7 +35,7 @@ pub(super) enum Waiter {
 #[derive(Debug)]
 pub(super) enum Outcome {
     Read(Bytes),
-    Batch(Vec<Bytes>),
+    Batch(Batch),
     V3(Box<proto::Response>),
 }
 
@@ -46,7 +54,7 @@ impl Waiter {
             }
             Waiter::Batch(sender) => {
                 let _ = sender.send(result.and_then(|outcome| match outcome {
-                    Outcome::Batch(entries) => Ok(entries),
+                    Outcome::Batch(batch) => Ok(batch),
                     Outcome::Read(_) | Outcome::V3(_) => mismatch(),
                 }));
             }

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::delivery::{Deliveries, Waiter};
+use super::delivery::{Batch, Deliveries, Waiter};
 use super::outgoing::Outgoing;
 use super::pending::{CallKey, Pending};
 use crate::transport::{AddRequest, AddSink, AddTag, BatchReadRequest, BookieError, Connection};
@@ -215,13 +215,17 @@ impl Lane {
     }
 
     /// Queues a v2 batch read.
-    pub(super) fn batch_read(&self, request: &BatchReadRequest) -> Receiver<Vec<Bytes>> {
+    ///
+    /// # Panics
+    /// When its stride is 0.
+    pub(super) fn batch_read(&self, request: &BatchReadRequest) -> Receiver<Batch> {
+        assert!(request.stride > 0, "each entry is behind the one before");
         let (sender, receiver) = oneshot::channel();
         self.push(self.request_timeout, |state, deadline| {
             state.next_id += 1;
             let read = v2::BatchRead {
                 version: v2::VERSION_CURRENT,
-                flags: Flags::NONE,
+                flags: if request.stride > 1 { Flags::STRIDE } else { Flags::NONE },
                 ledger_id: request.ledger.get(),
                 start_entry_id: request.first.get(),
                 request_id: state.next_id as i64,
@@ -230,6 +234,7 @@ impl Lane {
                 // An answer that exceeds a frame would be sent in vain.
                 max_size_bytes: request.size_bytes_max.min(self.limit.size_bytes() as u64) as i64,
                 master_key: None,
+                stride: request.stride,
             };
             let key = CallKey::Batch { id: read.request_id };
             let position = put_v2(state, &v2::Request::BatchRead(read));

@@ -296,7 +296,7 @@ impl Bookies {
     ) -> Answer<'_, Vec<Bytes>> {
         let (batches, way, sent) = self.with_slot(bookie, |slot, is_closing| {
             let batches = slot.batches.clone();
-            let way = batches.way(Instant::now());
+            let way = batches.way(&request, Instant::now());
             let sent = match way {
                 Way::Bulk if lanes == Lanes::Background => {
                     Some((self.background_of(bookie, slot, is_closing).batch_read(&request), None))
@@ -320,7 +320,9 @@ impl Bookies {
             let outcome = receive(receiver).await;
             // Its connection ends with its last request.
             drop(trial);
-            let entries = batches.judge(way, outcome, Instant::now()).unwrap_or(Err(unknown))?;
+            let now = Instant::now();
+            let answer = batches.judge(way, outcome, now).unwrap_or(Err(unknown))?;
+            let entries = batches.wanted_of(&request, answer, now);
             if entries.is_empty() {
                 return Err(BookieError::Unexpected("a batch without entries".into()));
             }

@@ -162,7 +162,8 @@ impl Transport for Cluster {
             let first = request.first;
             let result = self.ask(&id, |bookie| {
                 let mut size = 0;
-                for id in first.get()..first.get() + i64::from(request.count_max) {
+                let ids = (first.get()..).step_by(request.stride as usize);
+                for id in ids.take(request.count_max as usize) {
                     let Some(stored) = bookie.memory().entries.get(&id) else { break };
                     size += stored.len() as u64;
                     if size > request.size_bytes_max && !entries.is_empty() {

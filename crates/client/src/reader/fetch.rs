@@ -91,7 +91,7 @@ impl ReaderState {
     ) -> Result<Vec<Entry>, ReadError> {
         let ledger = self.id;
         let send = |transport: Arc<dyn Transport>, bookie: BookieId| async move {
-            let request = BatchReadRequest { ledger, first, count_max: count, size_bytes_max };
+            let request = BatchReadRequest { ledger, first, stride: 1, count_max: count, size_bytes_max };
             transport.batch_read(&bookie, request).await
         };
         let mut without = 0;

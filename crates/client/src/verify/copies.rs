@@ -106,6 +106,7 @@ impl Part {
         let request = BatchReadRequest {
             ledger: self.ledger,
             first,
+            stride: 1,
             count_max: u32::try_from(count).unwrap_or(u32::MAX),
             size_bytes_max: PART_BYTES,
         };

@@ -36,11 +36,11 @@ impl Source for Sorted {
         let last = EntryId::new(end - 1).unwrap();
         while next < end {
             let first = EntryId::new(next).unwrap();
-            let Coverage::Sole(mut sole, until) = self.0.coverage(ledger, first, last) else {
+            let Coverage::Sole(mut sole, until) = self.0.coverage(ledger, first, last, 1) else {
                 panic!("one run has {ledger}:{next}");
             };
             sole.cut_to(until.min(last));
-            let found = sole.locate(TOGETHER_BYTES, Patience::Wait).unwrap();
+            let found = sole.locate(TOGETHER_BYTES, Patience::Wait).unwrap().expect("the run has it");
             let count = found.lengths().len();
             let bodies = found.read(0, count, &mut buffer, Patience::Wait).unwrap();
             let before = next;

@@ -220,6 +220,7 @@ mod tests {
                 max_count: 1,
                 max_size_bytes: 1,
                 master_key: Some(key),
+                stride: 1,
             }))
         };
         let v2_auth = v2::Auth { version: 2, flags: v2::Flags::NONE, message: &[] };

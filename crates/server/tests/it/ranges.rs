@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common::frames::{OwnedV2, batch_request, fence_request, framed, hello, read_request};
+use crate::common::frames::{OwnedV2, batch_request, fence_request, framed, hello, read_request, strided};
 use crate::common::whole::{Running, cluster, config_that_flushes, damage_entry, start};
 use crate::common::wire::Client;
 use bindery_wire::{BatchReadBudget, ErrorCode, FrameLimit, v2};
@@ -54,7 +54,8 @@ async fn filled(dir: &std::path::Path) -> Running {
     start(config_that_flushes(dir), &cluster).await
 }
 
-/// A batch has what its limits admit of the entries from its first one on, up to the first that is not there or is damaged.
+/// A batch has what its limits admit of the entries from its first one on, by its stride, up to the first that is not there or is
+/// damaged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_from_disk_ends_where_its_limits_or_its_entries_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,16 +63,32 @@ async fn a_batch_from_disk_ends_where_its_limits_or_its_entries_end() {
     let mut client = Client::of(TcpStream::connect(bookie.address).await.unwrap());
     let is_sound = |ledger, entry| is_there(ledger, entry) && !(ledger == 1 && DAMAGED.contains(&entry));
     let frame = FrameLimit::DEFAULT;
-    for (round, ledger) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
+    let rounds = [
+        (1, 1),
+        (2, 1),
+        (1, 1),
+        (2, 1),
+        (1, 2),
+        (2, 2),
+        (1, 3),
+        (2, 3),
+        (2, 7),
+        (2, 40),
+        (1, i32::MAX as u32),
+    ];
+    for (round, (ledger, stride)) in (0..).zip(rounds) {
         for start in (0..ENTRIES + 3).step_by(11).chain(55..60) {
             for (max_count, max_size) in
                 [(0, 1 << 20), (1, 1 << 20), (2, 1 << 20), (65, 1 << 20), (0, 300), (200, 4000), (0, 0)]
             {
-                let request = batch_request(ledger, start, round, max_count, max_size);
+                let plain = batch_request(ledger, start, round, max_count, max_size);
+                // A stride of 1 may be said or not.
+                let request = if round < 2 { plain } else { strided(plain, stride) };
                 let v2::Request::BatchRead(batch) = &request else { unreachable!() };
                 let mut budget = BatchReadBudget::new(batch, u32::MAX, frame);
+                let ids = (start..).step_by(stride as usize);
                 let sound =
-                    (start..).take_while(|entry| is_sound(ledger, *entry)).map(|entry| hello(ledger, entry));
+                    ids.take_while(|entry| is_sound(ledger, *entry)).map(|entry| hello(ledger, entry));
                 let expected: Vec<_> = sound.take_while(|body| budget.admit(body.len())).collect();
                 let code = match expected.is_empty() {
                     false => ErrorCode::Ok,
@@ -82,7 +99,7 @@ async fn a_batch_from_disk_ends_where_its_limits_or_its_entries_end() {
                 assert_eq!(
                     answer,
                     OwnedV2::Batch(code, round, expected),
-                    "{ledger}:{start}, {max_count} entries, {max_size} bytes"
+                    "{ledger}:{start} by {stride}, {max_count} entries, {max_size} bytes"
                 );
             }
         }
@@ -90,6 +107,29 @@ async fn a_batch_from_disk_ends_where_its_limits_or_its_entries_end() {
     let together = bookie.metric("bindery_reads_together").await;
     let inline = bookie.metric("bindery_reads_without_wait").await;
     assert!(together > 1000 && inline > 1000, "{together} together, {inline} without a wait");
+    drop(client);
+    bookie.stop().await;
+}
+
+/// Entries of a striped ledger lie beside others on a bookie: a batch with a stride reads its own with as few reads as a plain one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_with_a_stride_is_read_together() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config_that_flushes(dir.path()), &cluster).await;
+    let held = (0..ENTRIES).filter(|entry| entry % 3 != 2);
+    for entry in held.clone() {
+        assert_eq!(bookie.add(5, entry).await, ErrorCode::Ok);
+    }
+    bookie.flushed(held.count() as i64).await;
+    let mut client = Client::of(TcpStream::connect(bookie.address).await.unwrap());
+    let before = bookie.metric("bindery_reads_together").await;
+    for class in 0..2 {
+        let answer = client.v2(strided(batch_request(5, class, 9, 0, 1 << 20), 3)).await;
+        let expected = (class..ENTRIES).step_by(3).map(|entry| hello(5, entry)).collect();
+        assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, 9, expected));
+    }
+    let together = bookie.metric("bindery_reads_together").await - before;
+    assert_eq!(together, 2 * ENTRIES / 3, "all of them");
     drop(client);
     bookie.stop().await;
 }

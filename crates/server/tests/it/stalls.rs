@@ -5,7 +5,7 @@
 
 use crate::common::PATIENCE;
 use crate::common::frames::{
-    KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed, framed_v3, read_request,
+    KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed, framed_v3, read_request, strided,
 };
 use crate::common::wire::{Bookie, Client, start, start_with};
 use bindery_server::connection::{StallRules, StalledClose};
@@ -49,7 +49,8 @@ fn reads_v3(count: i64) -> BytesMut {
 fn batches(count: i64) -> BytesMut {
     let mut out = BytesMut::new();
     for i in 0..count {
-        out.extend_from_slice(&framed(batch_request(LEDGER, i % ENTRIES, i, 16, 1 << 20)));
+        let plain = batch_request(LEDGER, i % ENTRIES, i, 16, 1 << 20);
+        out.extend_from_slice(&framed(if i % 2 == 0 { plain } else { strided(plain, 3) }));
     }
     out
 }

@@ -12,6 +12,7 @@ use crate::common::PATIENCE;
 use crate::common::certificates::Authority;
 use crate::common::frames::{
     KEY, OTHER_KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed, framed_v3, read_request,
+    strided,
 };
 use crate::common::users;
 use crate::common::wire::{Bookie, Client, start_auth_with, start_tls, start_with};
@@ -276,7 +277,8 @@ impl Peer {
                 }
                 _ => {
                     let (start, id) = (self.some_entry(), self.next_txn());
-                    out.extend_from_slice(&framed(batch_request(ledger, start, id as i64, 20, 1 << 17)));
+                    let plain = batch_request(ledger, start, id as i64, 20, 1 << 17);
+                    out.extend_from_slice(&framed(if id % 2 == 0 { plain } else { strided(plain, 2) }));
                     owed.v2((3, ledger, id as i64), FOUND);
                     count(&self.tally.reads, 1);
                 }

@@ -157,6 +157,7 @@ async fn a_batch_read_ends_at_its_limits() {
             max_count,
             max_size_bytes,
             master_key: None,
+            stride: 1,
         })
     };
     let entries = |from: i64, to: i64| (from..to).map(|e| body(3, e, e - 1, 1000)).collect::<Vec<_>>();

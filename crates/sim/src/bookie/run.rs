@@ -451,8 +451,12 @@ impl Sim {
     /// Entries that are read together (the server reads ranges so) must be what each of them may be.
     fn check_run(&mut self, ledger: LedgerId, first: EntryId) -> Check {
         let count = 1 + first.get() as u32 % 9;
-        let Some(found) = self.machine().engine.read_run(ledger, first, count, 1 << 14, Patience::Wait)
-        else {
+        (1..=3).try_for_each(|step| self.check_run_by(ledger, (first, step), count))
+    }
+
+    fn check_run_by(&mut self, ledger: LedgerId, (first, step): (EntryId, u32), count: u32) -> Check {
+        let engine = &self.machine().engine;
+        let Some(found) = engine.read_run(ledger, (first, step), count, 1 << 14, Patience::Wait) else {
             return Ok(());
         };
         let length = found.lengths().len();
@@ -465,7 +469,8 @@ impl Sim {
             if number == 1 {
                 self.hit("read.together");
             }
-            self.ghost.check_read(ledger, first.get() + number as i64, &Ok(body.to_vec()))?;
+            let entry = first.get() + number as i64 * i64::from(step);
+            self.ghost.check_read(ledger, entry, &Ok(body.to_vec()))?;
         }
         Ok(())
     }

@@ -303,7 +303,21 @@ impl EntryLog {
                 debug_assert_eq!(record.entry, entry, "decode checks the place of a regular run's record");
                 Ok(Some(record.location))
             }
-            Place::Search => self.search(extent, entry, patience),
+            Place::Search => Ok(self.search(extent, entry, patience)?.map(|(_, record)| record.location)),
+        }
+    }
+
+    /// Where an entry stands among the records of a run; `None` when it is not there. Without a read where arithmetic tells.
+    pub(super) fn find_place(
+        &self,
+        extent: &Extent,
+        entry: EntryId,
+        patience: Patience,
+    ) -> Result<Option<u32>, TryReadError> {
+        match extent.place(entry) {
+            Place::Absent => Ok(None),
+            Place::At(place) => Ok(Some(place)),
+            Place::Search => Ok(self.search(extent, entry, patience)?.map(|(place, _)| place)),
         }
     }
 
@@ -314,7 +328,7 @@ impl EntryLog {
         extent: &Extent,
         wanted: EntryId,
         patience: Patience,
-    ) -> Result<Option<EntryLocation>, TryReadError> {
+    ) -> Result<Option<(u32, IndexRecord)>, TryReadError> {
         let mut window = [0; WINDOW_RECORDS as usize * RECORD_SIZE];
         // The entry is in places [low, high) or nowhere; `below` and `above` bound the ids in there, inclusively.
         let (mut low, mut high) = (0, extent.count);
@@ -343,7 +357,7 @@ impl EntryLog {
                 let middle = left + (right - left) / 2;
                 let record = record_at(middle).map_err(|e| self.distrust(e))?;
                 if record.entry == wanted {
-                    return Ok(Some(record.location));
+                    return Ok(Some((middle, record)));
                 }
                 if record.entry < wanted {
                     left = middle + 1;

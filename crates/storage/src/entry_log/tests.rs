@@ -123,15 +123,16 @@ fn get(log: &EntryLog, extents: &[Extent], l: LedgerId, e: EntryId) -> Result<Op
     Ok(None)
 }
 
-/// Reads entries of a run without gaps together, from `first` to `last` at most.
+/// Reads every `step`th entry of a run together, from `first` to `last` at most.
 fn get_together(
     log: &Arc<EntryLog>,
     extent: &Extent,
-    first: EntryId,
-    last: EntryId,
+    (first, last): (EntryId, EntryId),
+    step: u32,
     bytes_max: usize,
 ) -> Result<Vec<Vec<u8>>, TryReadError> {
-    let found = log.locate_together(extent, (first, last), bytes_max, Patience::Wait)?;
+    let found = log.locate_together(extent, (first, last), step, bytes_max, Patience::Wait)?;
+    let Some(found) = found else { return Ok(Vec::new()) };
     let mut buffer = Vec::new();
     let sound = found.read(0, found.lengths().len(), &mut buffer, Patience::Wait).unwrap();
     Ok(sound.map(<[u8]>::to_vec).collect())
@@ -189,7 +190,7 @@ proptest! {
             for first in (extent.first.get()..=extent.last.get()).step_by(1 + big * 7) {
                 for (span, bytes_max) in [(0, 100), (3, 0), (70, 1000), (70, 1 << 20)] {
                     let last = (first + span).min(extent.last.get());
-                    let found = get_together(&log, extent, entry(first), entry(last), bytes_max).unwrap();
+                    let found = get_together(&log, extent, (entry(first), entry(last)), 1, bytes_max).unwrap();
                     let (mut bytes, mut expected) = (0, Vec::new());
                     for e in first..=last.min(first + i64::from(TOGETHER_ENTRIES_MAX) - 1) {
                         let body = &model[&(extent.ledger, entry(e))];
@@ -203,7 +204,45 @@ proptest! {
                 }
             }
         }
+        // Of any run, whatever its gaps: the entries that follow one another by the step, up to the first that is not there.
+        for extent in extents.iter().filter(|extent| extent.ledger != ledger(20)) {
+            for (first, step) in (extent.first.get()..=extent.last.get()).step_by(5).flat_map(|e| [(e, 2), (e, 3), (e, 7)]) {
+                let last = extent.last.get().min(first + 150);
+                let found = get_together(&log, extent, (entry(first), entry(last)), step, 1 << 20).unwrap();
+                let wanted = (first..=last).step_by(step as usize);
+                let expected = wanted.map_while(|e| model.get(&(extent.ledger, entry(e)))).cloned();
+                let expected: Vec<Vec<u8>> = expected.collect();
+                prop_assert!(expected.starts_with(&found), "{}:{} by {}", extent.ledger, first, step);
+                prop_assert_eq!(found.is_empty(), expected.is_empty());
+                // Index records are looked at within a bound.
+                let is_looked_at = |e: &i64| (first..=*e).filter(|e| model.contains_key(&(extent.ledger, entry(*e)))).count()
+                    <= TOGETHER_ENTRIES_MAX as usize;
+                let within = (first..=last).step_by(step as usize).take(expected.len()).filter(is_looked_at).count();
+                prop_assert_eq!(found.len(), within);
+            }
+        }
     }
+}
+
+#[test]
+fn what_lies_between_entries_read_together_is_short_and_counts_as_bytes() {
+    // Every second entry has 1,000 bytes; those between have what is said.
+    let found = |between: usize, bytes_max: usize| {
+        let model = model_of(&[(1, (0..40).collect())], |e| if e % 2 == 0 { 1000 } else { between });
+        let disk = MemDisk::default();
+        write(&disk, LogId(3), &model).unwrap();
+        let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(3)).unwrap();
+        let log = Arc::new(log);
+        let found = get_together(&log, &extents[0], (entry(0), entry(39)), 2, bytes_max).unwrap();
+        assert!(found.iter().zip(0..).all(|(read, e)| *read == model[&(ledger(1), entry(2 * e))]));
+        found.len()
+    };
+    assert_eq!(found(1000, 1 << 20), 20);
+    assert_eq!(found(8000, 1 << 20), 20);
+    assert_eq!(found(9000, 1 << 20), 1, "reads of their own are as cheap");
+    let body_bytes = |size| body(ledger(1), entry(0), size).len();
+    let three = 3 * body_bytes(1000) + 2 * body_bytes(3000);
+    assert_eq!((found(3000, three), found(3000, three - 1)), (3, 2));
 }
 
 #[test]
@@ -264,7 +303,7 @@ fn every_flipped_bit_and_every_cut_is_an_error_or_harmless() {
                 }
                 let (log, run) = (Arc::new(log), (0..3).map(|e| &model[&(ledger(1), entry(e))]));
                 let extent = extents.iter().find(|extent| extent.ledger == ledger(1)).unwrap();
-                match get_together(&log, extent, entry(0), entry(2), 1 << 20) {
+                match get_together(&log, extent, (entry(0), entry(2)), 1, 1 << 20) {
                     Ok(read) => {
                         read.iter().zip(run).for_each(|(read, body)| assert_eq!(read, body, "{what}"))
                     }

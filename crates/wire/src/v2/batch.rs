@@ -87,6 +87,7 @@ mod tests {
             max_count,
             max_size_bytes,
             master_key: None,
+            stride: 1,
         }
     }
 

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A response carries its request's version and opcode, flags 0, and the request's ids as they were sent: a read of
-//!    entry -1 is answered with entry -1.
+//! 1. A response carries its request's version and opcode, and the request's ids as they were sent: a read of entry -1 is
+//!    answered with entry -1. Its flags are 0, but for [`Flags::STRIDE`] where a batch has that.
 //! 2. A packet that cannot be decoded is either answered ([`DecodeError::refusal`]) or closes the connection, as a Java
 //!    bookie would.
 //! 3. Trailing bytes are ignored.
@@ -83,6 +83,9 @@ impl Flags {
     pub const RECOVERY_ADD: Flags = Flags(0x0002);
     /// On adds and reads: serve ahead of ordinary traffic.
     pub const HIGH_PRIORITY: Flags = Flags(0x0004);
+    /// Ours, on batch reads: a stride stands behind the other fields. On their answers: the entries follow it. The highest bit, far
+    /// from those that BookKeeper uses.
+    pub const STRIDE: Flags = Flags(0x8000);
 
     /// All 16 bits as they stand in the header.
     pub const fn from_bits(bits: u16) -> Flags {

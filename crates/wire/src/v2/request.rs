@@ -6,9 +6,10 @@
 //! ADDENTRY          0 header | 4 masterKey(20) | 24 entry, as stored
 //! READENTRY         0 header | 4 ledgerId | 12 entryId | 20 masterKey(20)*
 //! BATCH_READ_ENTRY  0 header | 4 ledgerId | 12 startEntryId | 20 requestId | 28 maxCount(4) | 32 maxSize
-//!                   | 40 masterKey(20)*
+//!                   | 40 masterKey(20)* | stride(4)**
 //! AUTH              0 header | 4 protobuf AuthMessage
 //!                                                  * only with DO_FENCING and version >= 2
+//!                                                  ** only with STRIDE: ours
 //! ```
 
 use bindery_types::{MASTER_KEY_SIZE_BYTES, MasterKey};
@@ -29,7 +30,7 @@ pub enum Request<'a> {
     Add(Add<'a>),
     /// Read one entry, or the last one, fencing the ledger first if asked.
     Read(Read),
-    /// Read a run of entries.
+    /// Read entries that follow one another, or a stride.
     BatchRead(BatchRead),
     /// One step of authentication.
     Auth(Auth<'a>),
@@ -82,7 +83,7 @@ pub struct Read {
 pub struct BatchRead {
     /// Protocol version, 0 to 2.
     pub version: i8,
-    /// `DO_FENCING` and `HIGH_PRIORITY` matter.
+    /// `DO_FENCING`, `HIGH_PRIORITY` and `STRIDE` matter.
     pub flags: Flags,
     /// Raw, as sent.
     pub ledger_id: i64,
@@ -96,6 +97,8 @@ pub struct BatchRead {
     pub max_size_bytes: i64,
     /// Present exactly when `DO_FENCING` is set and version >= 2.
     pub master_key: Option<MasterKey>,
+    /// How far each entry wanted is behind the one before it, in entry ids, at least 1; 1 without `STRIDE`.
+    pub stride: u32,
 }
 
 /// AUTH. The only request whose version is not judged, since its response has no room for an error code.
@@ -137,6 +140,14 @@ pub enum DecodeError {
         /// Size of the body.
         size_bytes: usize,
     },
+    /// A batch read with a stride below 1.
+    #[error("v2 batch read has stride {stride}, and the least is 1")]
+    BadStride {
+        /// The answer to give.
+        refusal: Refusal,
+        /// As sent.
+        stride: i32,
+    },
 }
 
 /// The answer to a request that was understood just well enough to be refused.
@@ -162,9 +173,9 @@ impl DecodeError {
     pub fn refusal(&self) -> Option<Refusal> {
         match *self {
             DecodeError::Truncated { .. } | DecodeError::UnknownOpcode { .. } => None,
-            DecodeError::UnsupportedVersion(refusal) | DecodeError::EntryTooShort { refusal, .. } => {
-                Some(refusal)
-            }
+            DecodeError::UnsupportedVersion(refusal)
+            | DecodeError::EntryTooShort { refusal, .. }
+            | DecodeError::BadStride { refusal, .. } => Some(refusal),
         }
     }
 }
@@ -181,7 +192,7 @@ impl<'a> Request<'a> {
         let request = match opcode {
             Opcode::Add => return decode_add(version, flags, rest).ok_or(truncated)?,
             Opcode::Read => decode_read(version, flags, rest).map(Request::Read),
-            Opcode::BatchRead => decode_batch_read(version, flags, rest).map(Request::BatchRead),
+            Opcode::BatchRead => return decode_batch_read(version, flags, rest).ok_or(truncated)?,
             Opcode::Auth => Some(Request::Auth(Auth { version, flags, message: rest })),
         }
         .ok_or(truncated)?;
@@ -216,7 +227,9 @@ impl<'a> Request<'a> {
             }
             Request::BatchRead(read) => {
                 let key = fencing_key(read.version, read.flags, &read.master_key);
-                frame::put_length(40 + key.len(), out);
+                let has_stride = carries_stride(read.version, read.flags);
+                assert!(has_stride || read.stride == 1, "a stride is announced by its flag");
+                frame::put_length(40 + key.len() + 4 * usize::from(has_stride), out);
                 out.put_u32(Header::encode(read.version, Opcode::BatchRead, read.flags));
                 out.put_i64(read.ledger_id);
                 out.put_i64(read.start_entry_id);
@@ -224,6 +237,9 @@ impl<'a> Request<'a> {
                 out.put_i32(read.max_count);
                 out.put_i64(read.max_size_bytes);
                 out.put_slice(key);
+                if has_stride {
+                    out.put_u32(read.stride);
+                }
             }
             Request::Auth(auth) => {
                 frame::put_length(4 + auth.message.len(), out);
@@ -256,6 +272,11 @@ impl<'a> Request<'a> {
             Request::Auth(_) => None,
         }
     }
+}
+
+/// Version 0 has no flags.
+const fn carries_stride(version: i8, flags: Flags) -> bool {
+    version != 0 && flags.contains(Flags::STRIDE)
 }
 
 const fn carries_key(version: i8, flags: Flags) -> bool {
@@ -318,27 +339,45 @@ fn decode_read(version: i8, flags: Flags, mut rest: &[u8]) -> Option<Read> {
         flags,
         ledger_id: take_i64(&mut rest)?,
         entry_id: take_i64(&mut rest)?,
-        master_key: decode_fencing_key(version, flags, rest)?,
+        master_key: decode_fencing_key(version, flags, &mut rest)?,
     })
 }
 
-fn decode_batch_read(version: i8, flags: Flags, mut rest: &[u8]) -> Option<BatchRead> {
-    Some(BatchRead {
+/// `None` when truncated; `Some(Err)` when it can be answered but not served.
+fn decode_batch_read(version: i8, flags: Flags, mut rest: &[u8]) -> Option<Result<Request<'_>, DecodeError>> {
+    let (ledger_id, start_entry_id) = (take_i64(&mut rest)?, take_i64(&mut rest)?);
+    let (request_id, max_count) = (take_i64(&mut rest)?, take_i32(&mut rest)?);
+    let max_size_bytes = take_i64(&mut rest)?;
+    let master_key = decode_fencing_key(version, flags, &mut rest)?;
+    let stride = if carries_stride(version, flags) { take_i32(&mut rest)? } else { 1 };
+    let refuse = |code| Refusal {
+        version,
+        correlation: Correlation::BatchRead { ledger_id, start_entry_id, request_id },
+        code,
+    };
+    if !is_supported(version) {
+        return Some(Err(DecodeError::UnsupportedVersion(refuse(ErrorCode::BadVersion))));
+    }
+    let Some(step) = u32::try_from(stride).ok().filter(|stride| *stride > 0) else {
+        return Some(Err(DecodeError::BadStride { refusal: refuse(ErrorCode::BadRequest), stride }));
+    };
+    Some(Ok(Request::BatchRead(BatchRead {
         version,
         flags,
-        ledger_id: take_i64(&mut rest)?,
-        start_entry_id: take_i64(&mut rest)?,
-        request_id: take_i64(&mut rest)?,
-        max_count: take_i32(&mut rest)?,
-        max_size_bytes: take_i64(&mut rest)?,
-        master_key: decode_fencing_key(version, flags, rest)?,
-    })
+        ledger_id,
+        start_entry_id,
+        request_id,
+        max_count,
+        max_size_bytes,
+        master_key,
+        stride: step,
+    })))
 }
 
 /// Outer `None` when the key is due and missing.
-fn decode_fencing_key(version: i8, flags: Flags, mut rest: &[u8]) -> Option<Option<MasterKey>> {
+fn decode_fencing_key(version: i8, flags: Flags, rest: &mut &[u8]) -> Option<Option<MasterKey>> {
     if !carries_key(version, flags) {
         return Some(None);
     }
-    take_array::<MASTER_KEY_SIZE_BYTES>(&mut rest).map(|key| Some(MasterKey::new(key)))
+    take_array::<MASTER_KEY_SIZE_BYTES>(rest).map(|key| Some(MasterKey::new(key)))
 }

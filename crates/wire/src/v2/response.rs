@@ -6,7 +6,7 @@
 //! ADDENTRY          0 header | 4 rc(4) | 8 ledgerId | 16 entryId                                      24 bytes
 //! READENTRY         0 header | 4 rc(4) | 8 ledgerId | 16 entryId | 24 entry, as stored, if rc = 0
 //! BATCH_READ_ENTRY  0 header | 4 rc(4) | 8 ledgerId | 16 startEntryId | 24 requestId
-//!                   | 32 { size(4) entry }...
+//!                   | 32 { size(4) entry }...           flag STRIDE: they follow the stride of the request (ours)
 //! AUTH              0 header | 4 protobuf AuthMessage                                  no rc, no ids
 //! ```
 //!
@@ -107,7 +107,7 @@ pub fn put_read_response_header(
     out: &mut impl BufMut,
 ) {
     frame::put_length(IDS_PACKET_SIZE_BYTES + body_size_bytes, out);
-    put_ids(version, Opcode::Read, ErrorCode::Ok, ledger_id, entry_id, out);
+    put_ids(version, Opcode::Read, Flags::NONE, ErrorCode::Ok, ledger_id, entry_id, out);
 }
 
 /// Appends a successful READ response frame.
@@ -118,16 +118,19 @@ pub fn put_read_response(version: i8, ledger_id: i64, entry_id: i64, body: &[u8]
 
 /// Appends everything of a successful BATCH_READ response frame but the entries. `entries_size_bytes` bytes must follow:
 /// for each entry [`put_batch_entry_size`] and its bytes. [`super::BatchReadBudget::entries_size_bytes`] counts them.
+/// `is_strided`: they follow the stride of the request.
 pub fn put_batch_read_response_header(
     version: i8,
     ledger_id: i64,
     start_entry_id: i64,
     request_id: i64,
+    is_strided: bool,
     entries_size_bytes: usize,
     out: &mut impl BufMut,
 ) {
+    let flags = if is_strided { Flags::STRIDE } else { Flags::NONE };
     frame::put_length(BATCH_PACKET_SIZE_BYTES + entries_size_bytes, out);
-    put_ids(version, Opcode::BatchRead, ErrorCode::Ok, ledger_id, start_entry_id, out);
+    put_ids(version, Opcode::BatchRead, flags, ErrorCode::Ok, ledger_id, start_entry_id, out);
     out.put_i64(request_id);
 }
 
@@ -136,17 +139,26 @@ pub fn put_batch_entry_size(entry_size_bytes: usize, out: &mut impl BufMut) {
     frame::put_length(entry_size_bytes, out);
 }
 
-/// Appends a successful BATCH_READ response frame.
+/// Appends a successful BATCH_READ response frame. `is_strided`: the entries follow the stride of the request.
 pub fn put_batch_read_response<'a>(
     version: i8,
     ledger_id: i64,
     start_entry_id: i64,
     request_id: i64,
+    is_strided: bool,
     entries: impl Iterator<Item = &'a [u8]> + Clone,
     out: &mut impl BufMut,
 ) {
     let size_bytes = entries.clone().map(|entry| BATCH_READ_ENTRY_OVERHEAD_BYTES + entry.len()).sum();
-    put_batch_read_response_header(version, ledger_id, start_entry_id, request_id, size_bytes, out);
+    put_batch_read_response_header(
+        version,
+        ledger_id,
+        start_entry_id,
+        request_id,
+        is_strided,
+        size_bytes,
+        out,
+    );
     for entry in entries {
         put_batch_entry_size(entry.len(), out);
         out.put_slice(entry);
@@ -166,11 +178,11 @@ pub fn put_error_response(version: i8, request: Correlation, code: ErrorCode, ou
         Correlation::Add { ledger_id, entry_id } => put_add_response(version, code, ledger_id, entry_id, out),
         Correlation::Read { ledger_id, entry_id } => {
             frame::put_length(IDS_PACKET_SIZE_BYTES, out);
-            put_ids(version, Opcode::Read, code, ledger_id, entry_id, out);
+            put_ids(version, Opcode::Read, Flags::NONE, code, ledger_id, entry_id, out);
         }
         Correlation::BatchRead { ledger_id, start_entry_id, request_id } => {
             frame::put_length(BATCH_PACKET_SIZE_BYTES, out);
-            put_ids(version, Opcode::BatchRead, code, ledger_id, start_entry_id, out);
+            put_ids(version, Opcode::BatchRead, Flags::NONE, code, ledger_id, start_entry_id, out);
             out.put_i64(request_id);
         }
     }
@@ -179,12 +191,13 @@ pub fn put_error_response(version: i8, request: Correlation, code: ErrorCode, ou
 fn put_ids(
     version: i8,
     opcode: Opcode,
+    flags: Flags,
     code: ErrorCode,
     ledger_id: i64,
     entry_id: i64,
     out: &mut impl BufMut,
 ) {
-    out.put_u32(Header::encode(version, opcode, Flags::NONE));
+    out.put_u32(Header::encode(version, opcode, flags));
     out.put_i32(code.v2());
     out.put_i64(ledger_id);
     out.put_i64(entry_id);
@@ -229,7 +242,9 @@ pub enum Response<'a> {
         start_entry_id: i64,
         /// As sent.
         request_id: i64,
-        /// Stored entries of consecutive ids; none unless `code` is `Ok`.
+        /// The entries follow the stride of the request, and not one another. False unless `code` is `Ok`.
+        is_strided: bool,
+        /// Stored entries; none unless `code` is `Ok`.
         entries: BatchEntries<'a>,
     },
     /// To an AUTH.
@@ -272,7 +287,7 @@ impl<'a> Response<'a> {
     pub fn decode(packet: &'a [u8]) -> Result<Response<'a>, ResponseError> {
         let truncated = ResponseError::Truncated { size_bytes: packet.len() };
         let mut rest = packet;
-        let Header { version, opcode, .. } = Header::decode(take_u32(&mut rest).ok_or(truncated)?);
+        let Header { version, opcode, flags } = Header::decode(take_u32(&mut rest).ok_or(truncated)?);
         let opcode = Opcode::from_wire(opcode).ok_or(ResponseError::UnknownOpcode { opcode })?;
         if opcode == Opcode::Auth {
             return Ok(Response::Auth { version, message: rest });
@@ -297,6 +312,7 @@ impl<'a> Response<'a> {
                     ledger_id,
                     start_entry_id: entry_id,
                     request_id,
+                    is_strided: code == ErrorCode::Ok && flags.contains(Flags::STRIDE),
                     entries,
                 }
             }
@@ -315,9 +331,25 @@ impl<'a> Response<'a> {
             Response::Read { version, code, ledger_id, entry_id, .. } => {
                 put_error_response(version, Correlation::Read { ledger_id, entry_id }, code, out);
             }
-            Response::BatchRead { version, code, ledger_id, start_entry_id, request_id, entries } => {
+            Response::BatchRead {
+                version,
+                code,
+                ledger_id,
+                start_entry_id,
+                request_id,
+                is_strided,
+                entries,
+            } => {
                 if code == ErrorCode::Ok {
-                    put_batch_read_response(version, ledger_id, start_entry_id, request_id, entries, out);
+                    put_batch_read_response(
+                        version,
+                        ledger_id,
+                        start_entry_id,
+                        request_id,
+                        is_strided,
+                        entries,
+                        out,
+                    );
                 } else {
                     let request = Correlation::BatchRead { ledger_id, start_entry_id, request_id };
                     put_error_response(version, request, code, out);

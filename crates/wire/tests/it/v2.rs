@@ -95,11 +95,12 @@ fn a_batch_has_its_request_id_and_a_size_before_each_entry() {
         max_count: 10,
         max_size_bytes: 4096,
         master_key: None,
+        stride: 1,
     };
     assert_eq!(Request::decode(&request), Ok(Request::BatchRead(expected)));
 
     let mut out = Vec::new();
-    v2::put_batch_read_response(2, 1, 2, 3, [&b"ab"[..], &b""[..]].into_iter(), &mut out);
+    v2::put_batch_read_response(2, 1, 2, 3, false, [&b"ab"[..], &b""[..]].into_iter(), &mut out);
     let head = "0000002a 02070000 00000000 0000000000000001 0000000000000002 0000000000000003";
     assert_eq!(out, hex(&format!("{head} 00000002 6162 00000000")));
     let Response::BatchRead { entries, .. } = Response::decode(payload(&out)).unwrap() else {
@@ -111,6 +112,50 @@ fn a_batch_has_its_request_id_and_a_size_before_each_entry() {
     let failed = Correlation::BatchRead { ledger_id: 1, start_entry_id: 2, request_id: 3 };
     v2::put_error_response(2, failed, ErrorCode::UnknownLedgerState, &mut out);
     assert_eq!(out, hex("00000020 02070000 00000065 0000000000000001 0000000000000002 0000000000000003"));
+}
+
+#[test]
+fn a_batch_with_a_stride_says_so_in_both_directions() {
+    let fields = "0000000000000001 0000000000000002 0000000000000003 0000000a 0000000000001000";
+    let plain = BatchRead {
+        version: 2,
+        flags: Flags::STRIDE,
+        ledger_id: 1,
+        start_entry_id: 2,
+        request_id: 3,
+        max_count: 10,
+        max_size_bytes: 4096,
+        master_key: None,
+        stride: 3,
+    };
+    let request = hex(&format!("02078000 {fields} 00000003"));
+    assert_eq!(Request::decode(&request), Ok(Request::BatchRead(plain)));
+    assert_eq!(encoded_request(&Request::BatchRead(plain))[4..], request);
+    // Behind the key where there is one.
+    let key = MasterKey::new([7; 20]);
+    let fencing = BatchRead { flags: Flags::STRIDE.with(Flags::DO_FENCING), master_key: Some(key), ..plain };
+    let request = hex(&format!("02078001 {fields} {} 00000003", "07".repeat(20)));
+    assert_eq!(Request::decode(&request), Ok(Request::BatchRead(fencing)));
+    // Those who do not know the flag pass over the field; without the flag so do we.
+    let request = hex(&format!("02070000 {fields} 00000003"));
+    let unknown = BatchRead { flags: Flags::NONE, stride: 1, ..plain };
+    assert_eq!(Request::decode(&request), Ok(Request::BatchRead(unknown)));
+    for (stride, sent) in [("00000000", 0), ("ffffffff", -1)] {
+        let error = Request::decode(&hex(&format!("02078000 {fields} {stride}"))).unwrap_err();
+        let correlation = Correlation::BatchRead { ledger_id: 1, start_entry_id: 2, request_id: 3 };
+        let refusal = Refusal { version: 2, correlation, code: ErrorCode::BadRequest };
+        assert_eq!(error, DecodeError::BadStride { refusal, stride: sent });
+        assert_eq!(error.refusal(), Some(refusal));
+    }
+    let cut = Request::decode(&hex(&format!("02078000 {fields} 000000"))).unwrap_err();
+    assert_eq!((cut, cut.refusal()), (DecodeError::Truncated { size_bytes: 43 }, None));
+
+    let mut out = Vec::new();
+    v2::put_batch_read_response(2, 1, 2, 3, true, [&b"ab"[..]].into_iter(), &mut out);
+    let head = "00000026 02078000 00000000 0000000000000001 0000000000000002 0000000000000003";
+    assert_eq!(out, hex(&format!("{head} 00000002 6162")));
+    let answer = Response::decode(payload(&out)).unwrap();
+    assert!(matches!(answer, Response::BatchRead { is_strided: true, .. }), "{answer:?}");
 }
 
 #[test]
@@ -228,8 +273,11 @@ proptest! {
                 let (ledger_id, entry_id) = (*ledger_id, *entry_id);
                 prop_assert_eq!(decoded, Response::Read { version, code, ledger_id, entry_id, body });
             }
-            (OwnedResponse::BatchRead { entries: sent, request_id: sent_id, .. }, Response::BatchRead { request_id, entries, .. }) => {
-                prop_assert_eq!(request_id, *sent_id);
+            (
+                OwnedResponse::BatchRead { entries: sent, request_id: sent_id, is_strided: sent_flag, .. },
+                Response::BatchRead { request_id, is_strided, entries, .. },
+            ) => {
+                prop_assert_eq!((request_id, is_strided), (*sent_id, *sent_flag));
                 prop_assert_eq!(entries.map(<[u8]>::to_vec).collect::<Vec<_>>(), sent.clone());
             }
             (OwnedResponse::Error { version: sent, request, code: sent_code }, decoded) => {
@@ -240,8 +288,16 @@ proptest! {
                         prop_assert!(body.is_empty());
                         (Correlation::Read { ledger_id, entry_id }, version, code)
                     }
-                    Response::BatchRead { version, code, ledger_id, start_entry_id, request_id, entries } => {
-                        prop_assert_eq!(entries, v2::BatchEntries::NONE);
+                    Response::BatchRead {
+                        version,
+                        code,
+                        ledger_id,
+                        start_entry_id,
+                        request_id,
+                        is_strided,
+                        entries,
+                    } => {
+                        prop_assert_eq!((is_strided, entries), (false, v2::BatchEntries::NONE));
                         (Correlation::BatchRead { ledger_id, start_entry_id, request_id }, version, code)
                     }
                     Response::Auth { .. } => return Err(TestCaseError::fail("an error became an AUTH")),

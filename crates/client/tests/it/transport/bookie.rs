@@ -253,6 +253,7 @@ async fn batches_bring_runs_within_their_bounds() {
     let batch = |first, count_max, size_bytes_max| BatchReadRequest {
         ledger: ledger(1),
         first: entry(first),
+        stride: 1,
         count_max,
         size_bytes_max,
     };
@@ -268,6 +269,14 @@ async fn batches_bring_runs_within_their_bounds() {
         let found = read(batch(first, count, size)).await.unwrap();
         let expected: Vec<_> = (first..first + expected).map(|at| body(1, at, 1000)).collect();
         assert_eq!(found, expected, "{count} from {first}");
+    }
+    for (first, stride, count, expected) in
+        [(0, 3, 10, 10), (280, 7, 100, 3), (1, 299, 5, 1), (2, 1000, 9, 1)]
+    {
+        let request = BatchReadRequest { stride, ..batch(first, count, 1 << 20) };
+        let found = read(request).await.unwrap();
+        let ids = (first..).step_by(stride as usize).take(expected);
+        assert_eq!(found, ids.map(|at| body(1, at, 1000)).collect::<Vec<_>>(), "{first} by {stride}");
     }
     assert_eq!(refused(read(batch(300, 10, 1 << 20)).await), ErrorCode::NoEntry);
     let many: Vec<_> = (0..30).map(|first| (first, read(batch(first, 20, 1 << 20)))).collect();

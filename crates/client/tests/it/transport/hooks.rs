@@ -109,8 +109,13 @@ async fn everything_works_over_a_stream_that_is_not_tcp() {
         for at in 0..8 {
             assert_eq!(setup.read(2, at).await.unwrap(), body(2, at, large), "room {room}");
         }
-        let batch =
-            BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 1000, size_bytes_max: 4 << 20 };
+        let batch = BatchReadRequest {
+            ledger: ledger(1),
+            first: entry(0),
+            stride: 1,
+            count_max: 1000,
+            size_bytes_max: 4 << 20,
+        };
         let entries = setup.bookies.batch_read(&setup.running.id, batch).await.unwrap();
         assert!(entries.iter().zip(0..).all(|(found, at)| *found == body(1, at, 1000)));
         assert_eq!(entries.len() as i64, count);

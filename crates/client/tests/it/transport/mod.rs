@@ -7,5 +7,6 @@ mod hooks;
 mod peer;
 mod reconcile;
 mod soak;
+mod strides;
 mod support;
 mod tls;

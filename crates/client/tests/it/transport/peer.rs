@@ -95,7 +95,7 @@ impl Line {
 
     pub async fn answer_batch_read(&mut self, read: &v2::BatchRead) {
         let (ledger, id, mut out) = (read.ledger_id, read.request_id, BytesMut::new());
-        v2::put_batch_read_response(2, ledger, 0, id, [&b"body"[..]].into_iter(), &mut out);
+        v2::put_batch_read_response(2, ledger, 0, id, false, [&b"body"[..]].into_iter(), &mut out);
         self.socket.write_all(&out).await.unwrap();
     }
 
@@ -111,7 +111,7 @@ impl Line {
     }
 }
 
-async fn bookies(options: ConnectionOptions) -> Arc<Bookies> {
+pub async fn bookies(options: ConnectionOptions) -> Arc<Bookies> {
     Arc::new(Bookies::new(registration(&cluster().await).await, options))
 }
 
@@ -186,7 +186,13 @@ async fn reads_pass_adds_that_wait_for_answers() {
     const ADDS: i64 = 6_000;
     let (bookies, peer, sink) =
         (bookies(ConnectionOptions::default()).await, Peer::new().await, Recorder::new());
-    let batch = || BatchReadRequest { ledger: ledger(2), first: entry(0), count_max: 9, size_bytes_max: 99 };
+    let batch = || BatchReadRequest {
+        ledger: ledger(2),
+        first: entry(0),
+        stride: 1,
+        count_max: 9,
+        size_bytes_max: 99,
+    };
     let known = async { peer.accept().await.answer_batch().await };
     let (entries, ()) = tokio::join!(bookies.batch_read(&peer.id, batch()), known);
     assert!(entries.is_ok());
@@ -235,7 +241,13 @@ async fn a_bookie_that_hangs_up_on_a_batch_read_keeps_its_other_connection_and_i
     sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
     let mut line = peer.accept().await;
     let under_way = line.next_add().await;
-    let batch = || BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 9, size_bytes_max: 1 };
+    let batch = || BatchReadRequest {
+        ledger: ledger(1),
+        first: entry(0),
+        stride: 1,
+        count_max: 9,
+        size_bytes_max: 1,
+    };
     let unknown = Err(BookieError::Refused(ErrorCode::BadRequest));
     let (asked, both) = (bookies.batch_read(&peer.id, batch()), bookies.batch_read(&peer.id, batch()));
     let hangs_up = async {
@@ -255,7 +267,13 @@ async fn a_bookie_that_hangs_up_on_a_batch_read_keeps_its_other_connection_and_i
 #[tokio::test]
 async fn a_bookie_that_answers_a_batch_read_is_asked_for_more_beside_all_else() {
     let (bookies, peer) = (bookies(ConnectionOptions::default()).await, Peer::new().await);
-    let batch = || BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 9, size_bytes_max: 99 };
+    let batch = || BatchReadRequest {
+        ledger: ledger(1),
+        first: entry(0),
+        stride: 1,
+        count_max: 9,
+        size_bytes_max: 99,
+    };
     let first = async {
         let mut trial = peer.accept().await;
         trial.answer_batch().await;
@@ -461,7 +479,7 @@ async fn answers_to_nothing_are_ignored() {
     .await;
     let mut out = BytesMut::new();
     v2::put_read_response(2, 1, 5, b"body", &mut out);
-    v2::put_batch_read_response(2, 1, 5, 77, [&b"body"[..]].into_iter(), &mut out);
+    v2::put_batch_read_response(2, 1, 5, 77, false, [&b"body"[..]].into_iter(), &mut out);
     v2::put_auth_response(2, b"", &mut out);
     v3::put_frame(&response::add(5, ErrorCode::Ok, 1, 5), &mut out);
     line.socket.write_all(&out).await.unwrap();
@@ -571,13 +589,18 @@ async fn an_answer_above_the_frame_limit_fails_its_request_and_nothing_else() {
 #[tokio::test]
 async fn batches_and_control_answers_above_the_frame_limit_fail_alone_as_well() {
     let (bookies, peer) = (narrow().await, Peer::new().await);
-    let first =
-        BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 9, size_bytes_max: 1 << 20 };
+    let first = BatchReadRequest {
+        ledger: ledger(1),
+        first: entry(0),
+        stride: 1,
+        count_max: 9,
+        size_bytes_max: 1 << 20,
+    };
     let large = |line: &mut Line, read: &v2::BatchRead| {
         assert_eq!(read.max_size_bytes, i64::from(LIMIT), "more would be for nothing");
         let mut out = Vec::new();
         let id = read.request_id;
-        v2::put_batch_read_response(2, read.ledger_id, 0, id, [&[1; 3000][..]].into_iter(), &mut out);
+        v2::put_batch_read_response(2, read.ledger_id, 0, id, false, [&[1; 3000][..]].into_iter(), &mut out);
         line.socket.try_write(&out).unwrap();
     };
     // The bookie knows the request: the next one goes over the common connection.
@@ -717,7 +740,8 @@ async fn closing_answers_everything_and_all_that_follows() {
     sink.send(&bookies, &bookie("never-used"), add(1, 101, 101, 10));
     let poll = PollRequest { ledger: ledger(1), previous: None, wait: Duration::from_secs(1) };
     assert_eq!(bookies.poll_lac(&bookie("never-used"), poll).await, Err(BookieError::Closed));
-    let batch = BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 1, size_bytes_max: 1 };
+    let batch =
+        BatchReadRequest { ledger: ledger(1), first: entry(0), stride: 1, count_max: 1, size_bytes_max: 1 };
     assert_eq!(bookies.batch_read(&peer.id, batch).await, Err(BookieError::Closed));
     let outcomes = sink.outcomes(102).await;
     assert!(outcomes.iter().all(|(_, result)| *result == Err(BookieError::Closed)));

@@ -27,7 +27,15 @@ async fn misbehave(mut line: Line, mut dice: Dice) {
             }
             (v2::Correlation::BatchRead { ledger_id, start_entry_id, request_id }, ErrorCode::Ok) => {
                 let entries = [&payload[..]; 3].into_iter();
-                v2::put_batch_read_response(2, ledger_id, start_entry_id, request_id, entries, &mut out);
+                v2::put_batch_read_response(
+                    2,
+                    ledger_id,
+                    start_entry_id,
+                    request_id,
+                    false,
+                    entries,
+                    &mut out,
+                );
             }
             (correlation, code) => v2::put_error_response(2, correlation, code, &mut out),
         }
@@ -102,7 +110,13 @@ async fn whatever_peers_do_every_request_is_answered_once() {
                 let read =
                     ReadRequest { ledger: ledger(9), entry: at, fence: (dice.roll(4) == 0).then_some(KEY) };
                 let first = entry(dice.roll(10) as i64);
-                let batch = BatchReadRequest { ledger: ledger(9), first, count_max: 3, size_bytes_max: 1000 };
+                let batch = BatchReadRequest {
+                    ledger: ledger(9),
+                    first,
+                    stride: 1,
+                    count_max: 3,
+                    size_bytes_max: 1000,
+                };
                 let poll = PollRequest { ledger: ledger(9), previous: at, wait: Duration::from_millis(20) };
                 let reads = async { tokio::join!(bookies.read(id, read), bookies.batch_read(id, batch)) };
                 // Some callers stop waiting.

@@ -74,8 +74,13 @@ async fn use_all_lanes(setup: Setup) {
     for at in 0..8 {
         assert!(setup.read(2, at).await.unwrap() == body(2, at, 300_000), "entry {at}");
     }
-    let batch =
-        BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 1000, size_bytes_max: 4 << 20 };
+    let batch = BatchReadRequest {
+        ledger: ledger(1),
+        first: entry(0),
+        stride: 1,
+        count_max: 1000,
+        size_bytes_max: 4 << 20,
+    };
     let entries = setup.bookies.batch_read(&setup.running.id, batch).await.unwrap();
     assert!(entries.iter().zip(0..).all(|(found, at)| *found == body(1, at, 1000)) && entries.len() == 200);
     let lac = setup.bookies.read_lac(&setup.running.id, ledger(1)).await.unwrap();

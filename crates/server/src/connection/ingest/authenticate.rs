@@ -410,6 +410,7 @@ mod tests {
             max_count: 1,
             max_size_bytes: 1,
             master_key: None,
+            stride: 1,
         }));
         assert!(matches!(judge(&batch), Ok(Verdict::Close(_))));
         for junk in [&[2, 9, 0, 0][..], &[2, 1, 0, 0], &[2], &[]] {

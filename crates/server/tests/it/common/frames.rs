@@ -86,7 +86,14 @@ pub fn batch_request(
         max_count,
         max_size_bytes,
         master_key: None,
+        stride: 1,
     })
+}
+
+/// The same batch read, with a stride.
+pub fn strided(batch: v2::Request<'static>, stride: u32) -> v2::Request<'static> {
+    let v2::Request::BatchRead(batch) = batch else { panic!("{batch:?} is no batch read") };
+    v2::Request::BatchRead(v2::BatchRead { flags: v2::Flags::STRIDE, stride, ..batch })
 }
 
 /// An answer of v2 that owns its bytes.

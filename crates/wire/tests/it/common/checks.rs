@@ -109,6 +109,7 @@ fn seen_request(decoded: &Result<v2::Request<'_>, v2::DecodeError>) -> Seen {
                 read.request_id,
                 read.max_count.into(),
                 read.max_size_bytes,
+                read.stride.into(),
             ]),
             key: read.master_key.map(|key| key.as_bytes().to_vec()),
             parts: Vec::new(),
@@ -142,8 +143,17 @@ fn seen_response(decoded: &Result<v2::Response<'_>, v2::ResponseError>) -> Seen 
         Ok(v2::Response::Read { version, code, ledger_id, entry_id, body }) => {
             (vec![version.into(), 2, code_number(code), ledger_id, entry_id], vec![body.to_vec()])
         }
-        Ok(v2::Response::BatchRead { version, code, ledger_id, start_entry_id, request_id, entries }) => {
-            let numbers = vec![version.into(), 7, code_number(code), ledger_id, start_entry_id, request_id];
+        Ok(v2::Response::BatchRead {
+            version,
+            code,
+            ledger_id,
+            start_entry_id,
+            request_id,
+            is_strided,
+            entries,
+        }) => {
+            let head = [version.into(), 7, code_number(code)];
+            let numbers = [&head[..], &[ledger_id, start_entry_id, request_id, is_strided.into()]].concat();
             (numbers, entries.map(<[u8]>::to_vec).collect())
         }
         Ok(v2::Response::Auth { version, message }) => (vec![version.into(), 3], vec![message.to_vec()]),

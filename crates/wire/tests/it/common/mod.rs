@@ -82,9 +82,18 @@ pub fn request() -> impl Strategy<Value = OwnedRequest> {
             OwnedRequest::Read(Read { version, flags, ledger_id, entry_id, master_key })
         },
     );
-    let batch = (version_and_flags(), master_key(), id(), id(), id(), any::<i32>(), any::<i64>()).prop_map(
-        |((version, flags), key, ledger_id, start_entry_id, request_id, max_count, max_size_bytes)| {
+    let limits = (any::<i32>(), any::<i64>(), 1..=i32::MAX as u32);
+    let batch = (version_and_flags(), master_key(), id(), id(), id(), limits).prop_map(
+        |(
+            (version, flags),
+            key,
+            ledger_id,
+            start_entry_id,
+            request_id,
+            (max_count, max_size_bytes, stride),
+        )| {
             let master_key = key_if_due(version, flags, key);
+            let stride = if flags.contains(Flags::STRIDE) { stride } else { 1 };
             OwnedRequest::BatchRead(BatchRead {
                 version,
                 flags,
@@ -94,6 +103,7 @@ pub fn request() -> impl Strategy<Value = OwnedRequest> {
                 max_count,
                 max_size_bytes,
                 master_key,
+                stride,
             })
         },
     );
@@ -109,11 +119,35 @@ pub fn error_code() -> impl Strategy<Value = ErrorCode> {
 /// A response frame and the values that went in.
 #[derive(Debug, Clone)]
 pub enum OwnedResponse {
-    Add { version: i8, code: ErrorCode, ledger_id: i64, entry_id: i64 },
-    Read { version: i8, ledger_id: i64, entry_id: i64, body: Vec<u8> },
-    BatchRead { version: i8, ledger_id: i64, start_entry_id: i64, request_id: i64, entries: Vec<Vec<u8>> },
-    Error { version: i8, request: v2::Correlation, code: ErrorCode },
-    Auth { version: i8, message: Vec<u8> },
+    Add {
+        version: i8,
+        code: ErrorCode,
+        ledger_id: i64,
+        entry_id: i64,
+    },
+    Read {
+        version: i8,
+        ledger_id: i64,
+        entry_id: i64,
+        body: Vec<u8>,
+    },
+    BatchRead {
+        version: i8,
+        ledger_id: i64,
+        start_entry_id: i64,
+        request_id: i64,
+        is_strided: bool,
+        entries: Vec<Vec<u8>>,
+    },
+    Error {
+        version: i8,
+        request: v2::Correlation,
+        code: ErrorCode,
+    },
+    Auth {
+        version: i8,
+        message: Vec<u8>,
+    },
 }
 
 impl OwnedResponse {
@@ -127,13 +161,21 @@ impl OwnedResponse {
             OwnedResponse::Read { version, ledger_id, entry_id, body } => {
                 v2::put_read_response(*version, *ledger_id, *entry_id, body, &mut out);
             }
-            OwnedResponse::BatchRead { version, ledger_id, start_entry_id, request_id, entries } => {
+            OwnedResponse::BatchRead {
+                version,
+                ledger_id,
+                start_entry_id,
+                request_id,
+                is_strided,
+                entries,
+            } => {
                 let entries = entries.iter().map(Vec::as_slice);
                 v2::put_batch_read_response(
                     *version,
                     *ledger_id,
                     *start_entry_id,
                     *request_id,
+                    *is_strided,
                     entries,
                     &mut out,
                 );
@@ -154,12 +196,15 @@ pub fn response() -> impl Strategy<Value = OwnedResponse> {
     let read = (0i8..=2, id(), id(), bytes(0..80)).prop_map(|(version, ledger_id, entry_id, body)| {
         OwnedResponse::Read { version, ledger_id, entry_id, body }
     });
-    let batch = (0i8..=2, id(), id(), id(), prop::collection::vec(bytes(0..40), 0..6)).prop_map(
-        |(version, ledger_id, start_entry_id, request_id, entries)| OwnedResponse::BatchRead {
+    let entries = prop::collection::vec(bytes(0..40), 0..6);
+    let batch = (0i8..=2, id(), id(), id(), any::<bool>(), entries).prop_map(
+        |(version, ledger_id, start_entry_id, request_id, is_strided, entries)| OwnedResponse::BatchRead {
             version,
             ledger_id,
             start_entry_id,
             request_id,
+            // Version 0 has no flags.
+            is_strided: is_strided && version > 0,
             entries,
         },
     );

@@ -53,11 +53,18 @@ fn request_or_short(packet: &[u8]) -> Option<Seen> {
             parts.push(packet[4..].to_vec());
             return Some(Seen::Packet { numbers: vec![version, opcode, flags], key: None, parts });
         }
-        7 => (
-            vec![signed(packet, 4, 8)?, signed(packet, 12, 8)?, signed(packet, 20, 8)?],
-            vec![signed(packet, 28, 4)?, signed(packet, 32, 8)?],
-            key_at(40)?,
-        ),
+        7 => {
+            let key = key_at(40)?;
+            let has_stride = version != 0 && flags >= 0x8000;
+            let behind = 40 + key.map_or(0, <[u8]>::len);
+            let stride = if has_stride { signed(packet, behind, 4)? } else { 1 };
+            let ids = vec![signed(packet, 4, 8)?, signed(packet, 12, 8)?, signed(packet, 20, 8)?];
+            let more = vec![signed(packet, 28, 4)?, signed(packet, 32, 8)?, stride];
+            if stride < 1 && (0..=2).contains(&version) {
+                return Some(Seen::Refuse([vec![version, opcode], ids, vec![100]].concat()));
+            }
+            (ids, more, key)
+        }
         _ => return None,
     };
     if !(0..=2).contains(&version) {
@@ -72,7 +79,7 @@ pub fn response(packet: &[u8]) -> Seen {
 }
 
 fn response_or_short(packet: &[u8]) -> Option<Seen> {
-    let (version, opcode, _) = header(packet)?;
+    let (version, opcode, flags) = header(packet)?;
     let mut parts = Vec::new();
     if opcode == 3 {
         parts.push(packet[4..].to_vec());
@@ -88,6 +95,7 @@ fn response_or_short(packet: &[u8]) -> Option<Seen> {
     let mut numbers = vec![version, opcode, code, signed(packet, 8, 8)?, signed(packet, 16, 8)?];
     if opcode == 7 {
         numbers.push(signed(packet, 24, 8)?);
+        numbers.push(i128::from(code == 0 && flags >= 0x8000));
         let mut at = 32;
         while code == 0 && at < packet.len() {
             let size = usize::try_from(signed(packet, at, 4)?).ok()?;

@@ -17,6 +17,7 @@ use bindery_wire::frame::LENGTH_PREFIX_SIZE_BYTES;
 use bindery_wire::{v2, v3};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::hash::Hasher;
+use std::iter::successors;
 use std::ops::Range;
 
 /// What a frame looked like, without its entries.
@@ -31,6 +32,8 @@ pub struct Identity {
     hash: u64,
     ledger: LedgerId,
     first_entry: i64,
+    /// From one entry to the next.
+    step: i64,
     /// Entries with their sizes before them, as a batch read has them; none for a single entry.
     batch: Option<usize>,
 }
@@ -40,9 +43,9 @@ impl Identity {
     pub fn of(request: &ReadRequest, frame: &[u8]) -> Option<Identity> {
         let at = body_of(request, frame)?;
         let body = &frame[at.clone()];
-        let (first_entry, batch) = match &request.kind {
-            ReadKind::Batch(batch) => (batch.start_entry_id, Some(batch_len(body)?)),
-            ReadKind::Entry | ReadKind::Poll(_) | ReadKind::Lac => (entry_id_of(body)?, None),
+        let (first_entry, step, batch) = match &request.kind {
+            ReadKind::Batch(batch) => (batch.start_entry_id, i64::from(batch.stride), Some(batch_len(body)?)),
+            ReadKind::Entry | ReadKind::Poll(_) | ReadKind::Lac => (entry_id_of(body)?, 1, None),
             ReadKind::List | ReadKind::Info(_) => return None,
         };
         Some(Identity {
@@ -53,6 +56,7 @@ impl Identity {
             hash: hash(body),
             ledger: request.ledger,
             first_entry,
+            step,
             batch,
         })
     }
@@ -63,9 +67,11 @@ impl Identity {
     }
 
     /// Ids of its entries, and whether their sizes stand before them.
-    pub fn entries(&self) -> (Range<i64>, bool) {
-        let count = self.batch.unwrap_or(1) as i64;
-        (self.first_entry..self.first_entry.saturating_add(count), self.batch.is_some())
+    pub fn entries(&self) -> (impl Iterator<Item = i64> + use<>, bool) {
+        let (count, step) = (self.batch.unwrap_or(1), self.step);
+        // Behind the last id there is none.
+        let ids = successors(Some(self.first_entry), move |entry| entry.checked_add(step));
+        (ids.take(count), self.batch.is_some())
     }
 
     /// Bytes of the whole frame.
@@ -183,7 +189,7 @@ mod tests {
         }
         for (request, frame) in frames {
             let identity = Identity::of(&request, &frame).unwrap();
-            assert_eq!(identity.entries(), (7..8, false));
+            assert_eq!(ids_of(&identity), ([7].to_vec(), false));
             for sent in 0..=frame.len() {
                 let rest = identity.rest(sent, &whole).unwrap();
                 assert_eq!(rest, frame[sent..], "{:?} cut at {sent}", request.kind);
@@ -193,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_known_by_its_entries() {
-        let batch = v2::BatchRead {
+        let mut batch = v2::BatchRead {
             version: 2,
             flags: v2::Flags::NONE,
             ledger_id: LedgerId::MIN.get(),
@@ -202,17 +208,25 @@ mod tests {
             max_count: 10,
             max_size_bytes: 1000,
             master_key: None,
+            stride: 1,
         };
-        let entries = [body(4, 3, 10), body(5, 4, 0), body(6, 5, 99)];
-        let mut frame = BytesMut::new();
-        let slices = entries.iter().map(|entry| &entry[..]);
-        v2::put_batch_read_response(2, LedgerId::MIN.get(), 4, 1, slices, &mut frame);
-        let identity =
-            Identity::of(&request(ReadKind::Batch(Box::new(batch)), Reply::V2 { version: 2 }), &frame)
-                .unwrap();
-        assert_eq!(identity.entries(), (4..7, true));
-        let body = &frame[v2::BATCH_READ_RESPONSE_OVERHEAD_BYTES..];
-        assert_eq!(identity.rest(50, body).unwrap(), frame[50..]);
+        for (stride, ids) in [(1, [4, 5, 6]), (3, [4, 7, 10])] {
+            batch.stride = stride;
+            let entries = ids.map(|entry| body(entry, 3, entry as usize * 10));
+            let mut frame = BytesMut::new();
+            let slices = entries.iter().map(|entry| &entry[..]);
+            v2::put_batch_read_response(2, LedgerId::MIN.get(), 4, 1, stride > 1, slices, &mut frame);
+            let request = request(ReadKind::Batch(Box::new(batch)), Reply::V2 { version: 2 });
+            let identity = Identity::of(&request, &frame).unwrap();
+            assert_eq!(ids_of(&identity), (ids.to_vec(), true));
+            let body = &frame[v2::BATCH_READ_RESPONSE_OVERHEAD_BYTES..];
+            assert_eq!(identity.rest(50, body).unwrap(), frame[50..]);
+        }
+    }
+
+    fn ids_of(identity: &Identity) -> (Vec<i64>, bool) {
+        let (ids, is_batch) = identity.entries();
+        (ids.collect(), is_batch)
     }
 
     /// Invariant 1: another LAC that changes neither length nor CRC.

@@ -1,5 +1,6 @@
-//! Batch reads: the first entry whatever its size, then consecutive ones while they fit; anything missing after the
-//! first ends the batch (protocol reference, section 1.5). The window ends it too.
+//! Batch reads: the first entry whatever its size, then those that follow it, or its stride, while they fit; anything missing
+//! after the first ends the batch (protocol reference, section 1.5), so no request has more entries looked up than it returns,
+//! and one. The window ends it too.
 //!
 //! Of entries in object storage alone it takes those that are in memory by now; when the first one is not, it waits for that.
 //! It is begun inline, with what the kernel has in memory; a thread that may wait goes on where that stopped.
@@ -34,6 +35,8 @@ pub struct BatchLoad {
     budget: BatchReadBudget,
     body: BytesMut,
     next: i64,
+    /// From one entry to the next.
+    step: u32,
     /// Entries that may come at most, with those in `body`.
     count_max: u32,
     /// Bytes that the permit leaves for entries.
@@ -85,6 +88,7 @@ impl BatchLoad {
             budget: BatchReadBudget::new(batch, server_max as u32, limits.frame),
             body: BytesMut::new(),
             next: batch.start_entry_id,
+            step: batch.stride,
             count_max,
             room,
             most: (room < most).then_some(most),
@@ -163,7 +167,7 @@ impl BatchLoad {
             return Ok(false);
         }
         let count = (self.count_max - self.budget.count()).min(TOGETHER_ENTRIES_MAX);
-        let found = shared.engine.read_run(self.ledger, first, count, SCRATCH_BYTES, patience);
+        let found = shared.engine.read_run(self.ledger, (first, self.step), count, SCRATCH_BYTES, patience);
         let Some(found) = found.filter(|found| found.lengths().len() > 1) else { return Ok(false) };
         let mut budget = self.budget.clone();
         let fitting = found.lengths().take_while(|length| budget.admit(*length)).count();
@@ -266,7 +270,7 @@ impl BatchLoad {
         v2::put_batch_entry_size(body.len(), &mut self.body);
         self.body.extend_from_slice(body);
         // Behind the last id there is none, and that ends the batch.
-        self.next = self.next.checked_add(1).unwrap_or(-1);
+        self.next = self.next.checked_add(i64::from(self.step)).unwrap_or(-1);
     }
 
     fn answer(self, shared: &Arc<Shared>, connection: &Connection, granted: Granted, stop: Stop) {
@@ -293,11 +297,12 @@ impl BatchLoad {
         request.is_from_tier = self.is_from_tier;
         let (ReadKind::Batch(batch), Reply::V2 { version }) = (&request.kind, request.reply) else { return };
         let (ledger, start, request_id) = (self.ledger.get(), batch.start_entry_id, batch.request_id);
+        let is_strided = batch.flags.contains(v2::Flags::STRIDE);
         let size = self.body.len();
         shared.metrics.read_bytes.add(size as u64);
         record(shared, connection, &request, size, shared.clock.monotonic_ns(), true);
         connection.outbox.entry(request, window, permit, Body::Owned(self.body.into()), |out| {
-            v2::put_batch_read_response_header(version, ledger, start, request_id, size, out);
+            v2::put_batch_read_response_header(version, ledger, start, request_id, is_strided, size, out);
         });
     }
 }

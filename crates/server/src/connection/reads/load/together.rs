@@ -45,7 +45,7 @@ impl Together {
     pub fn find(shared: &Shared, first: &Granted, following: usize) -> Option<FoundRun> {
         let entry = EntryId::new(first.request.entry).filter(|_| following > 0)?;
         let (ledger, count) = (first.request.ledger, following.min(FOLLOWING_MAX) as u32 + 1);
-        let found = shared.engine.read_run(ledger, entry, count, SCRATCH_BYTES, Patience::Never)?;
+        let found = shared.engine.read_run(ledger, (entry, 1), count, SCRATCH_BYTES, Patience::Never)?;
         let is_first_covered = found.lengths().next()? <= first.room();
         (found.lengths().len() > 1 && is_first_covered).then_some(found)
     }
