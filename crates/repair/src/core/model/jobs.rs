@@ -282,6 +282,7 @@ impl World {
         let mark = Marked {
             replicas: mark.replicas.clone(),
             since_ms: mark.since_ms,
+            danger: None,
             version: version(mark.version),
         };
         let core = LedgerRepair::new(mark, GRACE, self.canaries);
