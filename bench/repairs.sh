@@ -14,17 +14,32 @@ check_who() { # names: dies unless each is one of them
 }
 
 start_cluster() { # who repairs, bookies, seconds until a bookie is lost: sets $zk, and ids[n], pids[n] and admins[n] of b0, b1, ...
-  local who=$1 n set=(--set autoRecoveryDaemonEnabled=false)
+  local n
   rm -rf "$scratch"/b? "$scratch/auto" "$scratch/zk"
   started=() ids=() pids=() admins=() autorecovery=
-  case $who in ours*) set=(--set autoRecoveryDaemonEnabled=true --set "lostBookieRecoveryDelay=$3") ;; esac
-  [ "$who" != ours-unlimited ] || set+=(--set replicationRateByBytes=-1)
   start_zk
   export BINDERY_METADATA=zk+hierarchical://$zk/ledgers
-  for ((n = 0; n < $2; n++)); do
-    start_bindery "b$n" "${set[@]}" ${more_settings[@]+"${more_settings[@]}"} -- --memory-limit 512MiB
-    ids+=("$bookie") pids+=("$(cat "$scratch/b$n/pid")") admins+=("$admin")
-  done
+  for ((n = 0; n < $2; n++)); do add_bookie "$1" "$3"; done
+}
+
+add_bookie() { # who repairs, seconds until a bookie is lost: the next one
+  local n=${#ids[@]}
+  bookie_settings "$@"
+  start_bindery "b$n" "${settings[@]}"
+  ids+=("$bookie") pids+=("$(cat "$scratch/b$n/pid")") admins+=("$admin")
+}
+
+start_again() { # number of a bookie that ended, who repairs, seconds until a bookie is lost
+  bookie_settings "$2" "$3"
+  "$peer/start-bindery-bookie" --data "$scratch/b$1" --zk "$zk" --port "${ids[$1]##*:}" --admin-port "${admins[$1]##*:}" "${settings[@]}" \
+    >>"$scratch/b$1.out" 2>&1 || { cat "$scratch/b$1.out" >&2; die "b$1 does not start again"; }
+}
+
+bookie_settings() { # who repairs, seconds until a bookie is lost: sets the array settings
+  settings=(--set autoRecoveryDaemonEnabled=false)
+  case $1 in ours*) settings=(--set autoRecoveryDaemonEnabled=true --set "lostBookieRecoveryDelay=$2") ;; esac
+  [ "$1" != ours-unlimited ] || settings+=(--set replicationRateByBytes=-1)
+  settings+=(-- --memory-limit 512MiB)
 }
 
 start_repairer() { # who: the daemon, where one repairs; returns when it is the auditor, and at rest

@@ -1,4 +1,4 @@
-"""What the benches ask ZooKeeper, without a client library: nodes with watches, and the counters of `mntr`. One session, on loopback."""
+"""What tests and benches ask ZooKeeper or the coordinator, without a client library: nodes, watches, and the counters of `mntr`."""
 import select
 import socket
 import struct
@@ -63,6 +63,20 @@ class ZooKeeper:
         length, = struct.unpack_from(">i", body)
         return body[4 : 4 + max(length, 0)]
 
+    def children(self, path):
+        error, body = self._ask(8, path, False)
+        if error == -101:
+            return []  # It went meanwhile.
+        if error:
+            raise OSError(f"ZooKeeper answers {error} for {path}")
+        count, = struct.unpack_from(">i", body)
+        names, at = [], 4
+        for _ in range(count):
+            length, = struct.unpack_from(">i", body, at)
+            names.append(body[at + 4 : at + 4 + length].decode())
+            at += 4 + length
+        return names
+
     def changes(self, seconds):
         """Paths that changed, each with the time at which this was heard, as soon as there are any."""
         until = time.monotonic() + seconds
@@ -84,16 +98,21 @@ class ZooKeeper:
         return changed
 
 
-def counters(address):
-    """The numbers of `mntr`."""
+def admin(address, word):
+    """The answer to a command of four letters."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 10) as connection:
-        connection.sendall(b"mntr")
+        connection.sendall(word.encode())
         text = b""
         while more := connection.recv(1 << 16):
             text += more
-    numbers = {}
-    for line in text.decode().splitlines():
+    return text.decode()
+
+
+def counters(address):
+    """The numbers of `mntr`."""
+    text, numbers = admin(address, "mntr"), {}
+    for line in text.splitlines():
         name, _, value = line.partition("\t")
         try:
             numbers[name] = float(value)
