@@ -111,6 +111,31 @@ start_bindery() { # name, further options of start-bindery-bookie: sets $bookie 
     >"$scratch/$name.out" 2>&1 || { cat "$scratch/$name.out" >&2; exit 1; }
 }
 
+write_java_conf() { # key=value...: what Java's daemon and shell read, in $scratch/java.conf, for the cluster at $BINDERY_METADATA
+  { printf 'metadataServiceUri=%s\nallowLoopback=true\nadvertisedAddress=127.0.0.1\nuseHostNameAsBookieID=false\n' "$BINDERY_METADATA"
+    printf 'httpServerEnabled=false\nlostBookieRecoveryDelay=0\n'
+    printf '%s\n' "$@"; } >"$scratch/java.conf"
+}
+
+# Java's AutoRecovery by $scratch/java.conf: sets $autorecovery to its pid, and returns when it stands for election. Its log is
+# $scratch/auto/log; one at a time.
+start_autorecovery() { # [options of the JVM]
+  local votes
+  mkdir -p "$scratch/auto" || die "cannot make $scratch/auto"
+  started+=("$scratch/auto")
+  votes=$(auditor_votes)
+  # shellcheck disable=SC2086
+  "$JAVA" ${PEER_JVM_FLAGS:-} -Dpeer.dir="$scratch/auto" -Xmx256m -Dio.netty.leakDetectionLevel=disabled -Dpeer.log.level=info \
+    -Dlog4j2.configurationFile="$peer/conf/log4j2.xml" "$@" -cp "$PEER_JARS/*" \
+    org.apache.bookkeeper.replication.AutoRecoveryMain --conf "$scratch/java.conf" >>"$scratch/auto/log" 2>&1 </dev/null &
+  autorecovery=$!
+  echo $autorecovery >"$scratch/auto/pid"
+  disown # its end is reported by the script, not by the shell
+  one_vote_more() { [ "$(auditor_votes)" -gt "$votes" ]; }
+  wait_ready 60 $autorecovery "$scratch/auto/log" one_vote_more
+}
+auditor_votes() { ask "${zk##*:}" dump | grep -c '/underreplication/auditorelection/V_' || true; }
+
 start_standalone() { # name, bookies, further options: sets $zk, and $bookie and $admin of the first bookie
   local name=$1 count=$2 dir=$scratch/$1 p; shift 2
   take_port; zk=127.0.0.1:$port
