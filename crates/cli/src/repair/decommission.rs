@@ -1,7 +1,7 @@
 //! `bindery bookie decommission`: takes a bookie out of the cluster for good.
 
 use super::args::DecommissionArgs;
-use super::recover::{check_stopped, mark, repair, report};
+use super::recover::{check_enabled, check_stopped, mark, repair, report};
 use crate::exit::Failure;
 use crate::ledger::access::{ledger_failure, store_failure, with_tuned_client};
 use crate::ledger::form;
@@ -63,6 +63,7 @@ pub(super) async fn check_known(
 
 /// Says who goes on.
 async fn begun(client: &Client, ledgers: u64) -> Result<(), Failure> {
+    check_enabled(client).await?;
     let auditors = client.layout().auditor_votes().auditors().await.map_err(|error| store_failure(&error))?;
     let ledgers = form::count(ledgers, "ledger is", "ledgers are");
     match auditors.is_empty() {

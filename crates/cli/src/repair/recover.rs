@@ -75,17 +75,23 @@ pub(super) async fn mark(
     Ok(marked.into_iter().map(|(ledger, _)| ledger).collect())
 }
 
+/// A failure while repair is disabled in the cluster: what is marked stays so.
+pub(super) async fn check_enabled(client: &Client) -> Result<(), Failure> {
+    match client.layout().repair_settings().is_disabled().await.map_err(|error| store_failure(&error))? {
+        false => Ok(()),
+        true => Err(Failure::new(
+            "repair is disabled in this cluster: bindery cluster repair enable; the ledgers are marked, and repaired then",
+        )),
+    }
+}
+
 /// Repairs ledgers, with a bar: those that cannot be repaired now.
 pub(super) async fn repair(
     client: &Client,
     copies: &CopyArgs,
     ledgers: &BTreeSet<LedgerId>,
 ) -> Result<Vec<StuckLedger>, Failure> {
-    if client.layout().repair_settings().is_disabled().await.map_err(|error| store_failure(&error))? {
-        return Err(Failure::new(
-            "repair is disabled in this cluster: bindery cluster repair enable; the ledgers are marked, and repaired then",
-        ));
-    }
+    check_enabled(client).await?;
     let total = ledgers.len() as u64;
     let mut progress = Progress::start(Unit::Ledgers, Some(total), true);
     let config = config(own_name(None)?, copies);
