@@ -24,7 +24,7 @@ pub struct AdminPortArgs {
     #[arg(long, value_name = "FILE", requires = "admin")]
     pub admin_tokens: Option<PathBuf>,
     /// A file that says how the admin port speaks TLS, and whether it asks for certificates: httpServerTlsEnable and the other
-    /// httpServer keys of a bk_server.conf. That of a bookie will do
+    /// httpServer keys of a bk_server.conf, httpServerTokenRequired among them. That of a bookie will do
     #[arg(long, value_name = "FILE", requires = "admin")]
     pub admin_config: Option<PathBuf>,
 }
@@ -42,8 +42,19 @@ impl AdminPortArgs {
         if let Some(file) = &self.admin_tokens {
             read_tokens(file).map_err(|why| Failure::usage(format!("--admin-tokens: {why}")))?;
         }
-        let tls = self.admin_config.as_deref().map(admin_tls::of_file).transpose()?;
-        Ok(AdminPort { address: self.admin, access: Access::new(self.admin_tokens), tls })
+        let (tls, is_token_required) =
+            match self.admin_config.as_deref().map(admin_tls::of_file).transpose()? {
+                Some((tls, is_token_required)) => (Some(tls), is_token_required),
+                None => (None, false),
+            };
+        if is_token_required && self.admin_tokens.is_none() {
+            return Err(Failure::usage(
+                "httpServerTokenRequired=true of --admin-config without --admin-tokens: nobody could change anything; give a file \
+                 of tokens",
+            ));
+        }
+        let access = Access::new(self.admin_tokens).requiring_token(is_token_required);
+        Ok(AdminPort { address: self.admin, access, tls })
     }
 }
 

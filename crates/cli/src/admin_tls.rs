@@ -74,24 +74,27 @@ pub fn apply(file: &mut Values, has_port: bool) -> Option<TlsConfig> {
     })
 }
 
-/// TLS of an admin port that has no bookie, from a file of `--admin-config`. Others of its keys are a bookie's.
+/// TLS of an admin port that has no bookie, from a file of `--admin-config`, and whether this machine needs a token, too
+/// (`httpServerTokenRequired`). Others of its keys are a bookie's.
 ///
 /// # Errors
 /// The file cannot be read, its keys are faulty, or it does not switch TLS on: a port that was to be encrypted is not opened in
 /// plain text.
-pub fn of_file(path: &Path) -> Result<TlsConfig, Failure> {
+pub fn of_file(path: &Path) -> Result<(TlsConfig, bool), Failure> {
     let shown = path.display();
     let failed = |why: String| Failure::usage(format!("--admin-config {shown}: {why}"));
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let mut file = Values::of(Some(&text));
     let tls = apply(&mut file, true);
+    let is_token_required = file.flag("httpServerTokenRequired").unwrap_or(false);
     let faults: Vec<String> = file.faults.iter().map(Finding::to_string).collect();
     if !faults.is_empty() {
         return Err(failed(faults.join(exit::BETWEEN_FAULTS)));
     }
-    tls.ok_or_else(|| {
+    let tls = tls.ok_or_else(|| {
         failed("it has no httpServerTlsEnable=true, so the admin port would speak plain HTTP".to_owned())
-    })
+    })?;
+    Ok((tls, is_token_required))
 }
 
 #[cfg(test)]
@@ -153,7 +156,9 @@ mod tests {
             of_file(&path)
         };
         let on = "httpServerTlsEnable=true\nhttpServerKeyStorePath=/k\njournalDirectories=/j\n";
-        assert_eq!(of(on).unwrap().key, Path::new("/k"));
+        let (tls, is_token_required) = of(on).unwrap();
+        assert!(tls.key == Path::new("/k") && !is_token_required);
+        assert!(of(&format!("{on}httpServerTokenRequired=true\n")).unwrap().1);
         for (text, why) in [
             ("httpServerKeyStorePath=/k\n", "without httpServerTlsEnable=true"),
             ("journalDirectories=/j\n", "plain HTTP"),

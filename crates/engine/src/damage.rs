@@ -102,6 +102,8 @@ struct Range {
     last: EntryId,
     generation: Generation,
     is_good: bool,
+    /// It is good because metadata needs nothing of it here, and nothing newer takes its place.
+    is_needless: bool,
     /// Found since the check under way began.
     is_fresh: bool,
 }
@@ -233,7 +235,8 @@ impl DamageRegister {
         self.change(at, file, |state| {
             let is_noted = state.note(at, copies);
             if !is_noted && let Some(log) = state.logs.get_mut(&at) {
-                log.left_out.get_or_insert(0);
+                // Where it is in the log is not known; a check under way may have passed it.
+                (log.left_out, log.left_out_now) = (Some(0), Some(0));
             }
         });
     }
@@ -346,8 +349,10 @@ impl DamageRegister {
         let state = &mut *state;
         let Some(log) = state.logs.get_mut(&at) else { return };
         let before = log.ranges().count();
+        // A check that began behind it did not look for it.
+        let is_part = log.resume > 0;
         log.ledgers.retain(|_, ranges| {
-            ranges.retain(|range| range.is_fresh);
+            ranges.retain(|range| range.is_fresh || (is_part && range.is_needless));
             !ranges.is_empty()
         });
         (log.resume, log.left_out) = (0, log.left_out_now.take());
@@ -432,8 +437,8 @@ impl DamageRegister {
         found
     }
 
-    /// The copies in these ranges are dead (invariant 2).
-    pub(crate) fn make_good(&self, ranges: &[DamagedRange]) {
+    /// The copies in these ranges are dead (invariant 2). `is_needless`: by the word of metadata, and nothing newer takes their place.
+    pub(crate) fn make_good(&self, ranges: &[DamagedRange], is_needless: bool) {
         let mut state = self.state.lock();
         let state = &mut *state;
         for good in ranges {
@@ -442,7 +447,7 @@ impl DamageRegister {
                 let is_it =
                     (range.first, range.last, range.generation) == (good.first, good.last, good.generation);
                 if is_it && !range.is_good {
-                    range.is_good = true;
+                    (range.is_good, range.is_needless) = (true, is_needless);
                     log.asked_for_scrub = false;
                     state.made_good += 1;
                 }
@@ -485,7 +490,7 @@ impl DamageRegister {
     }
 
     /// Takes the logs that are to be checked again because damage in them did not fit, now that there is room and nothing else to be done
-    /// for them. What is made good in them makes way (invariant 4).
+    /// for them. What newer copies take the place of makes way (invariant 4); what is only not needed stays, so that no list has it.
     pub(crate) fn take_left_out(&self) -> Vec<LogRef> {
         if self.is_empty() {
             return Vec::new();
@@ -495,9 +500,13 @@ impl DamageRegister {
         let mut due = Vec::new();
         for (at, log) in &mut state.logs {
             if log.left_out.is_some() && log.ranges().all(|range| range.is_good) {
-                let forgotten = log.ranges().count();
+                let before = log.ranges().count();
+                log.ledgers.retain(|_, ranges| {
+                    ranges.retain(|range| range.is_needless);
+                    !ranges.is_empty()
+                });
+                let forgotten = before - log.ranges().count();
                 log.has_forgotten |= forgotten > 0;
-                log.ledgers.clear();
                 state.ranges -= forgotten;
                 due.push(*at);
             }
@@ -592,7 +601,8 @@ fn add(ranges: &mut Vec<Range>, copies: Copies) {
         !joins
     });
     let at = ranges.partition_point(|range| range.first <= first);
-    ranges.insert(at, Range { first, last, generation, is_good: false, is_fresh: true });
+    let (is_good, is_needless, is_fresh) = (false, false, true);
+    ranges.insert(at, Range { first, last, generation, is_good, is_needless, is_fresh });
 }
 
 #[cfg(test)]
@@ -638,7 +648,7 @@ mod tests {
             .insert(at, DamagedLog { ledgers, has_more: true, ..DamagedLog::default() });
         register.logs.store(1, Ordering::Release);
         assert!(!register.take_scrub_wish(), "there is something to be made good");
-        register.make_good(&register.waiting(None, 1));
+        register.make_good(&register.waiting(None, 1), false);
         assert_eq!((register.take_scrub_wish(), register.take_scrub_wish()), (true, false));
         // The scrub finds as much again.
         register.begin_check(at);

@@ -683,7 +683,7 @@ impl Engine {
     /// Takes the word of metadata that nothing of their ledger is missing here beside these ranges, or in them: then what the logs have
     /// of them is not needed any more. Get the ranges first, then the list of entries that is compared.
     pub fn damage_is_made_good(&self, ranges: &[DamagedRange]) {
-        self.shared.damage().make_good(ranges);
+        self.shared.damage().make_good(ranges, true);
     }
 
     /// How much damage is known.

@@ -66,7 +66,7 @@ impl Upkeep {
             };
             let Some(is_made_good) = is_made_good else { break };
             if is_made_good {
-                self.shared.damage().make_good(std::slice::from_ref(&range));
+                self.shared.damage().make_good(std::slice::from_ref(&range), false);
             }
             let healing = &mut self.space.healing;
             healing.ranges.pop_front();

@@ -3,7 +3,7 @@
 //! ```text
 //! Look --> lacks copies of one that is away --> Choose --> Copy --> Check --> Name ---.
 //!  ^ '---> a named member lacks entries ------> List ----> Copy ------------------.   |
-//!  | '---> is open, and its writer is gone ---> Watch ---> Close -------------.   |   |
+//!  | '---> is open, and its writer is gone ---> Age, Watch -> Close -------------.   |   |
 //!  |                                                                          '---+---'
 //!  '--------------------------------------------------------------------------------'
 //!  Look --> lacks nothing --> ProveLock --> Unmark --> End
@@ -83,8 +83,8 @@ impl Facts<'_> {
 pub trait Patience {
     /// Bookies that are away and may still return, and the time that they have left before they are replaced.
     fn awaited(&mut self, lost: &Audit) -> BTreeMap<BookieId, Duration>;
-    /// For how long it is known that the ledger is open and lacks a bookie in its last ensemble.
-    fn open_for(&mut self) -> Duration;
+    /// All bookies of its last ensemble are there: a later loss begins anew.
+    fn on_members_there(&mut self);
 }
 
 /// Copies to bring to a bookie.
@@ -131,6 +131,8 @@ pub enum Action {
     NameLast(Naming, Version),
     /// Remove the mark at this version: [`LedgerRepair::on_unmarked`].
     Unmark(Version),
+    /// Say for how long the ledger is known to be open and to lack a bookie: [`LedgerRepair::on_age`].
+    Age,
     /// See whether entries come to the last ensemble: [`LedgerRepair::on_growth`].
     Watch,
     /// Fence and close the ledger: [`LedgerRepair::on_closed`].
@@ -205,7 +207,6 @@ struct Looked {
     lost: Audit,
     live: BTreeSet<BookieId>,
     awaited: BTreeMap<BookieId, Duration>,
-    open_for: Option<Duration>,
     /// Named members that were not asked for their lists yet.
     unasked: VecDeque<BookieId>,
 }
@@ -328,7 +329,8 @@ impl LedgerRepair {
         patience: &mut dyn Patience,
     ) -> Action {
         self.looks += 1;
-        if self.looks > LOOKS_MAX {
+        // Each place that is given up may take one.
+        if self.looks > LOOKS_MAX + self.given_up.len() {
             return self.failed("its metadata keeps changing");
         }
         if let Some(attempt) = facts.stop() {
@@ -345,8 +347,9 @@ impl LedgerRepair {
         let staying: BTreeSet<BookieId> =
             facts.live.iter().filter(|bookie| !is_leaving(bookie)).cloned().collect();
         let lost = audit(&metadata, |bookie| facts.live.contains(bookie) && !is_leaving(bookie));
-        let open_for =
-            (metadata.state == LedgerState::Open && !away.open.is_empty()).then(|| patience.open_for());
+        if away.open.is_empty() {
+            patience.on_members_there();
+        }
         let unasked = self.named_members(&metadata, &staying);
         self.looked = Some(Looked {
             metadata,
@@ -354,7 +357,6 @@ impl LedgerRepair {
             lost: Audit { open: away.open, ..lost },
             live: facts.live.clone(),
             awaited,
-            open_for,
             unasked,
         });
         if let Some(segments) = to_close {
@@ -384,15 +386,16 @@ impl LedgerRepair {
 
     /// What is to be done about what the last look found.
     fn next(&mut self) -> Action {
-        let Looked { lost, awaited, .. } = self.looked();
-        let is_left = |lack: &&Lack| {
-            !awaited.contains_key(&lack.bookie) && !self.given_up.contains_key(&place_of(lack))
-        };
-        if let Some(mut lack) = lost.lacks.iter().find(is_left).cloned() {
+        while let Some(mut lack) = self.next_lack() {
+            if let Some(why) = self.lost_for_good(&lack) {
+                self.given_up.insert(place_of(&lack), Attempt::Failed(why));
+                continue;
+            }
             if self.canaries.has(Canary::M60SegmentEndOffByOne) && lack.first < lack.last {
                 lack.last = EntryId::new(lack.last.get() - 1).expect("it is behind another");
             }
-            return self.replace(lack);
+            self.stage = Stage::Choosing(lack.clone());
+            return Action::Choose(lack);
         }
         while let Some(bookie) = self.looked.as_mut().and_then(|looked| looked.unasked.pop_front()) {
             if self.open_places(&bookie).next().is_some() {
@@ -421,23 +424,28 @@ impl LedgerRepair {
         self.close()
     }
 
-    /// Puts a new member in the place of a bookie that is away, or that is being emptied.
-    fn replace(&mut self, lack: Lack) -> Action {
+    /// A place whose bookie is away and not waited for, or is being emptied.
+    fn next_lack(&self) -> Option<Lack> {
+        let Looked { lost, awaited, .. } = self.looked();
+        let is_left = |lack: &&Lack| {
+            !awaited.contains_key(&lack.bookie) && !self.given_up.contains_key(&place_of(lack))
+        };
+        lost.lacks.iter().find(is_left).cloned()
+    }
+
+    /// Why no other bookie has the entries of a place.
+    fn lost_for_good(&self, lack: &Lack) -> Option<String> {
         let Looked { metadata, live, .. } = self.looked();
         let segment = metadata.segments().iter().find(|segment| segment.first_entry == lack.first);
         let ensemble = &segment.expect("a lack is of a segment of this metadata").ensemble;
         let others = ensemble.iter().filter(|bookie| live.contains(*bookie)).count();
         // One that is being emptied is a source, too.
         let is_source = live.contains(&lack.bookie);
-        if !is_source && (metadata.quorum.write_quorum_size() == 1 || others == 0) {
-            let why = format!(
-                "entries {} to {} have no copy left: they come back only with {}",
-                lack.first, lack.last, lack.bookie
-            );
-            return self.give_up(&lack, Attempt::Failed(why));
-        }
-        self.stage = Stage::Choosing(lack.clone());
-        Action::Choose(lack)
+        let is_lost = !is_source && (metadata.quorum.write_quorum_size() == 1 || others == 0);
+        is_lost.then(|| {
+            let Lack { first, last, bookie, .. } = lack;
+            format!("entries {first} to {last} have no copy left: they come back only with {bookie}")
+        })
     }
 
     /// The place is left as it is by this attempt, and the next one is looked for.
@@ -453,7 +461,10 @@ impl LedgerRepair {
         match choice {
             Ok(target) => self.copy(CopyTask { lack, target }),
             Err(attempt @ Attempt::Later(..)) => self.end(attempt),
-            Err(attempt) => self.give_up(&lack, attempt),
+            Err(attempt) => {
+                self.given_up.insert(place_of(&lack), attempt);
+                self.next()
+            }
         }
     }
 
@@ -663,7 +674,14 @@ impl LedgerRepair {
 
     /// Closes a ledger whose last ensemble has lost a bookie, after its grace and unless it is written to.
     fn close(&mut self) -> Action {
-        let Some(age) = self.looked().open_for else { return self.look_to_close() };
+        match self.looked().metadata.state {
+            LedgerState::Open => Action::Age,
+            _ => self.look_to_close(),
+        }
+    }
+
+    /// For how long the ledger is known to be open and to lack a bookie in its last ensemble.
+    pub fn on_age(&mut self, age: Duration) -> Action {
         if age < self.grace {
             let why = format!("it is open: its writer has {:?} to replace {}", self.grace, self.lost_names());
             return self.end(Attempt::Later(self.grace - age, why));
@@ -717,4 +735,88 @@ fn bytes_of(metadata: &LedgerMetadata, runs: &[(EntryId, EntryId)]) -> u64 {
     let (copies, bookies) = (quorum.write_quorum_size() as u64, quorum.ensemble_size() as u64);
     let entries = runs.iter().map(numbers).sum::<u64>() * copies / bookies.max(1);
     entries.saturating_mul(entry_bytes(metadata))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_types::{DigestType, LedgerSecret, Quorum};
+
+    /// Waits for nobody.
+    struct None;
+
+    impl Patience for None {
+        fn awaited(&mut self, _: &Audit) -> BTreeMap<BookieId, Duration> {
+            BTreeMap::new()
+        }
+        fn on_members_there(&mut self) {}
+    }
+
+    fn id(name: &str) -> BookieId {
+        BookieId::new(name).unwrap()
+    }
+
+    /// Of one entry in each segment, on these bookies.
+    fn ledger(copies: usize, segments: &[String]) -> LedgerMetadata {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let mut metadata = LedgerMetadata::new(Quorum::new(copies, copies, 1).unwrap(), secret);
+        for (first, names) in segments.iter().enumerate() {
+            let first_entry = EntryId::new(first as i64).unwrap();
+            let ensemble = names.split(' ').map(id).collect();
+            metadata.push_segment(Segment { first_entry, ensemble }).unwrap();
+        }
+        let last_entry = EntryId::new(segments.len() as i64 - 1);
+        metadata.state = LedgerState::Closed { last_entry, length_bytes: 1 };
+        metadata
+    }
+
+    fn begin(metadata: LedgerMetadata, live: &BTreeSet<BookieId>) -> (LedgerRepair, Action) {
+        let mark = Marked {
+            replicas: vec!["a".into()],
+            since_ms: Option::None,
+            danger: Option::None,
+            version: Version(0),
+        };
+        let mut core = LedgerRepair::new(mark, Duration::ZERO, Canaries::none());
+        let action = core.on_look((metadata, Version(0)), facts(live), true, &mut None);
+        (core, action)
+    }
+
+    fn facts(live: &BTreeSet<BookieId>) -> Facts<'_> {
+        static NONE: BTreeSet<BookieId> = BTreeSet::new();
+        Facts { live, draining: &NONE, is_stopped: false, is_disabled: false, may_hold_lock: true }
+    }
+
+    #[test]
+    fn places_without_a_copy_hold_up_no_other_of_the_ledger_however_many_they_are() {
+        let mut segments: Vec<String> = (0..3 * LOOKS_MAX).map(|_| "a x".to_owned()).collect();
+        segments.push("b c".to_owned());
+        let live = ["c", "d"].map(id).into();
+        let (mut core, action) = begin(ledger(2, &segments), &live);
+        let Action::Choose(lack) = action else { panic!("{action:?}") };
+        assert_eq!(lack.bookie, id("b"));
+        // No bookie can take it either: the attempt ends, and says what an operator has to know.
+        let Action::End(Attempt::Failed(why)) = core.on_choice(Err(Attempt::NotHere)) else { panic!() };
+        assert!(why.contains("have no copy left"), "{why}");
+    }
+
+    #[test]
+    fn an_open_ledger_is_asked_for_its_age_before_it_is_watched_or_closed() {
+        let mut metadata = ledger(2, &["a b".to_owned()]);
+        metadata.state = LedgerState::Open;
+        let live = ["b", "c"].map(id).into();
+        let (mut core, action) = begin(metadata.clone(), &live);
+        core.grace = Duration::from_secs(30);
+        assert_eq!(action, Action::Age);
+        let Action::End(Attempt::Later(pause, _)) = core.on_age(Duration::from_secs(10)) else { panic!() };
+        assert_eq!(pause, Duration::from_secs(20));
+        let (mut core, _) = begin(metadata.clone(), &live);
+        assert_eq!(core.on_age(Duration::from_secs(30)), Action::Watch);
+        assert_eq!(core.on_growth(Ok(false)), Action::Look { proves_lock: true });
+        // The writer replaced the bookie meanwhile.
+        let mut replaced = ledger(2, &["a b".to_owned(), "c b".to_owned()]);
+        replaced.state = LedgerState::Open;
+        let action = core.on_look((replaced, Version(1)), facts(&live), true, &mut None);
+        assert!(matches!(action, Action::Choose(_)), "{action:?}");
+    }
 }

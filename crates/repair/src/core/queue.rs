@@ -66,9 +66,16 @@ struct Marked {
     is_later: bool,
     /// More copies are there than when it was given out.
     is_better: bool,
+    /// Another worker had it when it was tried last, and may have been killed since.
+    is_elsewhere: bool,
 }
 
 impl Marked {
+    /// Other workers are better placed to repair it.
+    fn is_left(&self) -> bool {
+        self.why.is_none() && !self.is_elsewhere
+    }
+
     fn is_stuck(&self) -> bool {
         self.why.is_some() && matches!(self.turn, Turn::Waiting(_) | Turn::Due)
     }
@@ -159,7 +166,7 @@ impl RepairQueue {
         }
         let turn = not_before.map_or(Turn::Fresh, Turn::Waiting);
         let (pause, why) = (Duration::ZERO, None);
-        self.enter(Marked { rank, turn, pause, why, is_later: false, is_better: false });
+        self.enter(Marked { rank, turn, pause, why, is_later: false, is_better: false, is_elsewhere: false });
     }
 
     /// The ledger that makes room for a new one (invariant 4).
@@ -178,7 +185,7 @@ impl RepairQueue {
         match marked.turn {
             Turn::Fresh => drop(self.fresh.insert(rank)),
             Turn::Waiting(until) => drop(self.waiting.insert((until, rank.ledger))),
-            Turn::Due if marked.why.is_none() => drop(self.left.insert(rank)),
+            Turn::Due if marked.is_left() => drop(self.left.insert(rank)),
             Turn::Due => drop(self.due.insert(rank)),
             Turn::Out => {}
         }
@@ -191,7 +198,7 @@ impl RepairQueue {
         match marked.turn {
             Turn::Fresh => drop(self.fresh.remove(&marked.rank)),
             Turn::Waiting(until) => drop(self.waiting.remove(&(until, ledger))),
-            Turn::Due if marked.why.is_none() => drop(self.left.remove(&marked.rank)),
+            Turn::Due if marked.is_left() => drop(self.left.remove(&marked.rank)),
             Turn::Due => drop(self.due.remove(&marked.rank)),
             Turn::Out => {}
         }
@@ -253,6 +260,7 @@ impl RepairQueue {
             known.pause
         };
         known.is_later = matches!(attempt, Attempt::Later(..));
+        known.is_elsewhere = attempt == Attempt::Elsewhere;
         let (pause, why) = match attempt {
             Attempt::Done => return,
             Attempt::Elsewhere => (wait_doubled(ELSEWHERE_PAUSE_MAX), None),
@@ -396,6 +404,28 @@ mod tests {
         let mut sorted = one;
         sorted.sort_unstable();
         assert_eq!(sorted, (0..50).chain([99]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_ledger_that_another_worker_had_comes_in_turns_with_fresh_ones() {
+        let mut queue = RepairQueue::default();
+        queue.put(id(1), 1, 0, None);
+        assert_eq!(queue.take(seconds(0)), Some(id(1)));
+        queue.came(seconds(0), id(1), Attempt::Elsewhere);
+        for ledger in 2..6 {
+            queue.put(id(ledger), 1, 9, None);
+        }
+        // That worker may have been killed since.
+        assert_eq!(queue.take(seconds(60)), Some(id(1)));
+        queue.came(seconds(60), id(1), Attempt::NotHere);
+        for ledger in 2..6 {
+            assert_eq!(
+                queue.take(seconds(999)),
+                Some(id(ledger)),
+                "others are better placed for the first one"
+            );
+        }
+        assert_eq!(queue.take(seconds(999)), Some(id(1)));
     }
 
     #[test]

@@ -16,8 +16,8 @@
 //! 3. Looking ahead costs a part of the repairs that were made, and [`AHEAD`] marks with each listing while there is nothing to do. So it
 //!    does not grow with the number of workers.
 //!
-//! 4. A mark is looked at ahead when it was listed once for each worker that comes before: a few new ones are repaired before that by those
-//!    whose turn it is, and the others do not meet at their locks.
+//! 4. A mark is looked at ahead when it was listed once for each worker that comes before: most are repaired before that by those whose turn it
+//!    is, and the others do not meet at their locks. A few ([`FEW`]) are looked at by all workers at once.
 //!
 //! # Limits     about 50 bytes for each mark of the last listing
 
@@ -37,6 +37,11 @@ const REPAIRS_FOR_ONE: usize = 4;
 const FOR_A_REPAIR: usize = 4;
 /// Of these, what is kept.
 const KEPT_MAX: usize = 4 * AHEAD;
+/// After so many listings a worker with nothing to do has looked at all marks.
+const LISTINGS_FOR_ALL: usize = 256;
+/// So few marks, divided by the number of workers, are looked at by all of them at once: to wait for each other would take longer than the
+/// repairs.
+const FEW: usize = 36;
 /// A ledger with so many live copies or fewer is endangered.
 const ENDANGERED: usize = 1;
 
@@ -114,10 +119,12 @@ impl Shares {
     ) -> Vec<LedgerId> {
         self.ahead.clear();
         let before = std::mem::take(&mut self.listed);
+        let unknown: Vec<LedgerId> = marked.iter().copied().filter(|ledger| !knows(*ledger)).collect();
+        let are_few = !is_part && unknown.len() * (self.others.len() + 1) <= FEW;
         let mut share = Vec::new();
-        for ledger in marked.iter().copied().filter(|ledger| !knows(*ledger)) {
+        for ledger in unknown {
             let place = self.place(ledger);
-            if place == 0 {
+            if place == 0 || are_few {
                 share.push(ledger);
                 continue;
             }
@@ -181,7 +188,8 @@ impl Shares {
 
     /// The marks were listed, and no ledger waits for this worker.
     pub fn on_idle_listing(&mut self) {
-        self.for_work = self.for_work.max(AHEAD);
+        // A listing of many marks comes rarely.
+        self.for_work = self.for_work.max(AHEAD).max(self.ahead.len() / LISTINGS_FOR_ALL);
     }
 }
 

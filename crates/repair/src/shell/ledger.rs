@@ -114,10 +114,8 @@ impl Patience for Waits<'_> {
         common.absences.lock().awaited(now, delays, lost, ordered)
     }
 
-    fn open_for(&mut self) -> Duration {
-        // Since this worker knows: a mark may be old, and may not say since when.
-        let mut open_since = self.job.common.open_since.lock();
-        open_since.entry(self.job.ledger).or_insert_with(Instant::now).elapsed()
+    fn on_members_there(&mut self) {
+        self.job.common.open_since.lock().remove(&self.job.ledger);
     }
 }
 
@@ -191,6 +189,7 @@ impl Job<'_> {
                     let marks = self.common.layout().under_replication();
                     core.on_unmarked(marks.unmark(self.ledger, version).await?)
                 }
+                (Action::Age, _) => core.on_age(self.open_for()),
                 (Action::Watch, Some(view)) => core.on_growth(self.growth(core, view).await),
                 (Action::Close, Some(_)) => core.on_closed(self.close(core).await),
                 (Action::Copy(_) | Action::Watch | Action::Close, None) => {
@@ -224,6 +223,12 @@ impl Job<'_> {
             is_stopped: *self.stopped.borrow(),
             may_hold_lock: self.common.layout().replication_locks().may_hold(self.lock),
         })
+    }
+
+    /// Since this worker knows: a mark may be old, and may not say since when.
+    fn open_for(&self) -> Duration {
+        let mut open_since = self.common.open_since.lock();
+        open_since.entry(self.ledger).or_insert_with(Instant::now).elapsed()
     }
 
     async fn holds_lock(&self) -> Result<bool, StoreError> {

@@ -44,7 +44,7 @@ pub(super) async fn ranked(
             return Ok(None);
         }
         // The attempt to repair it says what is wrong with it.
-        Err(StoreError::Protocol(_)) => (0, Vec::new()),
+        Err(StoreError::Protocol(_) | StoreError::NoAuth { .. }) => (0, Vec::new()),
         Err(error) => return Err(error),
     };
     match common.layout().ledgers().get(ledger).await {
@@ -61,8 +61,8 @@ pub(super) async fn ranked(
             };
             Ok(Some(Ranked { ledger, copies: found.copies_min, since_ms, fit }))
         }
-        Err(LedgerError::Store(error)) => Err(error),
-        // Deleted: its mark is to go. Or nothing is known of it.
+        Err(LedgerError::Store(error)) if !matches!(error, StoreError::NoAuth { .. }) => Err(error),
+        // Deleted: its mark is to go. Or nothing is known of it, which the attempt to repair it says.
         Err(_) => Ok(Some(Ranked { ledger, copies: usize::MAX, since_ms, fit: Fit::Ours })),
     }
 }

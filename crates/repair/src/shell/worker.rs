@@ -35,6 +35,8 @@ use crate::core::shares::Shares;
 const IDLE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Marks are listed less often, the more there are: so many are listed each interval.
 const LISTED_EACH_INTERVAL: usize = 1000;
+/// After the first mark the time between two listings grows from this part of the interval.
+const FIRST_LOOKS: u32 = 8;
 /// The longest time between two listings.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(30);
 /// The shortest wait for a ledger that is due, and the wait while repair is disabled.
@@ -114,6 +116,10 @@ struct Worker {
     shares: Shares,
     /// Marks that were listed last, and where that ended, if not at the end.
     listed: usize,
+    /// Of these, marks that this worker does not know, for want of time or room.
+    unknown: usize,
+    /// Looks since the first mark was made.
+    looks: u32,
     listed_upto: Option<LedgerId>,
 }
 
@@ -138,6 +144,8 @@ impl Worker {
             ranking: None,
             shares: Shares::alone(),
             listed: 0,
+            unknown: 0,
+            looks: 0,
             listed_upto: None,
         }
     }
@@ -151,6 +159,11 @@ impl Worker {
         let interval = self.common.config.look_interval;
         if self.is_idle && self.only.is_none() {
             return interval.max(IDLE_LOOK_INTERVAL);
+        }
+        // The first marks are soon followed by others, and shared out.
+        let soon = interval / FIRST_LOOKS.checked_shr(self.looks).unwrap_or(0).max(1);
+        if soon < interval && self.listed < LISTED_EACH_INTERVAL {
+            return soon;
         }
         let times = u32::try_from(self.listed / LISTED_EACH_INTERVAL).unwrap_or(u32::MAX).max(1);
         interval.saturating_mul(times).min(LOOK_INTERVAL_MAX.max(interval))
@@ -187,6 +200,7 @@ impl Worker {
         let (may_be_marked, watch) = marks.watch().await?;
         self.marks = Some(Box::pin(watch.changed()));
         self.is_idle = !may_be_marked;
+        self.looks = if self.is_idle { 0 } else { self.looks.saturating_add(1) };
         let is_part = self.listed_upto.is_some();
         let marked = self.list().await?;
         let is_part = is_part || self.listed_upto.is_some();
@@ -211,6 +225,7 @@ impl Worker {
             unranked.extend(again);
         }
         self.rank(unranked, &live).await?;
+        self.unknown = marked.iter().filter(|ledger| !self.queue.knows(**ledger)).count();
         if self.queue.next_copies().is_none() {
             self.shares.on_idle_listing();
         }

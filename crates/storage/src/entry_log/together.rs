@@ -54,6 +54,14 @@ impl FoundRun {
         self.locations.iter().map(|location| location.length as usize)
     }
 
+    /// Bytes of the file from the first of `count` bodies to the end of the last one: what a read of them brings.
+    ///
+    /// # Panics
+    /// When the run has not so many, or `count` is 0.
+    pub fn span_bytes(&self, count: usize) -> usize {
+        span_of(&self.locations[..count]).1
+    }
+
     /// The bodies from number `from` of the run on, as what is about to be read.
     ///
     /// # Panics

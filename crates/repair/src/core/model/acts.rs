@@ -3,7 +3,7 @@
 use super::*;
 
 /// Entries after which a writer closes its ledger.
-const ENTRIES_MAX: i64 = 60;
+const ENTRIES_MAX: i64 = 100;
 
 impl World {
     /// A writer adds an entry, or replaces a member that is away; or it closes its ledger, or ends without that.
@@ -13,7 +13,7 @@ impl World {
             self.ledgers[index].has_writer = false;
             return;
         }
-        match self.below(80) {
+        match self.below(160) {
             0 => self.ledgers[index].has_writer = false,
             1 | 2 if ledger.acked >= 0 => self.close_by_writer(index),
             _ => self.add(index),

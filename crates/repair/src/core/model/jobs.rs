@@ -72,7 +72,7 @@ struct Waits<'a> {
     began: Duration,
     now_ms: i64,
     mark: Marked,
-    open_for: Duration,
+    are_members_there: bool,
 }
 
 impl Patience for Waits<'_> {
@@ -85,8 +85,8 @@ impl Patience for Waits<'_> {
         self.absences.awaited(now, (DELAY, SETTLE), lost, ordered)
     }
 
-    fn open_for(&mut self) -> Duration {
-        self.open_for
+    fn on_members_there(&mut self) {
+        self.are_members_there = true;
     }
 }
 
@@ -348,6 +348,11 @@ impl World {
             Action::Name(naming) => Ok(self.do_name(index, ledger, &mut job, &naming, None)),
             Action::NameLast(naming, mark) => Ok(self.do_name(index, ledger, &mut job, &naming, Some(mark))),
             Action::Unmark(at) => self.do_unmark(ledger, &mut job, at),
+            Action::Age => {
+                let now = self.now;
+                let since = *self.workers[index].open_since.entry(ledger).or_insert(now);
+                Ok(job.core.on_age(now - since))
+            }
             Action::Watch => match job.watching {
                 None => {
                     job.watching = Some((self.now, self.ledgers[ledger].acked));
@@ -414,8 +419,6 @@ impl World {
         let holds = !proves_lock || self.ledgers[ledger].lock == Some(holder);
         let (metadata, at) = (self.ledgers[ledger].metadata.clone(), self.ledgers[ledger].version);
         let (now, now_ms) = (self.now, self.now_ms());
-        let worker = &mut self.workers[index];
-        let since = *worker.open_since.entry(ledger).or_insert(now);
         let worker = &self.workers[index];
         let mut waits = Waits {
             absences: &worker.absences,
@@ -423,10 +426,14 @@ impl World {
             began: worker.began,
             now_ms,
             mark: job.core.mark().clone(),
-            open_for: now - since,
+            are_members_there: false,
         };
         let facts = worker.facts(job);
-        Ok(job.core.on_look((metadata, version(at)), facts, holds, &mut waits))
+        let next = job.core.on_look((metadata, version(at)), facts, holds, &mut waits);
+        if waits.are_members_there {
+            self.workers[index].open_since.remove(&ledger);
+        }
+        Ok(next)
     }
 
     fn do_list(&mut self, ledger: usize, job: &mut Job, bookie: &BookieId) -> Result<Action, Attempt> {

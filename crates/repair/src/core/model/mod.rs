@@ -30,7 +30,7 @@ use super::auditor::{AuditorCore, AuditorSettings};
 /// Times of the model.
 const DELAY: Duration = Duration::from_secs(20);
 const SETTLE: Duration = Duration::from_secs(3);
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 /// Entries of large ledgers have so many bytes that six of them go past the journal.
 const LARGE_ENTRY_BYTES: u64 = 200 << 10;
 

@@ -74,7 +74,8 @@ impl Worker {
             }
             let is_given_up = |ledger| failed.get(&ledger).is_some_and(|count| *count >= attempts);
             let is_still = moved_at.elapsed() >= STANDSTILL_MAX || report.is_disabled;
-            if has_looked && self.tasks.is_empty() && (is_still || self.queue.ledgers().all(is_given_up)) {
+            let is_through = self.unknown == 0 && self.queue.ledgers().all(is_given_up);
+            if has_looked && self.tasks.is_empty() && (is_still || is_through) {
                 return Ok(self.left(report.is_disabled));
             }
             tokio::select! {

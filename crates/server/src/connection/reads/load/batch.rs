@@ -1,6 +1,6 @@
 //! Batch reads: the first entry whatever its size, then those that follow it, or its stride, while they fit; anything missing
 //! after the first ends the batch (protocol reference, section 1.5), so no request has more entries looked up than it returns,
-//! and one. The window ends it too.
+//! and one. The window ends it too, and so do [`BETWEEN_BYTES_MAX`] bytes read between entries of a stride.
 //!
 //! Of entries in object storage alone it takes those that are in memory by now; when the first one is not, it waits for that.
 //! It is begun inline, with what the kernel has in memory; a thread that may wait goes on where that stopped.
@@ -25,6 +25,8 @@ use std::sync::Arc;
 const INLINE_BYTES_MAX: usize = 128 * 1024;
 /// See [`INLINE_BYTES_MAX`].
 const INLINE_LOOKUPS_MAX: usize = 32;
+/// Bytes between wanted entries that are read for one batch at most: a few times what an answer may have.
+const BETWEEN_BYTES_MAX: usize = 16 << 20;
 /// Bytes that take a thread as long as starting a read does.
 const BYTES_OF_A_START: usize = 16 * 1024;
 
@@ -47,6 +49,8 @@ pub struct BatchLoad {
     longest: usize,
     /// Look-ups so far.
     lookups: usize,
+    /// Bytes between entries of a stride that were read with them.
+    between: usize,
     /// The next entry was read with its neighbours, and failed.
     is_next_unsound: bool,
     /// Entries of object storage are among those in `body`.
@@ -94,14 +98,20 @@ impl BatchLoad {
             most: (room < most).then_some(most),
             longest: 0,
             lookups: 0,
+            between: 0,
             is_next_unsound: false,
             is_from_tier: false,
         }
     }
 
+    /// Bytes of the answer, and those between that were read with them.
+    fn read_bytes(&self) -> usize {
+        self.body.len() + self.between
+    }
+
     /// How many reads could have been started in the time that it took so far.
     pub fn starts(&self) -> usize {
-        self.lookups.max(1) + self.body.len() / BYTES_OF_A_START
+        self.lookups.max(1) + self.read_bytes() / BYTES_OF_A_START
     }
 
     /// Reads and answers it when no thread has to wait for the disk and it is short; else gives it back as far as it
@@ -130,7 +140,10 @@ impl BatchLoad {
 
     fn fill(&mut self, shared: &Shared, patience: Patience) -> Stop {
         while !self.budget.is_full() {
-            let is_long = self.body.len() >= INLINE_BYTES_MAX || self.lookups >= INLINE_LOOKUPS_MAX;
+            if self.budget.count() > 0 && self.between > BETWEEN_BYTES_MAX {
+                return Stop::Ended;
+            }
+            let is_long = self.read_bytes() >= INLINE_BYTES_MAX || self.lookups >= INLINE_LOOKUPS_MAX;
             if patience == Patience::Never && is_long {
                 return Stop::WouldWait;
             }
@@ -181,6 +194,7 @@ impl BatchLoad {
         let sound = SCRATCH.with_borrow_mut(|buffer| {
             let bodies = found.read(0, fitting, buffer, patience).ok_or(Stop::WouldWait)?;
             let entries_bytes: usize = found.lengths().take(fitting).sum();
+            self.between += found.span_bytes(fitting) - entries_bytes;
             self.body.reserve(entries_bytes + fitting * v2::BATCH_READ_ENTRY_OVERHEAD_BYTES);
             let mut sound = 0;
             for body in bodies {
