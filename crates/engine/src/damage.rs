@@ -437,7 +437,7 @@ impl DamageRegister {
         found
     }
 
-    /// The copies in these ranges are dead (invariant 2). `is_needless`: by the word of metadata, and nothing newer takes their place.
+    /// The copies in these ranges are dead (invariant 2). `is_needless`: metadata need no copy here, and no newer copy takes their place.
     pub(crate) fn make_good(&self, ranges: &[DamagedRange], is_needless: bool) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -490,7 +490,7 @@ impl DamageRegister {
     }
 
     /// Takes the logs that are to be checked again because damage in them did not fit, now that there is room and nothing else to be done
-    /// for them. What newer copies take the place of makes way (invariant 4); what is only not needed stays, so that no list has it.
+    /// for them. Ranges with newer copies make way (invariant 4); needless ones stay, so that no list of entries has them.
     pub(crate) fn take_left_out(&self) -> Vec<LogRef> {
         if self.is_empty() {
             return Vec::new();

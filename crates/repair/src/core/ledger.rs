@@ -12,8 +12,8 @@
 //!
 //! # Invariants
 //! 1. A new member is named only after it has acknowledged every entry of its place, and after another look that found the old one still
-//!    away. Metadata is written at the version that was looked at: what changed meanwhile is looked at again.
-//! 2. Nothing that others believe is written without the lock: it is looked at just before, or is a part of the same transaction.
+//!    away. Metadata is written at the version that the core saw; after any other change the core looks again.
+//! 2. Metadata and marks change only under the lock: the shell reads it just before, or the same transaction removes it.
 //! 3. The mark goes at the version that was read under the lock, and only when nothing was found lacking.
 //! 4. A place that cannot be repaired now holds up no other of the ledger.
 //! 5. A ledger is closed only after its grace, and while it is not seen to grow.
@@ -46,7 +46,7 @@ const WRITTEN_PAUSE_MIN: Duration = Duration::from_secs(5);
 /// Copies of fewer bytes go through the journal like adds: an entry log of their own would be too small.
 const PAST_JOURNAL_BYTES_MIN: u64 = 1 << 20;
 
-/// What is known without a request when the core is asked.
+/// Facts that the shell knows without a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// The bookies that are registered, in whatever mode.
@@ -79,11 +79,11 @@ impl Facts<'_> {
     }
 }
 
-/// How long others are waited for.
+/// How long a repair waits for bookies and writers.
 pub trait Patience {
     /// Bookies that are away and may still return, and the time that they have left before they are replaced.
     fn awaited(&mut self, lost: &Audit) -> BTreeMap<BookieId, Duration>;
-    /// All bookies of its last ensemble are there: a later loss begins anew.
+    /// All bookies of its last ensemble are there: a later loss has a grace of its own.
     fn on_members_there(&mut self);
 }
 
@@ -107,7 +107,7 @@ pub struct Naming {
     pub version: Version,
 }
 
-/// What the shell does next.
+/// The next step of the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Read metadata, and whether the lock is there if `proves_lock`: [`LedgerRepair::on_look`], [`LedgerRepair::on_deleted`].
@@ -203,15 +203,15 @@ fn place_of(lack: &Lack) -> Place {
 struct Looked {
     metadata: LedgerMetadata,
     version: Version,
-    /// What the bookies that are away leave open, and those that are being emptied.
+    /// Copies that are missing with bookies that are away or being emptied.
     lost: Audit,
     live: BTreeSet<BookieId>,
     awaited: BTreeMap<BookieId, Duration>,
-    /// Named members that were not asked for their lists yet.
+    /// Named members whose lists are still to come.
     unasked: VecDeque<BookieId>,
 }
 
-/// What is waited for.
+/// The answer that the core waits for.
 #[derive(Debug)]
 enum Stage {
     Looking,
@@ -279,7 +279,7 @@ impl LedgerRepair {
         &self.mark
     }
 
-    /// Metadata as they were looked at last.
+    /// Metadata of the last look.
     ///
     /// # Panics
     /// Before the first look.
@@ -320,7 +320,7 @@ impl LedgerRepair {
         Action::Look { proves_lock: false }
     }
 
-    /// Metadata and facts were read. `holds_lock`: what was read of the lock, if that was asked for.
+    /// Takes in metadata and facts. `holds_lock`: whether the lock is there, if the action asked for that.
     pub fn on_look(
         &mut self,
         (metadata, version): (LedgerMetadata, Version),
@@ -448,7 +448,7 @@ impl LedgerRepair {
         })
     }
 
-    /// The place is left as it is by this attempt, and the next one is looked for.
+    /// This attempt leaves the place as it is.
     fn give_up(&mut self, lack: &Lack, why: Attempt) -> Action {
         self.given_up.insert(place_of(lack), why);
         self.look()
@@ -528,13 +528,13 @@ impl LedgerRepair {
         }
     }
 
-    /// What came back is not replaced.
+    /// The bookie came back, so its copies stay.
     fn drop_copies(&mut self) -> Action {
         self.tally.dropped += 1;
         self.look()
     }
 
-    /// The facts were looked at again, after all copies were acknowledged.
+    /// Takes in the facts after all copies were acknowledged.
     pub fn on_check(&mut self, facts: Facts<'_>) -> Action {
         match self.unwanted(facts) {
             Some(Copied::Ended(attempt)) => return self.end(attempt),

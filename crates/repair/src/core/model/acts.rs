@@ -175,7 +175,7 @@ impl World {
         self.workers[index].start(self.now);
     }
 
-    /// A bookie that is stopped loses all it had, and starts empty under its old id: what metadata name it for is in limbo, and it marks that.
+    /// A stopped bookie loses all its ledgers, and starts empty under its old id: it marks those that metadata name it for, and has them in limbo.
     pub fn wipe(&mut self, index: usize) {
         let is_stopped = !self.bookies[index].is_up && !self.bookies[index].is_gone;
         if !is_stopped || !self.survive(index) || self.is_about_to_be_named(index) {

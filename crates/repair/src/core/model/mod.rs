@@ -4,11 +4,11 @@
 //!
 //! # What is checked, at each event
 //! - **IR1** Metadata names a bookie only when it has every entry of its place.
-//! - **IR2** The copies of a bookie that was seen to be back, after they were made anew, are not replaced.
+//! - **IR2** A bookie that is seen to be back keeps its place, although another one has copies for it.
 //! - **IR3** Metadata and marks are changed only with the lock.
 //! - **IR4** Every acknowledged entry has a copy on a member that nothing destroyed.
 //! - **IR5** Of what was not tried yet, the ledger with the fewest copies is repaired first.
-//! - **IR6** An open ledger is not closed when entries came to it while that was looked at.
+//! - **IR6** An open ledger that is seen to grow is not closed.
 //! - **IR7** In the end, when nothing fails any more, no mark is left and every copy is there.
 
 mod acts;
@@ -46,7 +46,7 @@ fn entry(id: i64) -> EntryId {
     EntryId::new(id).unwrap()
 }
 
-/// What a bookie has of a ledger.
+/// The entries and flags of a ledger on one bookie.
 #[derive(Debug, Clone, Default)]
 struct Held {
     entries: BTreeSet<i64>,
@@ -67,7 +67,7 @@ struct Bookie {
     is_draining: bool,
     starts: u64,
     ledgers: BTreeMap<usize, Held>,
-    /// The surplus round: the ledger, its changes when it was found, and the version of its metadata after that had been written anew.
+    /// The ledger that the round for surplus removes, and its changes when the round found it.
     surplus: Option<Surplus>,
 }
 
@@ -75,7 +75,7 @@ struct Bookie {
 struct Surplus {
     ledger: usize,
     changes: u64,
-    /// The metadata were read, and written anew, under the lock.
+    /// The round read the metadata, and rewrote them, under the lock.
     is_proven: bool,
 }
 
@@ -113,7 +113,7 @@ struct Ledger {
 struct SurplusRules {
     /// Metadata are read again under the lock.
     reads_again: bool,
-    /// Metadata are written anew under the lock, so that who read them before cannot name this bookie.
+    /// Metadata are rewritten under the lock, so that a worker with an older version cannot name this bookie.
     writes_anew: bool,
 }
 

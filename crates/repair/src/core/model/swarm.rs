@@ -39,7 +39,7 @@ impl Rates {
 }
 
 const BOOKIES: usize = 7;
-/// So many may be gone for good: the others are enough for every ensemble.
+/// Bookies that may be gone for good. The others are enough for every ensemble.
 const GONE_MAX: usize = 2;
 
 fn run(seed: u64, canaries: Canaries, rules: SurplusRules) -> Met {
