@@ -17,7 +17,7 @@ start_cluster() { # who repairs, bookies, seconds until a bookie is lost: sets $
   local n
   rm -rf "$scratch"/b? "$scratch/auto" "$scratch/zk"
   started=() ids=() pids=() admins=() autorecovery=
-  start_zk
+  start_zk --set "$zk_words"
   export BINDERY_METADATA=zk+hierarchical://$zk/ledgers
   for ((n = 0; n < $2; n++)); do add_bookie "$1" "$3"; done
 }

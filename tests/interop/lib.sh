@@ -85,6 +85,8 @@ need_jars() { # versions...
 
 need_bindery() { [ -x "$BINDERY" ] || die "no binary at $BINDERY; run: cargo build, with --release for a benchmark"; }
 
+# What scripts ask ZooKeeper itself, beyond the words that it answers by default here.
+zk_words=4lw.commands.whitelist=ruok,srvr,stat,isro,mntr,srst,dump
 start_zk() { # further options: sets $zk
   take_port
   zk=127.0.0.1:$port
