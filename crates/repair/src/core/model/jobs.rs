@@ -411,6 +411,7 @@ impl World {
         job: &mut Job,
         proves_lock: bool,
     ) -> Result<Action, Attempt> {
+        job.target = None;
         let (_, answers) = self.fate();
         if !answers {
             return Err(Attempt::Failed("no answer".into()));
@@ -539,7 +540,6 @@ impl World {
     ) -> Action {
         let (works, answers) = self.fate();
         let found = &self.ledgers[ledger];
-        job.target = None;
         let is_same = version(found.version) == naming.version;
         let is_whole = mark.is_none_or(|mark| {
             let may_hold = self.workers[index].known_session == job.session;
