@@ -75,7 +75,7 @@ pub(super) async fn mark(
     Ok(marked.into_iter().map(|(ledger, _)| ledger).collect())
 }
 
-/// A failure while repair is disabled in the cluster: what is marked stays so.
+/// Fails while repair is disabled in the cluster. Marks stay.
 pub(super) async fn check_enabled(client: &Client) -> Result<(), Failure> {
     match client.layout().repair_settings().is_disabled().await.map_err(|error| store_failure(&error))? {
         false => Ok(()),

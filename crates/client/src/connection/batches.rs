@@ -102,7 +102,7 @@ impl Batches {
         Some(outcome)
     }
 
-    /// What an answer brings of the entries that were asked for. Learns whether the bookie knows strides.
+    /// Returns the requested entries of an answer, and learns whether the bookie knows strides.
     pub(super) fn wanted_of(&self, request: &BatchReadRequest, answer: Batch, now: Instant) -> Vec<Bytes> {
         let Batch { entries, is_strided } = answer;
         if request.stride == 1 || is_strided {
@@ -114,7 +114,7 @@ impl Batches {
         for stored in &entries {
             let id = entry::EntryHeader::of(stored).ok().and_then(|header| EntryId::new(header.entry_id));
             if id.is_some() && id == wanted {
-                // A copy: those that were not asked for are let go of.
+                // The copy frees the answer, which holds unrequested entries, too.
                 found.push(Bytes::copy_from_slice(stored));
                 let next = request.first.get().checked_add(found.len() as i64 * i64::from(request.stride));
                 wanted = next.and_then(EntryId::new);
@@ -165,7 +165,7 @@ mod tests {
         let later = begin + RETRY_AFTER / 2;
         assert_eq!((batches.way(&by(3), later), batches.way(&by(1), later)), (Way::Refused, Way::Bulk));
         assert_eq!(batches.way(&by(3), begin + RETRY_AFTER), Way::Bulk);
-        // Not what was asked for, and nothing to look into.
+        // The first requested entry is missing, and then the header of an entry.
         assert_eq!(found(3, &[5, 8], false), Vec::<Bytes>::new());
         let short = Batch { entries: vec![Bytes::from_static(b"short")], is_strided: false };
         assert_eq!(batches.wanted_of(&by(3), short, begin), Vec::<Bytes>::new());

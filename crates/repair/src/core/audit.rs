@@ -5,6 +5,7 @@
 //! 2. A segment ends before the next one begins; the last one of a closed ledger at its last entry, of another nowhere.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState, Quorum, Segment};
 
@@ -156,6 +157,22 @@ pub enum Fit {
     Never,
 }
 
+/// How long a ledger is left to other workers whose bookies could take the copies.
+const OTHERS_FIRST: Duration = Duration::from_secs(4);
+/// How long a worker leaves a ledger alone whose copies its bookie cannot take. Then an attempt says why no worker repairs it.
+const NOT_HERE: Duration = Duration::from_secs(16);
+
+impl Fit {
+    /// For how long a worker leaves the ledger to others; `None` where it is its own to repair.
+    pub fn left_for(self) -> Option<Duration> {
+        match self {
+            Fit::Ours => None,
+            Fit::Others => Some(OTHERS_FIRST),
+            Fit::Never => Some(NOT_HERE),
+        }
+    }
+}
+
 /// Looks at a ledger, whose mark names `replicas`, for the worker of a bookie. `takes_writes`: the bookie does, and is not being emptied.
 pub fn fit(
     own: &BookieId,
@@ -194,7 +211,7 @@ pub fn entry_bytes(metadata: &LedgerMetadata) -> u64 {
     }
 }
 
-/// Entries of a position that are looked at together: a ledger may claim to have any number.
+/// The most entries of one comparison: metadata may claim any number.
 const SLICE_ENTRIES: i64 = 1 << 20;
 
 /// The entries of a position in slices.

@@ -226,7 +226,7 @@ enum Stage {
     Unmarking,
     UnmarkingDeleted,
     Watching,
-    /// A look, with the lock proven, before the ledger with these segments is closed.
+    /// A last look, with proof of the lock, before the core closes the ledger that has these segments.
     LookingToClose(Vec<Segment>),
     Closing,
     Ended,
@@ -303,7 +303,7 @@ impl LedgerRepair {
     }
 
     fn looked(&self) -> &Looked {
-        self.looked.as_ref().expect("metadata was looked at")
+        self.looked.as_ref().expect("there was a look at metadata")
     }
 
     fn end(&mut self, attempt: Attempt) -> Action {
@@ -342,15 +342,11 @@ impl LedgerRepair {
         };
         let away = audit(&metadata, |bookie| facts.live.contains(bookie));
         let awaited = if away.is_whole() { BTreeMap::new() } else { patience.awaited(&away) };
-        // One that is being emptied is there, and its copies are to be replaced like those of one that is away.
-        let is_leaving = |bookie: &BookieId| facts.draining.contains(bookie) && self.is_named(bookie);
-        let staying: BTreeSet<BookieId> =
-            facts.live.iter().filter(|bookie| !is_leaving(bookie)).cloned().collect();
-        let lost = audit(&metadata, |bookie| facts.live.contains(bookie) && !is_leaving(bookie));
+        let lost = audit(&metadata, |bookie| self.stays(facts, bookie));
         if away.open.is_empty() {
             patience.on_members_there();
         }
-        let unasked = self.named_members(&metadata, &staying);
+        let unasked = self.named_members(&metadata, facts);
         self.looked = Some(Looked {
             metadata,
             version,
@@ -376,11 +372,16 @@ impl LedgerRepair {
         self.mark.replicas.iter().any(|replica| replica == bookie.as_str())
     }
 
+    /// Whether the copies of a bookie count. Those of a bookie that is being emptied do not, in a mark that names it.
+    fn stays(&self, facts: Facts<'_>, bookie: &BookieId) -> bool {
+        facts.live.contains(bookie) && !(facts.draining.contains(bookie) && self.is_named(bookie))
+    }
+
     /// Members that stay and that the mark names, each once.
-    fn named_members(&self, metadata: &LedgerMetadata, staying: &BTreeSet<BookieId>) -> VecDeque<BookieId> {
+    fn named_members(&self, metadata: &LedgerMetadata, facts: Facts<'_>) -> VecDeque<BookieId> {
         let members = metadata.segments().iter().flat_map(|segment| segment.ensemble.iter());
         let named: BTreeSet<&BookieId> =
-            members.filter(|bookie| staying.contains(*bookie) && self.is_named(bookie)).collect();
+            members.filter(|bookie| self.stays(facts, bookie) && self.is_named(bookie)).collect();
         named.into_iter().cloned().collect()
     }
 
@@ -547,10 +548,7 @@ impl LedgerRepair {
         let Looked { metadata, version, .. } = self.looked();
         let changed = with_member(metadata, copy.lack.first, copy.lack.position, &copy.target);
         let Some(changed) = changed else { return self.look() };
-        let is_leaving = |bookie: &BookieId| facts.draining.contains(bookie) && self.is_named(bookie);
-        let is_last = lacks_nothing(&changed, &self.mark.replicas, |bookie| {
-            facts.live.contains(bookie) && !is_leaving(bookie)
-        });
+        let is_last = lacks_nothing(&changed, &self.mark.replicas, |bookie| self.stays(facts, bookie));
         let naming = Naming { copy, metadata: changed, version: *version };
         if is_last {
             self.stage = Stage::NamingLast(naming.clone());

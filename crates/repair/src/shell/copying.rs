@@ -49,7 +49,7 @@ impl Copying<'_> {
 impl Job<'_> {
     /// Copies what a bookie has not got of a position, a slice of the entries after the other.
     pub async fn copy(&self, core: &LedgerRepair, view: &LedgerView, copy: &CopyTask) -> Copied {
-        let Some(secret) = &core.metadata().secret else { return failed("its metadata has no password") };
+        let secret = core.metadata().secret.as_ref().expect("the core copies only ledgers with a password");
         let CopyTask { lack, target } = copy;
         let copying = Copying { core, view, lack, target, key: secret.master_key() };
         let copied = match self.own_engine(target) {

@@ -308,7 +308,7 @@ impl Job<'_> {
 
     /// Fences and closes the ledger.
     async fn close(&self, core: &LedgerRepair) -> Result<(), String> {
-        let secret = core.metadata().secret.as_ref().ok_or("its metadata has no password")?;
+        let secret = core.metadata().secret.as_ref().expect("the core closes only ledgers with a password");
         let opened = self.common.client.open_ledger(self.ledger, &secret.password, OpenMode::Recover).await;
         match opened {
             Ok(_) => {

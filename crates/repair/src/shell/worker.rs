@@ -27,7 +27,6 @@ use super::ledger::repair;
 use super::ranking::{Ranked, ranked};
 use super::report::{RepairReport, StuckLedger};
 use super::{Common, stops};
-use crate::core::audit::Fit;
 use crate::core::queue::{Attempt, LEDGERS_MAX, RepairQueue};
 use crate::core::shares::Shares;
 
@@ -42,10 +41,6 @@ const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(30);
 /// The shortest wait for a ledger that is due, and the wait while repair is disabled.
 const DUE_MIN: Duration = Duration::from_millis(10);
 const DISABLED_LOOK: Duration = Duration::from_secs(1);
-/// How long a ledger is left to other workers whose bookies could take the copies.
-const OTHERS_FIRST: Duration = Duration::from_secs(4);
-/// How long one is left alone whose copies this bookie cannot take. Then an attempt says why it is repaired nowhere, if it is not.
-const NOT_HERE: Duration = Duration::from_secs(16);
 
 /// Runs until it is told to stop.
 pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>) {
@@ -302,12 +297,7 @@ impl Worker {
                 None => return Ok(()),
                 Some(Ok(read)) => {
                     if let Some(Ranked { ledger, copies, since_ms, fit }) = read? {
-                        let now = self.common.now();
-                        let not_before = match fit {
-                            Fit::Ours => None,
-                            Fit::Others => Some(now + OTHERS_FIRST),
-                            Fit::Never => Some(now + NOT_HERE),
-                        };
+                        let not_before = fit.left_for().map(|time| self.common.now() + time);
                         self.queue.put(ledger, copies, since_ms, not_before);
                     }
                 }

@@ -10,8 +10,6 @@ use crate::core::queue::{Attempt, RepairQueue};
 use bindery_metadata::layout::Marked;
 use bindery_metadata::store::Version;
 
-const OTHERS_FIRST: Duration = Duration::from_secs(4);
-const NOT_HERE: Duration = Duration::from_secs(16);
 const PARALLEL: usize = 2;
 /// Between two looks at the end of an open ledger.
 const ALIVE_LOOK: Duration = Duration::from_secs(2);
@@ -117,7 +115,7 @@ impl Worker {
         Some(format!("w{}: knows {knows}, job {job}, {:?}", self.index, why.map(|(_, why)| why)))
     }
 
-    /// All that it knew is forgotten.
+    /// The process ends: its queue, jobs and session are lost.
     pub fn crash(&mut self) {
         let session = self.session + 1;
         *self =
@@ -232,11 +230,7 @@ impl World {
                 let lacking = audit(&ledger.metadata, stays);
                 fit(&bookie_id(own), takes_writes, &ledger.metadata, &mark.replicas, &lacking)
             });
-            let not_before = match fit {
-                Fit::Ours => None,
-                Fit::Others => Some(now + OTHERS_FIRST),
-                Fit::Never => Some(now + NOT_HERE),
-            };
+            let not_before = fit.left_for().map(|time| now + time);
             let since_ms = mark.since_ms.unwrap_or(0);
             let worker = &mut self.workers[index];
             worker.queue.put(id, found.copies_min, since_ms, not_before);
@@ -553,7 +547,7 @@ impl World {
             assert!(mark.is_some() || job.has_proven, "IR3: ledger {ledger} is changed without its lock");
             let CopyTask { lack, target } = &naming.copy;
             let at = self.index_of(target);
-            // What it lost since is marked.
+            // The bookie marks entries that it loses after it acknowledged them.
             let marked = self.ledgers[ledger].mark.as_ref();
             let is_marked = marked.is_some_and(|mark| {
                 mark.replicas.iter().any(|name| name == target.as_str())

@@ -7,7 +7,7 @@
 //! - **IR2** A bookie that is seen to be back keeps its place, although another one has copies for it.
 //! - **IR3** Metadata and marks are changed only with the lock.
 //! - **IR4** Every acknowledged entry has a copy on a member that nothing destroyed.
-//! - **IR5** Of what was not tried yet, the ledger with the fewest copies is repaired first.
+//! - **IR5** A worker repairs the untried ledger with the fewest copies first.
 //! - **IR6** An open ledger that is seen to grow is not closed.
 //! - **IR7** In the end, when nothing fails any more, no mark is left and every copy is there.
 
