@@ -250,9 +250,9 @@ class Client:
     def create(
         self,
         *,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
+        ensemble: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
         digest: Literal["crc32c", "crc32", "mac", "dummy"] = "crc32c",
         password: bytes | bytearray | None = None,
         custom: dict[str, bytes] | None = None,
@@ -261,7 +261,8 @@ class Client:
         """Creates a ledger with this process as its writer.
 
         Entries are spread over ``ensemble`` bookies, each stored on ``write_quorum`` of them and confirmed by
-        ``ack_quorum``. ``custom``: free properties of the ledger; names that begin with ``bindery.`` are the client's
+        ``ack_quorum``. Those that are not given are 3, 3 and 2, or as many as there are bookies and the others allow:
+        ``LedgerWriter.quorum`` says what they are, and a ``UserWarning`` that one copy is all there is. ``custom``: free properties of the ledger; names that begin with ``bindery.`` are the client's
         own. Raises ``ValueError`` for sizes that are no quorum and for such names, ``NotEnoughBookiesError``,
         ``UnavailableError``.
 
@@ -276,9 +277,9 @@ class Client:
     def create_async(
         self,
         *,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
+        ensemble: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
         digest: Literal["crc32c", "crc32", "mac", "dummy"] = "crc32c",
         password: bytes | bytearray | None = None,
         custom: dict[str, bytes] | None = None,
@@ -289,9 +290,9 @@ class Client:
     def create_handed_over(
         self,
         *,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
+        ensemble: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
         digest: Literal["crc32c", "crc32", "mac", "dummy"] = "crc32c",
         password: bytes | bytearray | None = None,
         custom: dict[str, bytes] | None = None,
@@ -305,9 +306,9 @@ class Client:
     def create_handed_over_async(
         self,
         *,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
+        ensemble: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
         digest: Literal["crc32c", "crc32", "mac", "dummy"] = "crc32c",
         password: bytes | bytearray | None = None,
         custom: dict[str, bytes] | None = None,
@@ -328,12 +329,24 @@ class Client:
     ) -> Future[LedgerWriter]:
         """``open_for_append`` for asyncio. Cancelled, it may leave the ledger taken."""
 
+    def take_over(self, ledger: int, *, password: bytes | bytearray | None = None) -> int:
+        """Finds the ledger in which appends go on, if the writer of this one died having it; its id, for ``open_for_append``.
+
+        A ledger of ``create_handed_over`` that has a writer is recovered and closed, and continued in a new ledger with the same
+        sizes, digest, password and properties; one that was continued before is followed. A writer that lives after all is fenced.
+        Raises ``FencedError`` when the last ledger was closed for good, and errors as of ``open_for_append``, ``open`` and ``create``.
+        """
+
+    def take_over_async(self, ledger: int, *, password: bytes | bytearray | None = None) -> Future[int]:
+        """``take_over`` for asyncio."""
+
     def open(self, ledger: int, *, password: bytes | bytearray | None = None, recover: bool = False) -> LedgerReader:
         """Opens a ledger for reading, and leaves it to its writer.
 
         Of one that is not closed (``LedgerReader.is_closed``) entries can be read up to the last one that its bookies know
-        to be confirmed, and followed: ``LedgerReader.tail``. That lags behind the writer for a moment, and when the writer
-        is gone its last entries stay out of sight until ``recover=True``. Raises ``NotFoundError``, ``WrongPasswordError``, ``UnavailableError``.
+        to be confirmed, and followed: ``LedgerReader.tail``. They know it when ``LedgerWriter.drain`` returns, when the next
+        entry comes, or ``explicit_lac_interval`` after the last one; readers of the writer's own client know it at once. When
+        the writer is gone its last entries may stay out of sight until ``recover=True``. Raises ``NotFoundError``, ``WrongPasswordError``, ``UnavailableError``.
 
         ``recover=True`` is for a ledger whose writer is gone: one that is not closed is fenced, recovered and closed on
         the way, and what is then read is final. A writer that lives after all can write no more (``FencedError``).
@@ -404,6 +417,10 @@ class LedgerWriter:
         """The ledger."""
 
     @property
+    def quorum(self) -> tuple[int, int, int]:
+        """Ensemble, write quorum and ack quorum of the ledger."""
+
+    @property
     def payload_bytes_max(self) -> int:
         """The largest payload that fits an entry."""
 
@@ -446,9 +463,10 @@ class LedgerWriter:
         """
 
     def drain(self) -> int | None:
-        """Waits until every entry so far is confirmed; the last confirmed one. Errors as of ``append``.
+        """Waits until every entry so far is confirmed and bookies know it; the last confirmed one. Errors as of ``append``.
 
-        With deferred sync acknowledged stands for confirmed.
+        Whoever reads from then on sees them. With deferred sync acknowledged stands for confirmed, and readers see what was
+        forced.
         """
 
     def drain_async(self) -> Future[int | None]:
@@ -501,9 +519,10 @@ class LedgerWriter:
 
 @final
 class LedgerReader:
-    """Reads a ledger. Iterating over it, with ``for`` or ``async for``, reads up to ``last_add_confirmed``.
+    """Reads a ledger. Iterating over it, with ``for`` or ``async for``, reads all that is confirmed.
 
-    Of a ledger that is not closed that may be less than its writer had acknowledged: see ``Client.open``.
+    Of a ledger that is not closed bookies are asked for more before that ends; it may still be less than its writer had
+    acknowledged: see ``Client.open``.
     """
 
     @property
@@ -535,7 +554,7 @@ class LedgerReader:
         """``read_entry`` for asyncio."""
 
     def read(self, first: int = 0, last: int | None = None) -> EntryIterator:
-        """Entries ``first`` to ``last``, both included, read ahead; without ``last``: up to ``last_add_confirmed``.
+        """Entries ``first`` to ``last``, both included, read ahead; without ``last``: all that are confirmed when it ends.
 
         Iterating raises what ``read_entry`` raises.
         """

@@ -85,8 +85,8 @@ const BUGS: &[Bug] = &[
     ),
     (
         "the_queue_is_a_stack",
-        "admission_queue",
-        "let Some(waiting) = queues.ordinary.pop_front()",
-        "let Some(waiting) = queues.ordinary.pop_back()",
+        "fair_queue",
+        "line.waiting.pop_front().expect(\"it waits\")",
+        "line.waiting.pop_back().expect(\"it waits\")",
     ),
 ];

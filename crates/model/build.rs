@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// A file under test: the module it becomes, and where it is.
-const SUBJECTS: [(&str, &str); 3] = [
+const SUBJECTS: [(&str, &str); 4] = [
     ("budget", "../flow/src/budget.rs"),
+    ("fair_queue", "../engine/src/fair_queue.rs"),
     ("signal", "../engine/src/signal.rs"),
     ("admission_queue", "../engine/src/admission_queue.rs"),
 ];
@@ -23,16 +24,20 @@ const OUTBOX: [(&str, &str); 5] = [
 ];
 
 /// Replacements made in all of them.
-const SHIMS: [(&str, &str); 4] = [
+const SHIMS: [(&str, &str); 5] = [
     ("parking_lot::", "crate::lock::"),
     ("std::sync::atomic::", "crate::atomic::"),
     ("tokio::time::sleep(", "crate::world::never("),
     ("crate::signal::", "super::signal::"),
+    ("crate::fair_queue::", "super::fair_queue::"),
 ];
 
 /// A scenario: the module, and the subjects it needs.
-const SCENARIOS: [(&str, &[&str]); 3] =
-    [("budgets", &["budget"]), ("outboxes", OUTBOX_NEEDS), ("admission", &["signal", "admission_queue"])];
+const SCENARIOS: [(&str, &[&str]); 3] = [
+    ("budgets", &["budget"]),
+    ("outboxes", OUTBOX_NEEDS),
+    ("admission", &["signal", "fair_queue", "admission_queue"]),
+];
 const OUTBOX_NEEDS: &[&str] = &["budget", "outbox", "outbox/segment", "outbox/part", "request", "read_class"];
 
 /// A planted bug: name, subject, and what is exchanged in it.

@@ -5,7 +5,7 @@ import bindery
 
 uri = sys.argv[1] if len(sys.argv) > 1 else "zk://127.0.0.1:2181/ledgers"
 with bindery.Client(uri) as client:
-    with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+    with client.create() as writer:
         for line in (b"one", b"two"):
             writer.enqueue(line)  # waits for room only
         print("confirmed up to entry", writer.append(b"three"))

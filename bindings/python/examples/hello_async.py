@@ -7,7 +7,7 @@ import bindery
 
 async def main(uri):
     async with bindery.Client(uri) as client:
-        async with await client.create_async(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+        async with await client.create_async() as writer:
             ids = await asyncio.gather(*(writer.append_async(line) for line in (b"one", b"two", b"three")))
         print("confirmed up to entry", ids[-1])
         async for entry in await client.open_async(writer.id):

@@ -16,7 +16,7 @@ use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
 use crate::listing::LedgerIterator;
 use crate::metadata_security::MetadataSecurity;
-use crate::options::{create_options, credentials, ledger_id, mode, password_or_none, seconds};
+use crate::options::{create_options, credentials, ledger_id, mode, password_or_none, seconds, sizes};
 use crate::placement::{Arguments, DiskWeights, Placement, Policy};
 use crate::reader::LedgerReader;
 use crate::runtime::{start, wait};
@@ -103,74 +103,74 @@ impl Client {
     }
 
     /// Creates a ledger with this process as its writer.
-    #[pyo3(signature = (*, ensemble=3, write_quorum=3, ack_quorum=2, digest="crc32c", password=None, custom=None,
+    #[pyo3(signature = (*, ensemble=None, write_quorum=None, ack_quorum=None, digest="crc32c", password=None, custom=None,
         deferred_sync=false))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn create(
         &self,
         py: Python<'_>,
-        ensemble: usize,
-        write_quorum: usize,
-        ack_quorum: usize,
+        ensemble: Option<usize>,
+        write_quorum: Option<usize>,
+        ack_quorum: Option<usize>,
         digest: &str,
         password: Option<PyBackedBytes>,
         custom: Option<BTreeMap<String, Vec<u8>>>,
         deferred_sync: bool,
     ) -> PyResult<LedgerWriter> {
-        let options = create_options(ensemble, write_quorum, ack_quorum, digest, password, custom)?;
+        let options = create_options(sizes(ensemble, write_quorum, ack_quorum), digest, password, custom)?;
         wait(py, self.0.clone().create(options.deferred_sync(deferred_sync)))
     }
 
     /// `create` for asyncio.
-    #[pyo3(signature = (*, ensemble=3, write_quorum=3, ack_quorum=2, digest="crc32c", password=None, custom=None,
+    #[pyo3(signature = (*, ensemble=None, write_quorum=None, ack_quorum=None, digest="crc32c", password=None, custom=None,
         deferred_sync=false))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn create_async<'py>(
         &self,
         py: Python<'py>,
-        ensemble: usize,
-        write_quorum: usize,
-        ack_quorum: usize,
+        ensemble: Option<usize>,
+        write_quorum: Option<usize>,
+        ack_quorum: Option<usize>,
         digest: &str,
         password: Option<PyBackedBytes>,
         custom: Option<BTreeMap<String, Vec<u8>>>,
         deferred_sync: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let options = create_options(ensemble, write_quorum, ack_quorum, digest, password, custom)?;
+        let options = create_options(sizes(ensemble, write_quorum, ack_quorum), digest, password, custom)?;
         start(py, self.0.clone().create(options.deferred_sync(deferred_sync)))
     }
 
     /// Creates a ledger for writers that follow one another, and leaves it to the first; its id.
-    #[pyo3(signature = (*, ensemble=3, write_quorum=3, ack_quorum=2, digest="crc32c", password=None, custom=None))]
+    #[pyo3(signature = (*, ensemble=None, write_quorum=None, ack_quorum=None, digest="crc32c", password=None, custom=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn create_handed_over(
         &self,
         py: Python<'_>,
-        ensemble: usize,
-        write_quorum: usize,
-        ack_quorum: usize,
+        ensemble: Option<usize>,
+        write_quorum: Option<usize>,
+        ack_quorum: Option<usize>,
         digest: &str,
         password: Option<PyBackedBytes>,
         custom: Option<BTreeMap<String, Vec<u8>>>,
     ) -> PyResult<i64> {
-        let options = create_options(ensemble, write_quorum, ack_quorum, digest, password, custom)?;
+        let options = create_options(sizes(ensemble, write_quorum, ack_quorum), digest, password, custom)?;
         wait(py, self.0.clone().create_handed_over(options))
     }
 
     /// `create_handed_over` for asyncio.
-    #[pyo3(signature = (*, ensemble=3, write_quorum=3, ack_quorum=2, digest="crc32c", password=None, custom=None))]
+    #[pyo3(signature = (*, ensemble=None, write_quorum=None, ack_quorum=None, digest="crc32c", password=None, custom=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn create_handed_over_async<'py>(
         &self,
         py: Python<'py>,
-        ensemble: usize,
-        write_quorum: usize,
-        ack_quorum: usize,
+        ensemble: Option<usize>,
+        write_quorum: Option<usize>,
+        ack_quorum: Option<usize>,
         digest: &str,
         password: Option<PyBackedBytes>,
         custom: Option<BTreeMap<String, Vec<u8>>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let options = create_options(ensemble, write_quorum, ack_quorum, digest, password, custom)?;
+        let options = create_options(sizes(ensemble, write_quorum, ack_quorum), digest, password, custom)?;
         start(py, self.0.clone().create_handed_over(options))
     }
 
@@ -196,6 +196,25 @@ impl Client {
     ) -> PyResult<Bound<'py, PyAny>> {
         let password = password_or_none(py, password);
         start(py, self.0.clone().open_for_append(ledger_id(ledger)?, password))
+    }
+
+    /// Finds the ledger in which appends go on, if the writer of this one died having it; its id.
+    #[pyo3(signature = (ledger, *, password=None))]
+    fn take_over(&self, py: Python<'_>, ledger: i64, password: Option<PyBackedBytes>) -> PyResult<i64> {
+        let password = password_or_none(py, password);
+        wait(py, self.0.clone().take_over(ledger_id(ledger)?, password))
+    }
+
+    /// `take_over` for asyncio.
+    #[pyo3(signature = (ledger, *, password=None))]
+    fn take_over_async<'py>(
+        &self,
+        py: Python<'py>,
+        ledger: i64,
+        password: Option<PyBackedBytes>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let password = password_or_none(py, password);
+        start(py, self.0.clone().take_over(ledger_id(ledger)?, password))
     }
 
     /// Opens a ledger for reading, and leaves it to its writer; with `recover`, an unclosed one is fenced, recovered and closed on

@@ -2,7 +2,7 @@
 
 use bindery_client::{
     AppendError, AppendOpenError, CloseError, ConnectError, CreateError, ForceError, LedgerError, OpenError,
-    ReadError, RecoveryError, Stopped, StoreError, TryAppendError, WhyStopped,
+    ReadError, RecoveryError, Stopped, StoreError, TakeOverError, TryAppendError, WhyStopped,
 };
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -132,7 +132,8 @@ impl Raise for CreateError {
             CreateError::NotEnoughBookies(_) | CreateError::CannotSpread { .. } => {
                 of::<NotEnoughBookiesError>
             }
-            CreateError::WriteQuorumTooLarge { .. }
+            CreateError::Sizes(_)
+            | CreateError::WriteQuorumTooLarge { .. }
             | CreateError::DeferredSyncHandedOver
             | CreateError::ReservedProperty(_) => of::<pyo3::exceptions::PyValueError>,
             CreateError::Metadata(error) => error.class(),
@@ -230,7 +231,9 @@ impl Raise for AppendOpenError {
         match self {
             AppendOpenError::NotFound(_) => of::<NotFoundError>,
             AppendOpenError::WrongPassword(_) => of::<WrongPasswordError>,
-            AppendOpenError::Closed { .. } | AppendOpenError::InRecovery(_) => of::<FencedError>,
+            AppendOpenError::Closed { .. }
+            | AppendOpenError::Continued { .. }
+            | AppendOpenError::InRecovery(_) => of::<FencedError>,
             AppendOpenError::Busy(_) => of::<BusyError>,
             AppendOpenError::Metadata(error) => error.class(),
             AppendOpenError::ClientClosed => of::<ClosedError>,
@@ -242,12 +245,26 @@ impl Raise for AppendOpenError {
     /// The message names the command that closes a ledger; here there is a call for it.
     fn raise(self) -> PyErr {
         let text = match &self {
-            AppendOpenError::Busy(ledger) | AppendOpenError::NotHandedOver(ledger) => {
+            AppendOpenError::Busy(ledger) => format!(
+                "{self} (in Python: client.take_over({ledger}), or client.open({ledger}, recover=True), which closes it)"
+            ),
+            AppendOpenError::NotHandedOver(ledger) => {
                 format!("{self} (in Python: client.open({ledger}, recover=True))")
             }
             _ => self.to_string(),
         };
         self.class()(text)
+    }
+}
+
+impl Raise for TakeOverError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            TakeOverError::Open(error) => error.class(),
+            TakeOverError::Create(error) => error.class(),
+            TakeOverError::Recovery { error, .. } => error.class(),
+            _ => of::<BinderyError>,
+        }
     }
 }
 

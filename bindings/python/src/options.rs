@@ -4,27 +4,34 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bindery_client::{
-    CreateOptions, Credentials, DigestType, EntryId, LedgerId, Mechanism, OpenMode, Quorum, Secret,
+    CreateOptions, Credentials, DigestType, EntryId, LedgerId, Mechanism, OpenMode, QuorumSizes, Secret,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
+/// Those that are `None` are filled in as far as there are bookies.
+pub(crate) fn sizes(
+    ensemble: Option<usize>,
+    write_quorum: Option<usize>,
+    ack_quorum: Option<usize>,
+) -> QuorumSizes {
+    QuorumSizes { ensemble, write_quorum, ack_quorum }
+}
+
 pub(crate) fn create_options(
-    ensemble: usize,
-    write_quorum: usize,
-    ack_quorum: usize,
+    sizes: QuorumSizes,
     digest: &str,
     password: Option<PyBackedBytes>,
     custom: Option<BTreeMap<String, Vec<u8>>>,
 ) -> PyResult<CreateOptions> {
-    let quorum = Quorum::new(ensemble, write_quorum, ack_quorum)
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    // Wrong however many bookies there are: no need to ask.
+    sizes.fill(0).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let digest =
         DigestType::ALL.into_iter().find(|known| digest_word(*known) == digest).ok_or_else(|| {
             PyValueError::new_err(format!("no digest {digest:?}: choose crc32c, crc32, mac or dummy"))
         })?;
-    let mut options = CreateOptions::new(quorum).digest(digest);
+    let mut options = CreateOptions::new(sizes).digest(digest);
     if let Some(password) = password {
         options = options.password(&password[..]);
     }

@@ -96,12 +96,6 @@ impl LedgerReader {
     pub fn new(reader: bindery_client::LedgerReader) -> LedgerReader {
         LedgerReader(reader)
     }
-
-    fn range(&self, first: i64, last: Option<i64>) -> PyResult<Option<(EntryId, EntryId)>> {
-        let first = entry_id(first)?;
-        let last = last.map(entry_id).transpose()?.or(self.0.last_add_confirmed());
-        Ok(last.map(|last| (first, last)))
-    }
 }
 
 async fn refresh(reader: bindery_client::LedgerReader) -> PyResult<Option<i64>> {
@@ -169,13 +163,16 @@ impl LedgerReader {
         start(py, read_entry(self.0.clone(), entry_id(entry)?))
     }
 
-    /// Entries first to last, both included, read ahead; for `for` and `async for`.
+    /// Entries first to last, both included, read ahead; for `for` and `async for`. Without a last one all that are confirmed: before it
+    /// ends, the bookies of an open ledger are asked for more.
     #[pyo3(signature = (first=0, last=None))]
     fn read(&self, first: i64, last: Option<i64>) -> PyResult<EntryIterator> {
-        let stream = self.range(first, last)?.map(|(first, last)| self.0.read(first, last));
-        Ok(EntryIterator::over(
-            stream.map_or(Entries::Nothing, |stream| Entries::Range(stream, self.0.clone())),
-        ))
+        let first = entry_id(first)?;
+        let stream = match last.map(entry_id).transpose()? {
+            Some(last) => self.0.read(first..=last),
+            None => self.0.read(first..),
+        };
+        Ok(EntryIterator::over(Entries::Range(stream, self.0.clone())))
     }
 
     /// As `read`, also behind the last confirmed entry of an open ledger.
@@ -211,7 +208,6 @@ pub(crate) struct EntryIterator(Source<Entries>);
 enum Entries {
     Range(EntryStream, bindery_client::LedgerReader),
     Tail(Box<TailStream>),
-    Nothing,
 }
 
 impl EntryIterator {
@@ -229,7 +225,6 @@ impl Items for Entries {
                 stream.next().await.transpose().map_err(|error| not_read(reader, error))?
             }
             Entries::Tail(stream) => stream.next().await.transpose().map_err(Raise::raise)?,
-            Entries::Nothing => None,
         };
         Ok(entry.map(Found))
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bindery_client::{CreateOptions, Credentials, FrameLimit, LedgerId, MetadataUri, OpenMode};
+use bindery_client::{Client, CreateOptions, Credentials, FrameLimit, LedgerId, MetadataUri, OpenMode};
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use tokio::sync::OnceCell;
@@ -105,12 +106,14 @@ impl Shared {
     }
 
     pub async fn create(self: Arc<Self>, options: CreateOptions) -> PyResult<LedgerWriter> {
-        let writer = self.connected().await?.create_ledger(options).await.map_err(Raise::raise)?;
+        let client = self.connected().await?;
+        let writer = client.create_ledger(filled(client, options).await?).await.map_err(Raise::raise)?;
         Ok(LedgerWriter::new(writer))
     }
 
     pub async fn create_handed_over(self: Arc<Self>, options: CreateOptions) -> PyResult<i64> {
-        let created = self.connected().await?.create_handed_over(options).await;
+        let client = self.connected().await?;
+        let created = client.create_handed_over(filled(client, options).await?).await;
         created.map(LedgerId::get).map_err(Raise::raise)
     }
 
@@ -121,6 +124,11 @@ impl Shared {
     ) -> PyResult<LedgerWriter> {
         let taken = self.connected().await?.open_for_append(id, &password).await;
         taken.map(LedgerWriter::new).map_err(Raise::raise)
+    }
+
+    pub async fn take_over(self: Arc<Self>, id: LedgerId, password: PyBackedBytes) -> PyResult<i64> {
+        let taken = self.connected().await?.take_over(id, &password).await;
+        taken.map(|taken| taken.ledger.get()).map_err(Raise::raise)
     }
 
     pub async fn open(
@@ -171,4 +179,21 @@ impl Shared {
 
 fn closed() -> PyErr {
     ClosedError::new_err("the client was closed")
+}
+
+/// With all sizes. Warns of one copy that nobody chose.
+async fn filled(client: &Client, mut options: CreateOptions) -> PyResult<CreateOptions> {
+    if options.sizes.ensemble.or(options.sizes.write_quorum).is_none() {
+        let quorum = client.quorum(options.sizes).await.map_err(Raise::raise)?;
+        if quorum.write_quorum_size() == 1 {
+            Python::attach(warn_of_one_copy)?;
+        }
+        options.sizes = quorum.into();
+    }
+    Ok(options)
+}
+
+fn warn_of_one_copy(py: Python<'_>) -> PyResult<()> {
+    let text = c"one copy of each entry, lost with its disk, as one bookie takes writes: ensemble=1 says that this is meant";
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), text, 1)
 }

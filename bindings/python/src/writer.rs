@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bindery_client::{EntryId, Progress};
+use bindery_client::{EntryId, ProgressWatch, Quorum};
 use pyo3::prelude::*;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::errors::{ClosedError, Raise};
 use crate::payload::{Payload, id_of};
@@ -15,8 +15,9 @@ use crate::runtime::{start, wait};
 #[pyclass(frozen, module = "bindery")]
 pub(crate) struct LedgerWriter {
     id: i64,
+    quorum: Quorum,
     payload_bytes_max: u64,
-    progress: watch::Receiver<Progress>,
+    progress: ProgressWatch,
     shared: Arc<Shared>,
 }
 
@@ -130,6 +131,7 @@ impl LedgerWriter {
         let (_until, returned) = mpsc::channel(1);
         LedgerWriter {
             id: writer.id().get(),
+            quorum: writer.quorum(),
             payload_bytes_max: writer.payload_bytes_max(),
             progress: writer.progress(),
             shared: Arc::new(Shared {
@@ -146,6 +148,13 @@ impl LedgerWriter {
     #[getter]
     fn id(&self) -> i64 {
         self.id
+    }
+
+    /// Ensemble, write quorum and ack quorum of the ledger.
+    #[getter]
+    fn quorum(&self) -> (usize, usize, usize) {
+        let quorum = self.quorum;
+        (quorum.ensemble_size(), quorum.write_quorum_size(), quorum.ack_quorum_size())
     }
 
     /// The largest payload that fits an entry, in bytes.
@@ -191,7 +200,7 @@ impl LedgerWriter {
         wait(py, self.shared.clone().try_enqueue(payload))
     }
 
-    /// Waits until every entry so far is confirmed; the last confirmed one.
+    /// Waits until every entry so far is confirmed and bookies know it, so that readers see them; the last confirmed one.
     fn drain(&self, py: Python<'_>) -> PyResult<Option<i64>> {
         wait(py, self.shared.clone().drain())
     }

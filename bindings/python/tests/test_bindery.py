@@ -51,6 +51,39 @@ class Blocking(unittest.TestCase):
         self.assertIsNone(reader.last_add_confirmed)
         self.assertEqual(read_all(reader), [])
 
+    def test_sizes_that_are_not_given_are_filled_in(self):
+        for sizes, quorum in (
+            ({}, (3, 3, 2)),
+            ({"ensemble": 3}, (3, 3, 2)),
+            ({"ensemble": 1}, (1, 1, 1)),
+            ({"write_quorum": 2}, (2, 2, 2)),
+            ({"ack_quorum": 1}, (3, 3, 1)),
+            ({"ensemble": 3, "write_quorum": 2, "ack_quorum": 1}, (3, 2, 1)),
+        ):
+            with self.client.create(**sizes) as writer:
+                writer.append(b"x")
+            self.assertEqual(writer.quorum, quorum, sizes)
+            info = self.client.metadata(self.client.create_handed_over(**sizes))
+            self.assertEqual((info.ensemble, info.write_quorum, info.ack_quorum), quorum, sizes)
+
+    def test_what_is_confirmed_is_read_without_recovery(self):
+        # So long that nothing is announced by itself.
+        other = bindery.Client(URI, explicit_lac_interval=3600)
+        self.addCleanup(other.close)
+        writer = other.create()
+        early = self.client.open(writer.id)
+        self.assertEqual(read_all(early), [])
+        for i in range(1000):
+            writer.enqueue(b"%d" % i)
+        self.assertEqual(writer.drain(), 999)
+        payloads = [b"%d" % i for i in range(1000)]
+        self.assertEqual(read_all(self.client.open(writer.id)), payloads)
+        self.assertEqual(read_all(early), payloads, "iteration asks again")
+        self.assertEqual([entry.id for entry in early.read(998)], [998, 999])
+        self.assertEqual([entry.id for entry in early.read(1000)], [])
+        writer.append(b"1000")
+        self.assertEqual(len(read_all(other.open(writer.id))), 1001, "a client sees what its own writer confirmed")
+
     def test_an_open_ledger_is_followed(self):
         writer = self.client.create()
         writer.append(b"0")
@@ -149,7 +182,8 @@ class Blocking(unittest.TestCase):
         for call in (
             lambda: bindery.Client("http://nowhere"),
             lambda: bindery.Client(URI, request_timeout=-1),
-            lambda: self.client.create(ensemble=1),
+            lambda: self.client.create(ensemble=1, write_quorum=2),
+            lambda: self.client.create(ack_quorum=0),
             lambda: self.client.create(digest="md5"),
             lambda: self.client.open(-1),
         ):

@@ -94,7 +94,7 @@ class SecuredMetadata(unittest.TestCase):
 
     def client(self, uri=SECURED_URI, **security):
         security = {"trust": CERTIFICATES / "authority.pem", **security}
-        client = bindery.Client(uri, metadata_security=bindery.MetadataSecurity(**security), session_timeout=5)
+        client = bindery.Client(uri, metadata_security=bindery.MetadataSecurity(**security), session_timeout=15)
         self.addCleanup(client.close)
         return client
 

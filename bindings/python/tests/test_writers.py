@@ -193,6 +193,22 @@ class HandOver(Writers):
         with self.assertRaisesRegex(bindery.NotEnoughBookiesError, "4 needed"):
             self.client.create_handed_over(ensemble=4)
 
+    def test_the_ledger_of_a_writer_that_died_goes_on_in_another(self):
+        ledger = self.client.create_handed_over(ack_quorum=1, password=b"p")
+        writer = self.client.open_for_append(ledger, password=b"p")
+        writer.append(b"one")
+        with self.assertRaisesRegex(bindery.BusyError, f"client.take_over\\({ledger}\\)"):
+            self.client.open_for_append(ledger, password=b"p")
+        following = self.client.take_over(ledger, password=b"p")
+        self.assertNotEqual(following, ledger)
+        with self.assertRaises(bindery.FencedError):
+            writer.append(b"late")
+        with self.client.open_for_append(following, password=b"p") as writer:
+            self.assertEqual((writer.append(b"two"), writer.quorum), (0, (3, 3, 1)))
+        self.assertEqual([entry.payload for entry in self.client.open(ledger, password=b"p")], [b"one"])
+        with self.assertRaisesRegex(bindery.FencedError, "is closed"):
+            self.client.take_over(ledger, password=b"p")
+
     def test_a_ledger_of_create_is_handed_over_and_forced_before(self):
         writer = self.client.create(deferred_sync=True)
         writer.append(b"0")

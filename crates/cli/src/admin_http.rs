@@ -40,6 +40,8 @@ const CERTIFICATE_VARIABLE: &str = "BINDERY_ADMIN_CERT";
 pub struct Address {
     host_and_port: String,
     tls: Option<Arc<ClientConfig>>,
+    /// Found by its registration, so it is sent no token.
+    is_registered: bool,
 }
 
 impl Address {
@@ -61,7 +63,7 @@ impl Address {
         match host_and_port.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                 let tls = if scheme == "https" { Some(tls()?) } else { None };
-                Ok(Address { host_and_port: host_and_port.to_owned(), tls })
+                Ok(Address { host_and_port: host_and_port.to_owned(), tls, is_registered: false })
             }
             _ => Err(wrong("it names no port")),
         }
@@ -71,7 +73,7 @@ impl Address {
 impl Address {
     /// The admin port that a bookie registered, or why it is not asked. It is asked over plain HTTP, and only at the host that clients of
     /// the bookie connect to: whoever may write metadata gets no requests sent to the rest of the operator's network. What is sent there
-    /// is a GET without a token, of bounded time and with a bounded answer; a redirect is not followed ([`ask`]).
+    /// has no token, takes a bounded time and has a bounded answer; a redirect is not followed ([`ask`]).
     pub fn registered(bookie: &BookieId, endpoints: &[Endpoint]) -> Result<Address, String> {
         let of = |protocol| endpoints.iter().find(|endpoint| endpoint.protocol == protocol);
         let admin = of(PROTOCOL_HTTP).ok_or("it has no admin port")?;
@@ -80,7 +82,11 @@ impl Address {
         let host = of(PROTOCOL_BOOKIE_RPC).map(|endpoint| &endpoint.host[..]).or_else(of_id);
         // Nothing in the name of the host is a scheme or a path.
         match host.is_some_and(|host| bare_host(host).eq_ignore_ascii_case(bare_host(&admin.host))) {
-            true => Ok(Address { host_and_port: host_and_port(&admin.host, admin.port), tls: None }),
+            true => Ok(Address {
+                host_and_port: host_and_port(&admin.host, admin.port),
+                tls: None,
+                is_registered: true,
+            }),
             false => Err(format!(
                 "its admin port is registered at another host than its own, {}, which is not asked",
                 host_and_port(&admin.host, admin.port)
@@ -129,15 +135,33 @@ pub struct Words {
 /// Sends a request without a body and returns the body of the answer. Any `method` but GET carries the token that the environment gives.
 /// Fails when the port cannot be reached or does not answer within [`PATIENCE`], and for every status other than 200.
 pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> Result<Vec<u8>, Failure> {
-    let answer = answer_of(address, method, path, words).await?;
+    ask_with(address, method, path, "", words).await
+}
+
+/// As [`ask`], with a body.
+pub async fn ask_with(
+    address: &Address,
+    method: &str,
+    path: &str,
+    body: &str,
+    words: &Words,
+) -> Result<Vec<u8>, Failure> {
+    let answer = answer_of(address, method, path, body, words).await?;
     body_of(address, answer, words)
 }
 
 /// The whole answer to a request, its head included.
-async fn answer_of(address: &Address, method: &str, path: &str, words: &Words) -> Result<Vec<u8>, Failure> {
+async fn answer_of(
+    address: &Address,
+    method: &str,
+    path: &str,
+    body: &str,
+    words: &Words,
+) -> Result<Vec<u8>, Failure> {
     let authorization = match method {
         // No GET needs a token, and over plain HTTP it is sent as seldom as possible.
         "GET" => String::new(),
+        _ if address.is_registered => String::new(),
         _ => authorization(std::env::var_os(TOKEN_VARIABLE))?,
     };
     if !authorization.is_empty() && address.is_open_to_listeners() {
@@ -146,7 +170,8 @@ async fn answer_of(address: &Address, method: &str, path: &str, words: &Words) -
              admin port TLS, and write https://"
         ));
     }
-    let answer = tokio::time::timeout(PATIENCE, exchange(address, method, path, &authorization)).await;
+    let answer =
+        tokio::time::timeout(PATIENCE, exchange(address, method, path, (&authorization, body))).await;
     match answer {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(unreachable(address, &error, words)),
@@ -166,7 +191,7 @@ pub async fn find_json<T: DeserializeOwned>(
     path: &str,
     words: &Words,
 ) -> Result<Option<T>, Failure> {
-    let answer = answer_of(address, "GET", path, words).await?;
+    let answer = answer_of(address, "GET", path, "", words).await?;
     let first = answer.split(|byte| *byte == b'\r').next().unwrap_or_default();
     if first.starts_with(b"HTTP/1.") && first.split(|byte| *byte == b' ').nth(1) == Some(b"404") {
         return Ok(None);
@@ -230,14 +255,15 @@ fn tls() -> Result<Arc<ClientConfig>, Failure> {
     config.map(Arc::new).map_err(Failure::usage)
 }
 
-async fn exchange(address: &Address, method: &str, path: &str, authorization: &str) -> io::Result<Vec<u8>> {
+/// `more`: a line of the head, or nothing, and the body.
+async fn exchange(address: &Address, method: &str, path: &str, more: (&str, &str)) -> io::Result<Vec<u8>> {
     let socket = TcpStream::connect(&address.host_and_port).await?;
-    let Some(tls) = &address.tls else { return talk(socket, address, method, path, authorization).await };
+    let Some(tls) = &address.tls else { return talk(socket, address, method, path, more).await };
     let host = address.host_and_port.rsplit_once(':').map_or("", |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
     let stream = TlsConnector::from(tls.clone()).connect(name, socket).await?;
-    talk(stream, address, method, path, authorization).await
+    talk(stream, address, method, path, more).await
 }
 
 async fn talk(
@@ -245,12 +271,13 @@ async fn talk(
     address: &Address,
     method: &str,
     path: &str,
-    authorization: &str,
+    (authorization, body): (&str, &str),
 ) -> io::Result<Vec<u8>> {
     // Version 1.0: the answer comes in one piece and ends with the connection.
     let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n{authorization}Content-Length: 0\r\n\r\n",
-        address.host_and_port
+        "{method} {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n{authorization}Content-Length: {}\r\n\r\n{body}",
+        address.host_and_port,
+        body.len()
     );
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
@@ -312,6 +339,10 @@ fn body_of(address: &Address, answer: Vec<u8>, words: &Words) -> Result<Vec<u8>,
             Err(Failure::new(format!("the answer of {address} is cut off: try again")))
         }
         Some("200") => Ok(body),
+        Some("401" | "403") if address.is_registered => Err(Failure::new(format!(
+            "{address} refuses: {}. {TOKEN_VARIABLE} is sent only to a port that --admin {address} names",
+            said_up_to(1000)
+        ))),
         Some("401" | "403") => Err(Failure::new(format!("{address} refuses: {}", said_up_to(1000)))),
         Some("404") => Err(Failure::new(format!("{address} {}", words.missing))),
         Some("503") => {

@@ -1,9 +1,10 @@
 //! The admin port of a process without a bookie: of a tierer, or of auditor and replication worker.
 
-use crate::admin_tls;
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
+use bindery_config::rules::admin_tls;
 use bindery_server::admin::access::{Access, read_tokens};
 use bindery_server::admin::extension::{AdminExtension, Part, open_tls, serve_extension};
+use bindery_server::config::BookieConfig;
 use bindery_server::latch::Latch;
 use bindery_server::sockets::listen;
 use bindery_server::tls::TlsConfig;
@@ -42,11 +43,16 @@ impl AdminPortArgs {
         if let Some(file) = &self.admin_tokens {
             read_tokens(file).map_err(|why| Failure::usage(format!("--admin-tokens: {why}")))?;
         }
-        let (tls, is_token_required) =
-            match self.admin_config.as_deref().map(admin_tls::of_file).transpose()? {
-                Some((tls, is_token_required)) => (Some(tls), is_token_required),
-                None => (None, false),
-            };
+        let (tls, is_token_required) = match &self.admin_config {
+            Some(file) => {
+                let found = admin_tls::of_file(file).map_err(|faults| {
+                    let why = faults.join(exit::BETWEEN_FAULTS);
+                    Failure::usage(format!("--admin-config {}: {why}", file.display()))
+                });
+                found.map(|(tls, is_token_required)| (Some(tls), is_token_required))?
+            }
+            None => (None, false),
+        };
         if is_token_required && self.admin_tokens.is_none() {
             return Err(Failure::usage(
                 "httpServerTokenRequired=true of --admin-config without --admin-tokens: nobody could change anything; give a file \
@@ -59,6 +65,12 @@ impl AdminPortArgs {
 }
 
 impl AdminPort {
+    /// As a bookie with these settings has it: TLS and tokens are theirs.
+    pub fn of(config: &BookieConfig) -> AdminPort {
+        let access = Access::new(config.admin_tokens.clone()).requiring_token(config.admin_token_required);
+        AdminPort { address: config.admin, access, tls: config.admin_tls.clone() }
+    }
+
     /// Serves what `extension`, the only part of this process, shows.
     pub async fn open(self, part: Part, extension: Arc<dyn AdminExtension>) -> Result<OpenPort, Failure> {
         let Some(address) = self.address else { return Ok(OpenPort(None)) };

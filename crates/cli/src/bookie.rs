@@ -2,14 +2,16 @@
 
 use crate::args::BookieArgs;
 use crate::config;
+use crate::entry_source::ClientEntries;
 use crate::exit::{self, Failure};
 use crate::logging;
 use crate::metadata_failure::is_unreachable;
 use crate::repair::RepairRole;
 use crate::runtime;
-use crate::settings;
+use crate::service_manager::Telling;
 use crate::signals::Signals;
 use crate::tier_role::TierRole;
+use bindery_config::settings;
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::OpenError;
 use bindery_metadata::layout::CookiesError;
@@ -21,7 +23,9 @@ use std::sync::Arc;
 /// Runs a bookie until it is told to stop.
 pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
     logging::start(args.log_format);
-    let settings = config::examine(&mut args)?.settings().map_err(|faults| Failure::usage_of(&faults))?;
+    let examined = config::examine(&mut args)?;
+    let shown = config::show::as_json(&args, &examined);
+    let settings = examined.settings().map_err(|faults| Failure::usage_of(&faults))?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
@@ -29,7 +33,7 @@ pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
         tracing::info!("{note}");
     }
     let runtime = runtime::start()?;
-    let result = runtime.block_on(serve(settings));
+    let result = runtime.block_on(serve(settings, shown));
     // A stop that ran out of time must not wait for the disk after all.
     runtime.shutdown_background();
     result
@@ -48,7 +52,7 @@ fn start_code(error: &StartError) -> u8 {
     if is_unreachable(cause) { exit::UNREACHABLE } else { exit::FAILURE }
 }
 
-async fn serve(settings: settings::Settings) -> Result<(), Failure> {
+async fn serve(settings: settings::Settings, shown: String) -> Result<(), Failure> {
     let stop = Arc::new(Latch::default());
     let watching = tokio::spawn(Signals::new()?.run(stop.clone()));
     let role = settings.tier.filter(|(_, has_role)| *has_role).map(|(tier, _)| {
@@ -67,12 +71,15 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
         started = Bookie::start(settings.config, components) => started,
     };
     let bookie = started.map_err(|error| Failure::with_code(start_code(&error), error))?;
+    let _telling = Telling::begin(bookie.health(), &stop);
     if let Some(role) = &role {
         bookie.extend_admin(Part::Tier, role.admin());
     }
     // Reading and telling bookies is over before this one takes its registration back, or a little later: it is not needed.
     let tiering = role.map(|role| role.spawn(&stop));
     let (repair, security) = settings.repair;
+    ClientEntries::lend(&bookie, security.clone());
+    bookie.show_settings(shown);
     let repairing = repair.is_on.then(|| {
         let config = repair.config(bookie.bookie_id().clone());
         RepairRole::spawn(config, Some(bookie.local_store()), repair_metadata, security, &stop)

@@ -1,4 +1,4 @@
-//! `bindery bookie list`: who is registered.
+//! `bindery bookie list`: who is registered, and who belongs to the cluster and is away.
 
 use crate::exit::Failure;
 use crate::ledger::access::{store_failure, with_client};
@@ -7,7 +7,7 @@ use crate::ledger::form;
 use crate::output;
 use crate::printable::within_line;
 use bindery_client::{BookieInfo, Client, RegistrationMode};
-use bindery_types::host_and_port;
+use bindery_types::{BookieId, host_and_port};
 use serde_json::{Value, json};
 
 /// Lists the bookies.
@@ -18,7 +18,11 @@ pub fn run(args: BookieListArgs) -> Result<(), Failure> {
 
 async fn list(client: Client, is_json: bool) -> Result<(), Failure> {
     let bookies = client.bookies().await.map_err(|error| store_failure(&error))?;
-    let width = bookies.iter().map(|bookie| bookie.id.as_str().len()).max().unwrap_or(0);
+    let members = client.member_bookies().await.map_err(|error| store_failure(&error))?;
+    let away: Vec<BookieId> =
+        members.into_iter().filter(|member| bookies.iter().all(|bookie| bookie.id != *member)).collect();
+    let ids = bookies.iter().map(|bookie| &bookie.id).chain(&away);
+    let width = ids.map(|id| id.as_str().len()).max().unwrap_or(0);
     let mut text = Vec::new();
     for bookie in &bookies {
         match is_json {
@@ -29,7 +33,17 @@ async fn list(client: Client, is_json: bool) -> Result<(), Failure> {
             ),
         }
     }
-    if bookies.is_empty() {
+    for id in &away {
+        match is_json {
+            true => text.extend(form::line(&json!({ "bookie_id": id.as_str(), "state": "away" }))),
+            false => {
+                text.extend(
+                    format!("{id:<width$}  {:<9}  not registered, but has a cookie\n", "away").into_bytes(),
+                );
+            }
+        }
+    }
+    if bookies.is_empty() && away.is_empty() {
         output::say("no bookie is registered: bindery bookie --data DIR starts one");
     }
     output::write_all(&text)

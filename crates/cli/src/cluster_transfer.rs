@@ -6,6 +6,7 @@ use crate::metadata_failure::{open_failure, store_failure};
 use crate::metadata_session::{uri, with_session};
 use crate::output;
 use crate::private_file::PrivateFile;
+use crate::progress::{Progress, Unit};
 use bindery_metadata::transfer::{self, Dump, Export, ExportSummary, ImportError};
 use bindery_metadata::{Layout, MetadataStore, OpenError, StoreError, zookeeper};
 use std::fs::File;
@@ -38,9 +39,11 @@ async fn write_parts(
     layout: &Layout,
     mut out: impl Write + Send + 'static,
 ) -> Result<(ExportSummary, impl Write + Send + 'static), Failure> {
+    let progress = Progress::start("exporting", Unit::Nodes, None, true);
     let mut export = Export::new(layout);
     let read = |error: StoreError| store_failure(&error, format!("export: {error}"));
     while let Some(part) = export.next().await.map_err(read)? {
+        progress.set(export.summary().nodes);
         let written = tokio::task::spawn_blocking(move || out.write_all(part.as_bytes()).map(|()| out)).await;
         out = written.map_err(Failure::new)?.map_err(|error| output::failure(&error))?;
     }
@@ -81,11 +84,15 @@ fn read(path: &Path) -> Result<Dump, Failure> {
 /// Writes a cluster from a file, or from standard input for `-`, to an empty place in a metadata store.
 pub async fn import(args: &ImportArgs) -> Result<(), Failure> {
     let uri = uri(&args.metadata)?;
+    let reading = Progress::wait("reading the file");
     let dump = read(&args.file)?;
+    drop(reading);
     let store = zookeeper::connect(&uri.servers, args.metadata.options()?).await;
     let store: Arc<dyn MetadataStore> =
         Arc::new(store.map_err(|error| open_failure(&args.metadata.metadata, &OpenError::Store(error)))?);
+    let progress = Progress::wait("importing");
     let outcome = transfer::import(&store, &uri.root, &dump).await;
+    drop(progress);
     let opened = match &outcome {
         Ok(_) => Layout::open(store.clone(), &uri.root, uri.layout).await.map(drop),
         Err(_) => Ok(()),

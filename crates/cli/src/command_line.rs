@@ -1,11 +1,14 @@
 //! The command line.
 
-use crate::args::{BookieArgs, FlowArgs, InspectArgs, OfflineArgs};
+use crate::args::{BookieArgs, InspectArgs, OfflineArgs};
 use crate::bench::args::BenchArgs;
+use crate::bookie_gc::BookieGcArgs;
 use crate::cluster::args::ClusterArgs;
 use crate::config::args::ConfigArgs;
+use crate::flow::args::FlowArgs;
 use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerCommand};
 use crate::repair::args::{BookieRecoverArgs, DecommissionArgs, DrainArgs, LedgerRepairArgs, RepairArgs};
+use crate::shell::args::ShellArgs;
 use crate::standalone::args::StandaloneArgs;
 use crate::tier::args::TierArgs;
 use crate::user::UserArgs;
@@ -14,7 +17,7 @@ use std::path::PathBuf;
 
 /// Of `bindery help exit-codes` and of the man page.
 pub const EXIT_CODES: &str = "Exit codes:
-  0  done, or stopped on request with everything flushed
+  0  done, or stopped on request in order
   1  failed; the message says why and what to do
   2  wrong command line or configuration
   3  a running bookie lost its registration for good and stopped
@@ -42,6 +45,9 @@ const VERSION: &str = if bindery_io::canary::CAN_BE_PLANTED {
 #[derive(Debug, Parser)]
 #[command(name = "bindery", version = VERSION, arg_required_else_help = true)]
 pub struct Cli {
+    /// Show no progress on standard error
+    #[arg(long, global = true)]
+    pub quiet: bool,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -72,6 +78,8 @@ pub enum Command {
     Disk(OfflineArgs),
     /// Show who holds which bytes of a running bookie, and who waits for what, live
     Flow(FlowArgs),
+    /// Commands of BookKeeper's shell, for scripts and charts that call it
+    Shell(ShellArgs),
     /// Make lines of a file of users
     User(UserArgs),
     /// Explain the exit codes
@@ -106,6 +114,8 @@ pub enum BookieCommand {
     List(BookieListArgs),
     /// Ask the bookies of a cluster again and again: state, requests under way, latencies, hedges
     Health(BookieHealthArgs),
+    /// Have bookies look now for ledgers that were deleted, and give back their space
+    Gc(BookieGcArgs),
     /// Bring back now the copies that lost bookies had
     Recover(Box<BookieRecoverArgs>),
     /// Take a stopped bookie out of the cluster: copy what it had, prove that nothing refers to it, remove its cookie

@@ -4,6 +4,7 @@ use crate::args::OfflineArgs;
 use crate::exit::{self, Failure};
 use crate::offline::{BookieDirs, CURRENT, Offline, RESERVE, grouped, size};
 use crate::output;
+use crate::progress::Progress;
 use bindery_io::{Disk, RealDisk};
 use bindery_journal::survey::{self, Place};
 use bindery_storage::JournalMark;
@@ -18,9 +19,11 @@ pub fn run(args: &OfflineArgs) -> Result<(), Failure> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
     let found = Offline::open(&*disk, &args.dirs)?;
     let mut report = Report { is_json: args.json, text: String::new(), problems: Vec::new() };
+    let mut progress = Progress::wait("counting");
     for bookie in &found.bookies {
         count(&disk, bookie, &mut report);
     }
+    progress.clear();
     for (path, why) in &found.notes {
         output::say(format!("bindery: {}: {why}", path.display()));
     }

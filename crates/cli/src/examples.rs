@@ -1,12 +1,21 @@
-//! An example for each command, at the end of its `--help` and of its man page.
+//! What every command's help has besides its own flags: an example at the end, as in its man page, and flags that few need last. A
+//! short `-h` leaves those out.
 //!
 //! # Invariants (tests)
 //! 1. Every command has an example, and every example is a command line that is accepted.
+//! 2. A flag that a command has for itself comes before those that many commands share.
 
 use clap::Command;
 
 /// Where `--help` ends.
 const EXIT_CODES_ARE: &str = "Exit codes: bindery help exit-codes";
+
+/// Flags by which a cluster is reached that is not the usual one, in place of those with a heading of their own.
+const RARE: &[&str] = &["metadata_config", "timeout", "frame_limit", "verbose"];
+/// Commands whose help is about just these.
+const ARE_THEIR_OWN: &[&str] = &["bookie gc", "tier now"];
+/// Shown behind those of the command.
+const RARE_ORDER: usize = 900;
 
 /// The words that name a command, and examples of it.
 const EXAMPLES: &[(&str, &[&str])] = &[
@@ -15,11 +24,12 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "bookie",
         &[
-            "bindery bookie --metadata zk+hierarchical://zk1:2181/ledgers --data /var/lib/bindery",
+            "bindery bookie --metadata zk://zk1:2181/ledgers --data /var/lib/bindery",
             "bindery bookie --config /etc/bookkeeper/bk_server.conf --admin 127.0.0.1:8080",
         ],
     ),
     ("bookie list", &["bindery bookie list", "bindery bookie list --json | jq -r .bookie_id"]),
+    ("bookie gc", &["bindery bookie gc", "bindery bookie gc --major bookie-1:3181"]),
     ("bookie health", &["bindery bookie health", "bindery bookie health --once --ledger 7"]),
     (
         "bookie recover",
@@ -36,6 +46,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "ledger append",
         &[
             "journalctl --follow | bindery ledger append 0",
+            "tail -f app.log | bindery ledger append --take-over 0",
             "bindery ledger append 0 --whole one.json two.json --close",
         ],
     ),
@@ -58,8 +69,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("config check", &["bindery config check /etc/bookkeeper/bk_server.conf"]),
     ("config show", &["bindery config show --config bk_server.conf", "bindery config show --all --json"]),
     ("config explain", &["bindery config explain journalMaxGroupWaitMSec"]),
-    ("cluster", &["bindery cluster init --metadata zk+hierarchical://zk1:2181/ledgers"]),
-    ("cluster init", &["bindery cluster init --metadata zk+hierarchical://zk1:2181/ledgers"]),
+    ("cluster", &["bindery cluster init --metadata zk://zk1:2181/ledgers"]),
+    ("cluster init", &["bindery cluster init --metadata zk://zk1:2181/ledgers"]),
     ("cluster cookie", &["bindery cluster cookie list"]),
     ("cluster cookie list", &["bindery cluster cookie list"]),
     ("cluster cookie show", &["bindery cluster cookie show bookie-1:3181"]),
@@ -76,10 +87,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("cluster repair disable", &["bindery cluster repair disable"]),
     ("cluster repair delay", &["bindery cluster repair delay 15m"]),
     ("cluster export", &["bindery cluster export cluster.jsonl"]),
-    (
-        "cluster import",
-        &["bindery cluster import cluster.jsonl --metadata zk+hierarchical://new:2181/ledgers"],
-    ),
+    ("cluster import", &["bindery cluster import cluster.jsonl --metadata zk://new:2181/ledgers"]),
     ("tier", &["bindery tier run --store s3://bucket/ledgers", "bindery tier status"]),
     ("tier run", &["bindery tier run --store s3://bucket/ledgers"]),
     ("tier status", &["bindery tier status", "bindery tier status --json"]),
@@ -90,7 +98,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("tier verify", &["bindery tier verify --store s3://bucket/ledgers"]),
     ("tier rebuild", &["bindery tier rebuild --store s3://bucket/ledgers"]),
     ("tier restore", &["bindery tier restore --store s3://bucket/ledgers"]),
-    ("repair", &["bindery repair --metadata zk+hierarchical://zk1:2181/ledgers --rate 50MiB"]),
+    ("repair", &["bindery repair --metadata zk://zk1:2181/ledgers --rate 50MiB"]),
     ("inspect", &["bindery inspect journal /var/lib/bindery/journal/current/0.txn"]),
     ("inspect journal", &["bindery inspect journal /var/lib/bindery/journal/current/0.txn"]),
     ("inspect entry-log", &["bindery inspect entry-log /var/lib/bindery/ledgers/current/1.elog"]),
@@ -99,6 +107,13 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("verify", &["bindery verify /var/lib/bindery"]),
     ("disk", &["bindery disk /var/lib/bindery"]),
     ("flow", &["bindery flow", "bindery flow --once --sort stalled --top 10"]),
+    (
+        "shell",
+        &[
+            "bindery shell --config conf/bk_server.conf whatisinstanceid",
+            "bindery shell --config conf/bookkeeper.conf --config-env pulsar listbookies -rw",
+        ],
+    ),
     ("user", &["bindery user hash alice --roles writer,reader >> users"]),
     ("user hash", &["bindery user hash alice --roles writer,reader >> users"]),
     ("completions", &["bindery completions bash > /etc/bash_completion.d/bindery"]),
@@ -113,12 +128,42 @@ pub fn with_examples(command: Command) -> Command {
 
 fn dressed(command: Command, path: &str) -> Command {
     let begin = command.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-    let command = command.after_help(format!("{begin}{}", end_of_help(path)));
+    let command = command.after_long_help(format!("{begin}{}", end_of_help(path)));
+    let command = rare_last(command, path);
+    let short = match command.get_arguments().any(clap::Arg::is_hide_short_help_set) {
+        true => format!(
+            "{begin}{}\n\nbindery {path} --help shows all options\n\n{EXIT_CODES_ARE}",
+            short_end_of_help(path)
+        ),
+        false => format!("{begin}{}", end_of_help(path)),
+    };
+    let command = command.after_help(short);
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     names.into_iter().fold(command, |command, name| {
         let path = format!("{path} {name}").trim_start().to_owned();
         command.mut_subcommand(name, |sub| dressed(sub, &path))
     })
+}
+
+/// Invariant 2.
+fn rare_last(command: Command, path: &str) -> Command {
+    if path == "bookie" || path == "standalone" || ARE_THEIR_OWN.contains(&path) {
+        return command;
+    }
+    command.mut_args(|arg| {
+        let is_rare = RARE.contains(&arg.get_id().as_str()) || arg.get_help_heading().is_some();
+        match is_rare {
+            true => arg.hide_short_help(true).display_order(RARE_ORDER),
+            false => arg,
+        }
+    })
+}
+
+fn short_end_of_help(path: &str) -> String {
+    examples_of(path)
+        .unwrap_or_default()
+        .first()
+        .map_or_else(String::new, |first| format!("Example:\n  {first}"))
 }
 
 fn end_of_help(path: &str) -> String {
@@ -158,6 +203,26 @@ mod tests {
         for (path, _) in EXAMPLES {
             assert!(found.iter().any(|found| found == path), "{path:?} is no command");
         }
+    }
+
+    /// Invariant 2.
+    #[test]
+    fn a_short_help_has_what_the_command_is_about() {
+        let mut command = with_examples(Cli::command());
+        let read = command.find_subcommand_mut("ledger").unwrap().find_subcommand_mut("read").unwrap();
+        let (short, long) = (read.render_help().to_string(), read.render_long_help().to_string());
+        assert!(short.contains("--first") && short.contains("--metadata "), "{short}");
+        assert!(
+            !short.contains("--tls-ca") && !short.contains("--rack-map") && !short.contains("--frame-limit")
+        );
+        assert!(
+            short.lines().count() < 45 && short.contains("bindery ledger read --help shows all"),
+            "{short}"
+        );
+        let at = |flag: &str| long.find(&format!("--{flag} ")).unwrap_or_else(|| panic!("--{flag}: {long}"));
+        assert!(
+            at("first") < at("frame-limit") && at("first") < at("tls-ca") && at("first") < at("rack-map")
+        );
     }
 
     /// Invariant 1.

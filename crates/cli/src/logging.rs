@@ -4,6 +4,7 @@ use crate::args::LogFormat;
 use crate::exit::Failure;
 use crate::live::has_colours;
 use crate::output;
+use crate::status_line::BesideBars;
 use serde_json::json;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal;
@@ -76,7 +77,7 @@ pub fn start_at(format: LogFormat, level: &str) {
     // A line that cannot be written is lost: saying so there too would panic, which ends the process.
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| BesideBars)
         .log_internal_errors(false);
     let installed = match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal() && has_colours()).try_init(),

@@ -1,12 +1,12 @@
 //! The `bindery` command: parses, wires the parts together, reports. No logic of its own.
 
+mod admin_find;
 mod admin_http;
 mod admin_port;
-mod admin_tls;
 mod args;
-mod auth_settings;
 mod bench;
 mod bookie;
+mod bookie_gc;
 mod bookie_health;
 mod bookie_list;
 mod bookie_security;
@@ -14,38 +14,39 @@ mod bucket;
 mod cluster;
 mod cluster_transfer;
 mod command_line;
-mod conf_file;
 mod config;
 mod disk;
+mod entry_source;
 mod examples;
 mod exit;
+mod figure;
 mod flow;
 mod generate;
 mod inspect;
-mod keys;
 mod ledger;
 mod live;
 mod logging;
 mod metadata_failure;
 mod metadata_session;
+#[cfg(test)]
+mod metrics_reference;
 mod offline;
 mod output;
 mod own_client;
 mod parse;
+mod plot;
 mod printable;
 mod private_file;
 mod progress;
 mod repair;
-mod request_limits;
 mod runtime;
-mod settings;
+mod service_manager;
+mod shell;
 mod signals;
-mod sources;
 mod standalone;
-mod switches;
+mod status_line;
 mod tier;
 mod tier_role;
-mod tls_settings;
 mod usage;
 mod user;
 mod verify;
@@ -60,11 +61,15 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage::end(&error, std::env::args_os().skip(1)),
     };
+    if cli.quiet {
+        progress::silence();
+    }
     let result = match cli.command {
         Command::Bookie(args) => match args.command {
             None => bookie::run(args.run),
             Some(BookieCommand::List(list)) => bookie_list::run(list),
             Some(BookieCommand::Health(health)) => bookie_health::run(health),
+            Some(BookieCommand::Gc(gc)) => bookie_gc::run(&gc),
             Some(BookieCommand::Recover(recover)) => repair::recover(*recover),
             Some(BookieCommand::Decommission(decommission)) => repair::decommission(*decommission),
             Some(BookieCommand::Drain(drain)) => repair::drain(*drain),
@@ -83,6 +88,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Disk(args) => disk::run(&args),
         Command::Flow(args) => flow::run(&args),
+        Command::Shell(args) => shell::run(args),
         Command::User(args) => user::run(args),
         Command::ExitCodes => output::write_all(format!("{}\n", command_line::EXIT_CODES).as_bytes()),
         Command::Completions { shell } => generate::completions(shell),

@@ -11,6 +11,7 @@
 //! 2. Everything read afterwards is read under the locks: no bookie runs.
 
 use crate::exit::Failure;
+pub use crate::figure::{grouped, size};
 use bindery_io::{Disk, DiskLock, Entry, OpenMode};
 use bindery_metadata::Cookie;
 use std::io::{self, ErrorKind};
@@ -323,31 +324,4 @@ pub fn read_small(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(Some(bytes))
-}
-
-/// `1234567` as `1,234,567`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Bytes for people: `1.5 MiB`.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }

@@ -15,6 +15,7 @@
 
 use crate::exit::{self, Failure};
 use crate::printable;
+use crate::status_line;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -51,9 +52,12 @@ pub fn say(line: impl Display) {
 
 /// The same without the end of the line.
 pub fn say_part(text: impl Display) {
-    let mut stderr = io::stderr().lock();
-    let _ = stderr.write_all(text.to_string().as_bytes());
-    let _ = stderr.flush();
+    let text = text.to_string();
+    status_line::beside(|| {
+        let mut stderr = io::stderr().lock();
+        let _ = stderr.write_all(text.as_bytes());
+        let _ = stderr.flush();
+    });
 }
 
 /// The failure that an error of standard output means.

@@ -3,6 +3,7 @@
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::runtime;
+use crate::signals;
 use bindery_io::{Random, SystemRandom};
 use bindery_sasl::Secret;
 use bindery_server::auth::Roles;
@@ -10,7 +11,7 @@ use bindery_server::auth::verifier::{self, SALT_BYTES};
 use clap::{Args, Subcommand};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use std::io::{BufRead, IsTerminal, stdin};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind};
 
 /// A longer password is taken for a mistake, in bytes.
 const PASSWORD_BYTES_MAX: usize = 1024;
@@ -124,8 +125,7 @@ impl Signals {
     /// Takes the signals over. Call it inside a runtime.
     fn new() -> Result<Signals, Failure> {
         let catch = |kind: SignalKind| {
-            let caught =
-                signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
+            let caught = signals::catch(kind);
             caught.map(|caught| (caught, kind.as_raw_value() as u8))
         };
         Ok(Signals([

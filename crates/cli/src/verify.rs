@@ -18,6 +18,7 @@ use crate::exit::{self, Failure};
 use crate::offline::{BookieDirs, CURRENT, Offline, grouped, size};
 use crate::output;
 use crate::progress::{Progress, Unit};
+use crate::status_line;
 use bindery_io::{Disk, RealDisk};
 use bindery_storage::verify_dir::{DirectoryEvent, Severity, verify_directory};
 use bindery_storage::{JournalMark, Mark, Meta};
@@ -234,7 +235,7 @@ impl Report {
         Report {
             out,
             is_json,
-            progress: Progress::start(Unit::Bytes, Some(total), false),
+            progress: Progress::start("", Unit::Bytes, Some(total), false),
             read: 0,
             bookie: None,
             counts: BTreeMap::new(),
@@ -272,7 +273,7 @@ impl Report {
             return;
         }
         let out = &mut self.out;
-        let written = self.progress.beside(|| out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+        let written = status_line::beside(|| out.write_all(text.as_bytes()).and_then(|()| out.flush()));
         self.failed = written.err();
     }
 

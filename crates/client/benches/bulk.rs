@@ -129,7 +129,7 @@ async fn run(
                 entries += batch.unwrap().entries().len();
             }
         } else {
-            let mut stream = reader.read(EntryId::FIRST, last);
+            let mut stream = reader.read(EntryId::FIRST..=last);
             while let Some(entry) = stream.next().await {
                 assert_eq!(entry.unwrap().payload.len(), payload);
                 entries += 1;

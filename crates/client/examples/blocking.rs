@@ -2,22 +2,22 @@
 //!
 //! ```text
 //! bindery standalone &
-//! cargo run -p bindery-client --example blocking -- zk+hierarchical://127.0.0.1:2181/ledgers
+//! cargo run -p bindery-client --example blocking -- zk://127.0.0.1:2181/ledgers
 //! ```
 
 use std::error::Error;
 
 use bindery_client::blocking::Client;
-use bindery_client::{CreateOptions, EntryId, OpenMode, Quorum};
+use bindery_client::{CreateOptions, EntryId};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let uri = std::env::args().nth(1).unwrap_or("zk+hierarchical://127.0.0.1:2181/ledgers".into());
+    let uri = std::env::args().nth(1).unwrap_or("zk://127.0.0.1:2181/ledgers".into());
     let client = Client::connect(bindery_client::Client::builder().metadata(uri.parse()?))?;
 
-    let writer = client.create_ledger(CreateOptions::new(Quorum::new(1, 1, 1)?))?;
+    let writer = client.create_ledger(CreateOptions::default())?;
     let id = writer.id();
     // Follows the ledger in a thread of its own, until it is closed.
-    let reader = client.open_ledger(id, b"", OpenMode::ReadOnly)?;
+    let reader = client.open(id)?;
     let follower = std::thread::spawn(move || reader.tail(EntryId::FIRST).filter(Result::is_ok).count());
 
     for number in 0..1000 {
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let closed = writer.close()?;
     println!("ledger {id}: {} bytes", closed.length_bytes);
 
-    let reader = client.open_ledger(id, b"", OpenMode::Recover)?;
+    let reader = client.open(id)?;
     let mut count = 0;
     for entry in &reader {
         let entry = entry?;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! bindery standalone &
-//! cargo run -p bindery-client --example connector -- zk+hierarchical://127.0.0.1:2181/ledgers
+//! cargo run -p bindery-client --example connector -- zk://127.0.0.1:2181/ledgers
 //! ```
 
 use std::error::Error;
@@ -91,7 +91,7 @@ impl Connector for Counting {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let uri = std::env::args().nth(1).unwrap_or("zk+hierarchical://127.0.0.1:2181/ledgers".into());
+    let uri = std::env::args().nth(1).unwrap_or("zk://127.0.0.1:2181/ledgers".into());
     let counts = Arc::new(Counts::default());
     let client =
         Client::builder().metadata(uri.parse()?).connector(Counting(counts.clone())).connect().await?;
@@ -106,7 +106,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let reader = client.open_ledger(id, b"", OpenMode::ReadOnly).await?;
     if let Some(last) = reader.last_add_confirmed() {
-        let mut entries = reader.read(EntryId::FIRST, last);
+        let mut entries = reader.read(EntryId::FIRST..=last);
         while let Some(entry) = entries.next().await {
             assert_eq!(entry?.payload.len(), 1000);
         }

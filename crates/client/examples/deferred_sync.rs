@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bindery standalone &
-//! cargo run -p bindery-client --example deferred_sync -- zk+hierarchical://127.0.0.1:2181/ledgers
+//! cargo run -p bindery-client --example deferred_sync -- zk://127.0.0.1:2181/ledgers
 //! ```
 //! Each line is an entry. An empty line waits until all are acknowledged, a line with a dot forces; both say how far the
 //! ledger is. The end of the input closes the ledger, which forces as well. `E QW QA` and a password may follow the URI.
@@ -20,7 +20,7 @@ fn report(writer: &LedgerWriter) {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let uri = arguments.next().unwrap_or("zk+hierarchical://127.0.0.1:2181/ledgers".into());
+    let uri = arguments.next().unwrap_or("zk://127.0.0.1:2181/ledgers".into());
     let mut size = || arguments.next().map_or(Ok(1), |text| text.parse());
     let quorum = Quorum::new(size()?, size()?, size()?)?;
     let mut options = CreateOptions::new(quorum).deferred_sync(true);

@@ -10,12 +10,14 @@ use std::time::Duration;
 use bindery_flow::ByteBudget;
 use bindery_io::canary::Canaries;
 use bindery_io::{Random, SystemRandom};
-use bindery_metadata::layout::{IdError, LedgerError};
+use bindery_metadata::layout::{CookiesError, IdError, LedgerError};
 use bindery_metadata::store::Version;
 use bindery_metadata::{
     ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, Security, StoreError, WaitFor,
 };
-use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
+use bindery_types::{
+    BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Quorum, QuorumSizes, Segment,
+};
 use bindery_wire::FrameLimit;
 use tokio::sync::oneshot;
 
@@ -25,11 +27,14 @@ use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::credentials::Credentials;
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
-use crate::handover::{HANDOVER_PROPERTY, Handover, RESERVED_PREFIX, claimed, needs_marks};
+use crate::handover::{
+    CONTINUES_PROPERTY, HANDOVER_PROPERTY, Handover, RESERVED_PREFIX, claimed, continued_in, needs_marks,
+};
 use crate::health::{BookieHealth, BusyBookie, NodeHealth, Prober, ReadHealth, ask};
 use crate::kept_bytes::KeptBytes;
 use crate::listing::LedgerStream;
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
+use crate::own_writers::OwnWriters;
 use crate::placement::{
     Counted, DiskWeights, Here, Location, Placement, Places, RandomPlacement, Survey, choose_ensemble,
 };
@@ -231,8 +236,8 @@ impl ClientBuilder {
     }
 
     /// How long a confirmed entry of an idle ledger may stay unannounced, 100 ms by default: then the LAC (last add
-    /// confirmed) is written to the bookies by itself. Zero turns this off: readers see an entry when the next one
-    /// follows.
+    /// confirmed) is written to the bookies by itself. Zero turns this off, for [`LedgerWriter::drain`] as well: readers of other
+    /// clients see an entry when the next one follows, or the ledger is closed or handed over.
     pub fn explicit_lac_interval(mut self, interval: Duration) -> Self {
         self.limits.explicit_lac_interval = interval;
         self
@@ -365,6 +370,7 @@ impl ClientBuilder {
             limits: self.limits,
             canaries: self.canaries,
             claims: Claims::new(),
+            own_writers: OwnWriters::default(),
             is_closed: AtomicBool::new(false),
         })))
     }
@@ -384,7 +390,7 @@ impl Client {
     pub async fn create_ledger(&self, options: CreateOptions) -> Result<LedgerWriter, CreateError> {
         let secret = LedgerSecret { digest_type: options.digest, password: options.password.clone() };
         let is_deferred = options.deferred_sync;
-        let (id, metadata, version) = self.create(options, None).await?;
+        let (id, metadata, version) = self.create(options, None, None).await?;
         Ok(LedgerWriter::start(self.0.clone(), id, metadata, version, secret, None, is_deferred))
     }
 
@@ -395,32 +401,47 @@ impl Client {
             return Err(CreateError::DeferredSyncHandedOver);
         }
         let idle = Handover::Idle { next: EntryId::FIRST, length_bytes: 0, is_whole: false };
-        Ok(self.create(options, Some(idle)).await?.0)
+        Ok(self.create(options, Some(idle), None).await?.0)
+    }
+
+    /// The same, of a ledger that continues another one.
+    pub(crate) async fn create_continuing(
+        &self,
+        options: CreateOptions,
+        former: LedgerId,
+    ) -> Result<LedgerId, CreateError> {
+        let idle = Handover::Idle { next: EntryId::FIRST, length_bytes: 0, is_whole: false };
+        Ok(self.create(options, Some(idle), Some(former)).await?.0)
     }
 
     async fn create(
         &self,
         options: CreateOptions,
         handover: Option<Handover>,
+        continues: Option<LedgerId>,
     ) -> Result<(LedgerId, LedgerMetadata, Version), CreateError> {
         let shared = &self.0;
         if shared.is_closed() {
             return Err(CreateError::ClientClosed);
         }
-        let write_quorum_size = options.quorum.write_quorum_size();
-        if write_quorum_size > WRITE_QUORUM_SIZE_MAX {
-            return Err(CreateError::WriteQuorumTooLarge { write_quorum_size, max: WRITE_QUORUM_SIZE_MAX });
-        }
         if let Some(name) = options.custom.keys().find(|name| name.starts_with(RESERVED_PREFIX)) {
             return Err(CreateError::ReservedProperty(name.clone()));
         }
         let candidates = shared.patiently(StoreError::is_transient, || shared.candidates(&[])).await?;
-        let ensemble = choose_ensemble(&shared.placement, &candidates, options.quorum)?;
+        let quorum = options.sizes.fill(candidates.writable.len())?;
+        let write_quorum_size = quorum.write_quorum_size();
+        if write_quorum_size > WRITE_QUORUM_SIZE_MAX {
+            return Err(CreateError::WriteQuorumTooLarge { write_quorum_size, max: WRITE_QUORUM_SIZE_MAX });
+        }
+        let ensemble = choose_ensemble(&shared.placement, &candidates, quorum)?;
         let secret = LedgerSecret { digest_type: options.digest, password: options.password };
-        let mut metadata = LedgerMetadata::new(options.quorum, secret);
+        let mut metadata = LedgerMetadata::new(quorum, secret);
         metadata.custom = options.custom;
         if let Some(handover) = handover {
             handover.set(&mut metadata);
+        }
+        if let Some(former) = continues {
+            metadata.custom.insert(CONTINUES_PROPERTY.to_owned(), former.to_string().into_bytes());
         }
         metadata
             .push_segment(Segment { first_entry: EntryId::FIRST, ensemble })
@@ -438,6 +459,14 @@ impl Client {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// These sizes, filled in as they would be for a ledger created now.
+    pub async fn quorum(&self, sizes: QuorumSizes) -> Result<Quorum, CreateError> {
+        let registration = self.0.layout.registration();
+        let registered = self.0.patiently(StoreError::is_transient, || registration.list()).await?;
+        let writable = registered.iter().filter(|bookie| bookie.mode == RegistrationMode::Writable);
+        Ok(sizes.fill(writable.count())?)
     }
 
     /// Takes a ledger that was handed over, and goes on where the last writer stopped. A call that is dropped midway hands
@@ -497,7 +526,10 @@ impl Client {
                 LedgerState::Open => {}
                 LedgerState::InRecovery => return Err(AppendOpenError::InRecovery(id)),
                 LedgerState::Closed { last_entry, .. } => {
-                    return Err(AppendOpenError::Closed { ledger: id, last_entry });
+                    return Err(match continued_in(&metadata) {
+                        Some(successor) => AppendOpenError::Continued { ledger: id, successor },
+                        None => AppendOpenError::Closed { ledger: id, last_entry },
+                    });
                 }
             }
             let (next, length_bytes) = match (Handover::of(&metadata), claim) {
@@ -575,6 +607,11 @@ impl Client {
         Ok(found.unwrap_or_default())
     }
 
+    /// Opens a ledger that has no password for reading, and leaves its writer alone: [`open_ledger`](Self::open_ledger) in short.
+    pub async fn open(&self, id: LedgerId) -> Result<LedgerReader, OpenError> {
+        self.open_ledger(id, b"", OpenMode::ReadOnly).await
+    }
+
     /// Opens a ledger for reading.
     pub async fn open_ledger(
         &self,
@@ -642,6 +679,18 @@ impl Client {
         Ok(bookies)
     }
 
+    /// The ids of all bookies that have a cookie, ascending: those that belong to the cluster, whether they are registered now or away.
+    pub async fn member_bookies(&self) -> Result<Vec<BookieId>, StoreError> {
+        let cookies = self.0.layout.cookies();
+        let listed = self.0.patiently(is_transient, || cookies.list()).await;
+        let mut bookies = listed.map_err(|error| match error {
+            CookiesError::Store(error) => error,
+            _ => unreachable!("a listing reads no cookie"),
+        })?;
+        bookies.sort();
+        Ok(bookies)
+    }
+
     /// How the bookies do, sorted by id: those of ledgers that this client opened for reading, and those that failed. A client
     /// that only writes sees what becomes of that in [`write_health`](Self::write_health).
     pub fn bookie_health(&self) -> Vec<BookieHealth> {
@@ -684,6 +733,10 @@ impl Client {
     pub async fn close(&self) {
         self.0.close().await;
     }
+}
+
+fn is_transient(error: &CookiesError) -> bool {
+    matches!(error, CookiesError::Store(error) if error.is_transient())
 }
 
 /// The bookies of a segment.

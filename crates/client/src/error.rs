@@ -7,7 +7,7 @@ use std::fmt;
 
 use bindery_metadata::layout::{IdError, LedgerError};
 use bindery_metadata::{OpenError as ClusterError, StoreError};
-use bindery_types::{BookieId, EntryId, LedgerId};
+use bindery_types::{BookieId, EntryId, InvalidQuorum, LedgerId};
 use bindery_wire::ErrorCode;
 
 use crate::resolver::ResolveError;
@@ -171,6 +171,9 @@ pub enum CreateError {
         /// Why places of bookies are not known, if the resolver failed.
         places: Option<ResolveError>,
     },
+    /// Sizes that are no quorum.
+    #[error(transparent)]
+    Sizes(#[from] InvalidQuorum),
     /// A write quorum above what a writer keeps track of.
     #[error("a write quorum of {write_quorum_size} is above the limit of {max}")]
     WriteQuorumTooLarge {
@@ -406,13 +409,24 @@ pub enum AppendOpenError {
         /// Its last entry.
         last_entry: Option<EntryId>,
     },
+    /// It was closed, and goes on in another ledger.
+    #[error("ledger {ledger} is closed, and goes on in ledger {successor}")]
+    Continued {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The one that continues it, which may be continued, too.
+        successor: LedgerId,
+    },
     /// It is being recovered.
-    #[error("ledger {0} is in recovery: finish it with bindery ledger close {0}, then create a new ledger")]
+    #[error(
+        "ledger {0} is in recovery. If nobody is at it any more, bindery ledger append --take-over {0} finishes it and goes on in a \
+         new ledger; bindery ledger close {0} only finishes it"
+    )]
     InRecovery(LedgerId),
     /// Another writer has it, or died having it.
     #[error(
-        "ledger {0} has a writer. If that writer is gone, bindery ledger close {0} recovers and closes the ledger; \
-         then create a new one"
+        "ledger {0} has a writer. If that writer is gone, bindery ledger append --take-over {0} recovers the ledger and goes on in \
+         a new one that continues it; bindery ledger close {0} closes it for good"
     )]
     Busy(LedgerId),
     /// It was not created to be handed over.
@@ -438,6 +452,32 @@ pub enum AppendOpenError {
     /// The client was closed.
     #[error("the client was closed")]
     ClientClosed,
+}
+
+/// Why no ledger was found in which appends go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TakeOverError {
+    /// A ledger of the chain cannot be written, nor be recovered for that.
+    #[error(transparent)]
+    Open(#[from] AppendOpenError),
+    /// The ledger that was to continue it could not be created.
+    #[error(transparent)]
+    Create(CreateError),
+    /// It could not be recovered now. The next try goes on here.
+    #[error("{error}")]
+    Recovery {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Why.
+        error: OpenError,
+    },
+    /// Ledgers name one another.
+    #[error("ledger {ledger} is continued in itself: somebody changed its property bindery.continued-in")]
+    Circle {
+        /// One of them.
+        ledger: LedgerId,
+    },
 }
 
 fn unknown_places(error: Option<&ResolveError>) -> String {

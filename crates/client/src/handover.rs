@@ -6,11 +6,13 @@
 //! idle next=<entry id> length=<bytes> [whole]   nobody; everything below `next` is confirmed
 //! busy token=<16 hex digits>                    the one that drew the token
 //! ```
+//! A ledger whose writer died having it goes on in another one; the two name one another in properties of their own (`chain`).
+//!
 //! `whole`: see [`Handover::Idle`]. Earlier builds do not write it, and refuse a ledger that has it.
 
 use std::fmt;
 
-use bindery_types::{BookieId, EntryId, LedgerMetadata};
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
 
 use crate::metadata_edit::with_ensemble;
 
@@ -19,6 +21,27 @@ pub const HANDOVER_PROPERTY: &str = "bindery.writer";
 
 /// Names that begin so are the client's own.
 pub(crate) const RESERVED_PREFIX: &str = "bindery.";
+
+/// Name of the property of a ledger that says which ledger it continues.
+pub const CONTINUES_PROPERTY: &str = "bindery.continues";
+
+/// Name of the property of a ledger that says which ledger continues it.
+pub const CONTINUED_PROPERTY: &str = "bindery.continued-in";
+
+/// The ledger that continues this one.
+pub fn continued_in(metadata: &LedgerMetadata) -> Option<LedgerId> {
+    named(metadata, CONTINUED_PROPERTY)
+}
+
+/// The ledger that this one continues.
+pub fn continues(metadata: &LedgerMetadata) -> Option<LedgerId> {
+    named(metadata, CONTINUES_PROPERTY)
+}
+
+fn named(metadata: &LedgerMetadata, property: &str) -> Option<LedgerId> {
+    let text = std::str::from_utf8(metadata.custom.get(property)?).ok()?;
+    LedgerId::new(text.parse().ok()?)
+}
 
 /// The writer of a ledger that can be handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

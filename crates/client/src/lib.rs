@@ -1,13 +1,13 @@
 //! The ledger client: create, append, read, follow, recover, hand over.
 //!
 //! ```no_run
-//! use bindery_client::{Client, CreateOptions, EntryId, OpenMode, Quorum};
+//! use bindery_client::{Client, CreateOptions, OpenMode};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::builder().metadata("zk://127.0.0.1:2181/ledgers".parse()?).connect().await?;
 //!
-//! // Entries go to 3 bookies each and are confirmed by 2. Pipelined: progress says how far.
-//! let writer = client.create_ledger(CreateOptions::new(Quorum::new(3, 3, 2)?)).await?;
+//! // Entries go to 3 bookies each and are confirmed by 2, if there are so many. Pipelined: progress says how far.
+//! let writer = client.create_ledger(CreateOptions::default()).await?;
 //! for line in ["one", "two", "three"] {
 //!     writer.enqueue(line.as_bytes()).await?; // waits for room only
 //! }
@@ -18,7 +18,7 @@
 //!
 //! // A ledger whose writer died is fenced, recovered and closed on the way.
 //! let reader = client.open_ledger(id, b"", OpenMode::Recover).await?;
-//! let mut entries = reader.read(EntryId::FIRST, last);
+//! let mut entries = reader.read(..);
 //! while let Some(entry) = entries.next().await {
 //!     println!("{}", String::from_utf8_lossy(&entry?.payload));
 //! }
@@ -88,6 +88,7 @@ mod byte_io;
 #[cfg(test)]
 #[path = "../../server/tests/it/common/certificates.rs"]
 mod certificates;
+mod chain;
 mod claims;
 mod client;
 pub mod connection;
@@ -109,6 +110,7 @@ mod metadata_edit;
 #[cfg(test)]
 mod model;
 mod options;
+mod own_writers;
 mod placement;
 mod reader;
 mod reconcile;
@@ -137,7 +139,7 @@ pub use bindery_flow::Permit;
 pub use bindery_io::{Random, SeededRandom, SystemRandom};
 pub use bindery_types::{
     BookieId, DigestType, EntryId, InvalidBookieId, InvalidQuorum, InvalidSegment, LedgerId, LedgerMetadata,
-    LedgerSecret, LedgerState, MasterKey, MetadataFormatVersion, Quorum, Segment,
+    LedgerSecret, LedgerState, MasterKey, MetadataFormatVersion, Quorum, QuorumSizes, Segment,
 };
 pub use bytes::Bytes;
 pub use futures_core::stream::{FusedStream, Stream};
@@ -150,14 +152,19 @@ pub use crate::bulk::{
 pub use bindery_wire::{EntryAvailability, ErrorCode, FrameLimit};
 
 pub use crate::byte_io::{ByteReader, ByteWriter, ENTRY_SIZE_BYTES_DEFAULT};
+pub use crate::chain::TakeOver;
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
 pub use crate::credentials::{Credentials, Mechanism, Secret};
 pub use crate::entry::Entry;
 pub use crate::error::{
     AppendError, AppendOpenError, BookieAnswer, BookieAnswers, CloseError, ConnectError, CreateError,
-    ForceError, NotEnoughBookies, OpenError, ReadError, RecoveryError, Stopped, TryAppendError, WhyStopped,
+    ForceError, NotEnoughBookies, OpenError, ReadError, RecoveryError, Stopped, TakeOverError,
+    TryAppendError, WhyStopped,
 };
-pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
+pub use crate::handover::{
+    CONTINUED_PROPERTY, CONTINUES_PROPERTY, HANDOVER_PROPERTY, Handover, UnknownHandover, continued_in,
+    continues,
+};
 pub use crate::health::{BookieHealth, BusyBookie, NodeState, Percentiles, ReadHealth};
 pub use crate::hooks::{Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn};
 pub use crate::inspect::{FoundCopy, Spread};
@@ -182,4 +189,4 @@ pub use crate::reconcile::{
 pub use crate::tls::{TlsError, TlsOptions, TlsVersion};
 pub use crate::verify::{CopyCounts, FINDINGS_MAX, Fault, Finding, Verification, VerifyReport};
 pub use crate::write_counts::WriteHealth;
-pub use crate::writer::{Closed, LedgerWriter, Progress};
+pub use crate::writer::{Closed, LedgerWriter, Progress, ProgressWatch};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bindery_types::{DigestType, Quorum};
+use bindery_types::{DigestType, QuorumSizes};
 use bindery_wire::FrameLimit;
 
 /// Default of [`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout) (BookKeeper's
@@ -35,8 +35,9 @@ pub const WRITE_QUORUM_SIZE_MAX: usize = 64;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CreateOptions {
-    /// Ensemble, write quorum (at most [`WRITE_QUORUM_SIZE_MAX`]) and ack quorum.
-    pub quorum: Quorum,
+    /// Ensemble, write quorum (at most [`WRITE_QUORUM_SIZE_MAX`]) and ack quorum. Those that are not chosen are filled in when the
+    /// ledger is created; [`LedgerWriter::quorum`](crate::LedgerWriter::quorum) says what they are.
+    pub sizes: QuorumSizes,
     /// How entries are digested.
     pub digest: DigestType,
     /// The password of the ledger; may be empty. Never printed.
@@ -47,11 +48,18 @@ pub struct CreateOptions {
     pub deferred_sync: bool,
 }
 
+impl Default for CreateOptions {
+    /// Three copies, two of which acknowledge, or as many as there are bookies.
+    fn default() -> CreateOptions {
+        CreateOptions::new(QuorumSizes::default())
+    }
+}
+
 impl CreateOptions {
     /// CRC32C, an empty password, no properties, no deferred sync.
-    pub fn new(quorum: Quorum) -> CreateOptions {
+    pub fn new(sizes: impl Into<QuorumSizes>) -> CreateOptions {
         CreateOptions {
-            quorum,
+            sizes: sizes.into(),
             digest: DigestType::Crc32c,
             password: Vec::new(),
             custom: BTreeMap::new(),
@@ -90,7 +98,7 @@ impl CreateOptions {
 impl std::fmt::Debug for CreateOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CreateOptions")
-            .field("quorum", &self.quorum)
+            .field("sizes", &self.sizes)
             .field("digest", &self.digest)
             .field("custom", &self.custom.keys())
             .field("deferred_sync", &self.deferred_sync)

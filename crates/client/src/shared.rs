@@ -14,6 +14,7 @@ use crate::connection::Bookies;
 use crate::health::{NodeHealth, Prober};
 use crate::kept_bytes::KeptBytes;
 use crate::options::Limits;
+use crate::own_writers::OwnWriters;
 use crate::placement::{Candidates, Counted, Survey};
 use crate::retry::Retry;
 use crate::slow::SlowReplicas;
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     pub kept: Arc<KeptBytes>,
     pub limits: Limits,
     pub canaries: Canaries,
+    /// What readers learn from writers.
+    pub own_writers: OwnWriters,
     /// Ledgers that are being taken for appending.
     pub claims: Claims,
     pub is_closed: AtomicBool,

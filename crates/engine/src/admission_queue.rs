@@ -1,5 +1,5 @@
-//! The queue of adds that found no room in the group that forms, one for each shard. Room is granted in the order of
-//! arrival.
+//! The queue of adds that found no room in the group that forms, one for each shard. Room is granted to tenants by weight, and to the
+//! adds of a tenant in the order of arrival.
 //!
 //! # Data flow
 //! ```text
@@ -8,7 +8,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. While somebody waits, ordinary adds without a grant are not taken, so no add overtakes the queue.
+//! 1. While somebody waits, ordinary adds without a grant are not taken, so no add overtakes the queue. Of one tenant the first to
+//!    come is the first to be granted room.
 //! 2. Grants and the group that forms are together at most what is offered, and one record more. The sum of the grants is
 //!    read before the room, so a grant that is used in between counts twice, and too little is granted until it is dropped.
 //! 3. A grant is returned exactly once, used or not: dropping it returns it, and wakes the journal thread when others
@@ -18,9 +19,9 @@
 //! # Limits
 //! Waiters of a shard: [`WAITERS_MAX`].
 
+use crate::fair_queue::{FairQueue, Share};
 use crate::signal::Signal;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -81,15 +82,10 @@ impl Admittance {
     }
 }
 
-struct Waiting {
-    cost: usize,
-    waiter: RoomWaiter,
-}
-
 #[derive(Default)]
 struct Queues {
-    ordinary: VecDeque<Waiting>,
-    urgent: Vec<Waiting>,
+    ordinary: FairQueue<RoomWaiter>,
+    urgent: Vec<RoomWaiter>,
 }
 
 /// The queue of one shard.
@@ -133,32 +129,33 @@ impl AdmissionQueue {
         let queues = self.queues.lock();
         Admittance {
             waiting: queues.ordinary.len(),
-            waiting_cost: queues.ordinary.iter().map(|waiting| waiting.cost).sum(),
+            waiting_cost: queues.ordinary.cost(),
             urgent: queues.urgent.len(),
             reserved: self.reserved(),
         }
     }
 
-    /// Takes a place at the end, for adds of this cost. Urgent are those of recoveries, which have a list of their own until that is
-    /// full. If there are too many waiters, returns the oldest one, which the caller must call: its request gave up long ago, most likely.
+    /// Takes a place at the end of the line of a tenant, for adds of this cost. Urgent are those of recoveries, which have a list of their own until that is
+    /// full. If there are too many waiters, returns the oldest one of the longest line, which the caller must call: its request gave up long ago, most likely.
     #[must_use]
     pub(crate) fn wait(
         self: &Arc<Self>,
+        share: Share,
         cost: usize,
         is_urgent: bool,
         waiter: RoomWaiter,
     ) -> Option<(RoomWaiter, AdmissionGrant)> {
         let mut queues = self.queues.lock();
-        let waiting = Waiting { cost, waiter };
         if is_urgent && queues.urgent.len() < WAITERS_MAX {
-            queues.urgent.push(waiting);
+            queues.urgent.push(waiter);
             self.urgent.store(queues.urgent.len(), Ordering::Release);
             return None;
         }
-        let oldest = if queues.ordinary.len() >= WAITERS_MAX { queues.ordinary.pop_front() } else { None };
-        queues.ordinary.push_back(waiting);
+        let is_full = queues.ordinary.len() >= WAITERS_MAX;
+        let oldest = if is_full { queues.ordinary.pop_of_longest() } else { None };
+        queues.ordinary.push(share, cost, waiter);
         self.waiting.store(queues.ordinary.len(), Ordering::SeqCst);
-        oldest.map(|waiting| (waiting.waiter, self.grant(0)))
+        oldest.map(|waiter| (waiter, self.grant(0)))
     }
 
     fn grant(self: &Arc<Self>, cost: usize) -> AdmissionGrant {
@@ -166,7 +163,7 @@ impl AdmissionQueue {
         AdmissionGrant { queue: self.clone(), cost }
     }
 
-    /// Moves to `into` the first waiters of the queue with their grants, as far as `room` goes, and all urgent ones if there is room for
+    /// Moves to `into` the next waiters of the queue with their grants, as far as `room` goes, and all urgent ones if there is room for
     /// them. `room` is what is neither formed nor reserved ([`AdmissionQueue::reserved`], read before what is formed).
     pub(crate) fn give_grants(
         self: &Arc<Self>,
@@ -179,15 +176,14 @@ impl AdmissionQueue {
         }
         let queues = &mut *self.queues.lock();
         if has_urgent_room {
-            into.extend(queues.urgent.drain(..).map(|waiting| (waiting.waiter, self.grant(0))));
+            into.extend(queues.urgent.drain(..).map(|waiter| (waiter, self.grant(0))));
         }
         while room > 0
-            && let Some(waiting) = queues.ordinary.pop_front()
-        {
             // One that needs more takes what there is, and queues again for the rest.
-            let cost = waiting.cost.clamp(1, room);
+            && let Some((cost, waiter)) = queues.ordinary.pop(room)
+        {
             room -= cost;
-            into.push((waiting.waiter, self.grant(cost)));
+            into.push((waiter, self.grant(cost)));
         }
         self.waiting.store(queues.ordinary.len(), Ordering::SeqCst);
         self.urgent.store(queues.urgent.len(), Ordering::Release);
@@ -197,7 +193,7 @@ impl AdmissionQueue {
     /// offer it once more, and get the refusal instead of waiting for room.
     pub(crate) fn let_all_go(self: &Arc<Self>, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
         let queues = &mut *self.queues.lock();
-        into.extend(queues.urgent.drain(..).map(|waiting| (waiting.waiter, self.grant(0))));
+        into.extend(queues.urgent.drain(..).map(|waiter| (waiter, self.grant(0))));
         self.urgent.store(0, Ordering::Release);
         self.drain_ordinary(queues, into);
     }
@@ -210,7 +206,7 @@ impl AdmissionQueue {
     }
 
     fn drain_ordinary(self: &Arc<Self>, queues: &mut Queues, into: &mut Vec<(RoomWaiter, AdmissionGrant)>) {
-        into.extend(queues.ordinary.drain(..).map(|waiting| (waiting.waiter, self.grant(0))));
+        into.extend(queues.ordinary.drain().map(|waiter| (waiter, self.grant(0))));
         self.waiting.store(0, Ordering::Release);
     }
 }
@@ -219,6 +215,7 @@ impl AdmissionQueue {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::VecDeque;
     use std::time::Duration;
 
     /// Invariant 3: a grant whose client is gone wakes the thread that gives the next one; with an empty queue it does
@@ -230,7 +227,7 @@ mod tests {
         let line = Arc::new(AdmissionQueue::new(signal.clone()));
         let room = 10;
         for _ in 0..2 {
-            assert!(line.wait(room, false, Box::new(drop)).is_none());
+            assert!(line.wait(Share::DEFAULT, room, false, Box::new(drop)).is_none());
         }
         let mut given = Vec::new();
         line.give_grants(room - line.reserved(), true, &mut given);
@@ -247,6 +244,27 @@ mod tests {
         assert_eq!(line.reserved(), 0);
     }
 
+    /// Room goes to tenants by weight, however many of one came before.
+    #[test]
+    fn room_goes_to_tenants_by_weight() {
+        let line = Arc::new(AdmissionQueue::new(Arc::default()));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for (tenant, weight) in [(1, 100), (2, 300)] {
+            for _ in 0..100 {
+                let order = order.clone();
+                let waiter = Box::new(move |_| order.lock().push(tenant));
+                assert!(line.wait(Share { tenant, weight }, 10, false, waiter).is_none());
+            }
+        }
+        for _ in 0..4 {
+            let mut given = Vec::new();
+            line.give_grants(100 - line.reserved(), true, &mut given);
+            given.into_iter().for_each(|(waiter, grant)| waiter(grant));
+        }
+        let of_second = order.lock().iter().filter(|tenant| **tenant == 2).count();
+        assert_eq!((order.lock().len(), of_second), (40, 30));
+    }
+
     proptest! {
         /// Line invariants 2 and 3, and the order of the line.
         #[test]
@@ -261,7 +279,7 @@ mod tests {
                     0 => {
                         let (order, mine) = (order.clone(), number);
                         let waiter = Box::new(move |turn: AdmissionGrant| order.lock().push((mine, turn.cost())));
-                        prop_assert!(line.wait(cost, false, waiter).is_none());
+                        prop_assert!(line.wait(Share::DEFAULT, cost, false, waiter).is_none());
                         number += 1;
                     }
                     1 => {

@@ -149,6 +149,15 @@ pub enum LedgerPresence {
     Removed,
 }
 
+/// Why an add that was taken is not placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unplaced {
+    /// It is left with the caller, to be offered again.
+    Asks,
+    /// It is refused: its answer leaves as any other's.
+    Refused,
+}
+
 /// What metadata says of a ledger, read after the request that asks came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetadataVerdict {

@@ -10,11 +10,12 @@ pub use ingest::{Ingest, SealedIngest};
 use crate::admission_queue::{AdmissionGrant, Admittance, RoomWaiter};
 use crate::api::{
     Add, Changes, DurablePoint, EntryRef, EntryRun, LedgerPresence, MetadataVerdict, Poll, PollId, Refusal,
-    Status, Waiter,
+    Status, Unplaced, Waiter,
 };
 use crate::completions::Completions;
 use crate::config::Admission;
 use crate::damage::{DamageSummary, DamagedRange, Unreadable};
+use crate::fair_queue::Share;
 use crate::journals::JournalStats;
 use crate::ledger_budget::{Beginning, LedgerMemory};
 use crate::lookup::{DiskRead, Lookup, OnDisk, entries_on_disk, on_disk, sole_run};
@@ -22,15 +23,16 @@ use crate::pulse::JournalPulse;
 use crate::run_set::RunSet;
 use crate::shard::{Copy, Found, Gate, MemoryWalk, NoRoom, Shard, Taken, Word};
 use crate::shared::Shared;
-use crate::space_desk::{ScrubStatus, SpaceStatus, WantedCollection};
-use crate::stats::{Counters, EngineStats};
+use crate::space_desk::{CompactionKinds, ScrubStatus, SpaceStatus, WantedCollection};
+use crate::stats::{Counters, DirectoryStats, EngineStats};
 use crate::tier::Tiered;
 use crate::write_cache::Walk;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
-use bindery_storage::{FoundRun, Patience, StorageMemory};
+use bindery_storage::{FoundRun, LogView, Patience, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes of a grant beside the body of an entry: the header of its record, and a record with the key of a new ledger.
 const OVERHEAD_BYTES: usize = 64;
@@ -74,12 +76,12 @@ impl Engine {
     /// answered through the sink, refusals included. When it returns fewer than were given, there was no room; see
     /// [`Engine::when_room`]. Adds that need a check of metadata are refused.
     pub fn add_batch(&self, shard: usize, adds: &[Add<'_>]) -> usize {
-        self.place_batch(shard, adds, None, Word::Never, &mut Vec::new())
+        self.place_batch(shard, adds, None, Word::Never, |_, _| {})
     }
 
     /// As [`Engine::add_batch`], with the grant that [`Engine::when_room`] gave.
     pub fn add_batch_with(&self, shard: usize, adds: &[Add<'_>], grant: AdmissionGrant) -> usize {
-        self.place_batch(shard, adds, Some(grant), Word::Never, &mut Vec::new())
+        self.place_batch(shard, adds, Some(grant), Word::Never, |_, _| {})
     }
 
     /// As [`Engine::add_batch`], or [`Engine::add_batch_with`], for adds of one ledger that [`Engine::add_or_ask`] left with the caller and
@@ -93,21 +95,25 @@ impl Engine {
         seen: Option<&Tiered>,
         asks: &mut Vec<usize>,
     ) -> usize {
-        self.place_batch(shard, adds, grant, Word::Given(seen), asks)
+        self.place_batch(shard, adds, grant, Word::Given(seen), |at, what| {
+            if what == Unplaced::Asks {
+                asks.push(at);
+            }
+        })
     }
 
-    /// As [`Engine::add_batch`], or [`Engine::add_batch_with`], but adds that metadata must speak for are left with the
-    /// caller: their places in `adds` are appended to `asks`. The caller reads metadata, gives the word to
-    /// [`Engine::on_verdict`], and comes again. They count as taken. Likewise those of recoveries that may be on disk already,
+    /// As [`Engine::add_batch`], or [`Engine::add_batch_with`], and appends to `unplaced` the places in `adds` of those that were taken and
+    /// not placed. Adds that metadata must speak for are left with the caller, who reads metadata, gives the word to
+    /// [`Engine::on_verdict`], and comes again. Likewise those of recoveries that may be on disk already,
     /// while there is no room for them: see [`Engine::copy_on_disk`].
     pub fn add_or_ask(
         &self,
         shard: usize,
         adds: &[Add<'_>],
         grant: Option<AdmissionGrant>,
-        asks: &mut Vec<usize>,
+        unplaced: &mut Vec<(usize, Unplaced)>,
     ) -> usize {
-        self.place_batch(shard, adds, grant, Word::Wanted, asks)
+        self.place_batch(shard, adds, grant, Word::Wanted, |at, what| unplaced.push((at, what)))
     }
 
     fn place_batch(
@@ -116,7 +122,7 @@ impl Engine {
         adds: &[Add<'_>],
         grant: Option<AdmissionGrant>,
         word: Word<'_>,
-        asks: &mut Vec<usize>,
+        mut unplaced: impl FnMut(usize, Unplaced),
     ) -> usize {
         let Some(first) = adds.first() else { return 0 };
         let queue = &self.shared.queues()[index];
@@ -138,7 +144,8 @@ impl Engine {
                 let by_copy = if add.is_recovery { by_copy() } else { None };
                 match by_copy.map_or_else(|| shard.add(add, &gate, word), Ok) {
                     Ok(Taken::Answered) => {}
-                    Ok(Taken::Asks) => asks.push(taken),
+                    Ok(Taken::Refused) => unplaced(taken, Unplaced::Refused),
+                    Ok(Taken::Asks) => unplaced(taken, Unplaced::Asks),
                     Err(NoRoom) => break,
                 }
                 taken += 1;
@@ -207,13 +214,18 @@ impl Engine {
     /// Gives a grant for `adds`, which were not taken, or for as many of them as find room; first come, first served.
     /// Recovery adds bypass the queue.
     pub fn when_room(&self, shard: usize, adds: &[Add<'_>], waiter: RoomWaiter) {
+        self.when_room_for(shard, Share::DEFAULT, adds, waiter);
+    }
+
+    /// As [`Engine::when_room`], for adds of a tenant: tenants that wait are granted room by weight.
+    pub fn when_room_for(&self, shard: usize, share: Share, adds: &[Add<'_>], waiter: RoomWaiter) {
         let cost = match self.shared.config().admission {
             Admission::Bytes => adds.iter().map(|add| add.body.len() + OVERHEAD_BYTES).sum(),
             Admission::Writes(_) => adds.len(),
         };
         let is_urgent = adds.first().is_some_and(|add| add.is_recovery);
         // A grant that is worth nothing tries as any other add, and queues again.
-        if let Some((oldest, grant)) = self.shared.queues()[shard].wait(cost, is_urgent, waiter) {
+        if let Some((oldest, grant)) = self.shared.queues()[shard].wait(share, cost, is_urgent, waiter) {
             oldest(grant);
         }
         // Room may have been made between the failed attempt and now: the next cut looks.
@@ -580,6 +592,20 @@ impl Engine {
         self.shared.set_probing(is_probing);
     }
 
+    /// Fires once a group of this journal whose write began after the call is written and synced, an empty one if nothing else forms; on
+    /// the completion thread, as adds are answered. A journal that has no room for one fires without a write; one whose next group waits
+    /// for a file ([`JournalPulse::waits_for_file`]) fires when it has that. Nothing of it outlives a restart.
+    ///
+    /// # Errors
+    /// [`Refusal::Io`] when the journal failed.
+    pub fn probe_journal(&self, journal: usize, waiter: Waiter) {
+        let shared = &self.shared;
+        shared.journals()[journal].is_probe_wanted.store(true, Ordering::Release);
+        let shard = shared.shards_of(journal).next().expect("a journal has a shard");
+        let answered = shared.lock(shard).force(waiter);
+        shared.answer_or_wake(shard, answered);
+    }
+
     /// Answers to adds that were refused, of a journal that a simulator holds between cut and finish.
     pub fn refuse_ahead(&self, journal: usize) -> Completions {
         self.shared.refuse_ahead(journal)
@@ -592,12 +618,13 @@ impl Engine {
 
     /// Counters and gauges.
     pub fn stats(&self) -> EngineStats {
-        let logs: Vec<_> = self.shared.views().iter().flat_map(|view| view.logs()).collect();
+        let directories = self.directory_stats();
         let journals = self.journal_stats();
         let sum = |of: fn(&JournalStats) -> u64| journals.iter().map(of).sum();
         EngineStats {
-            entry_logs: logs.len() as u64,
-            entry_log_bytes: logs.iter().map(|log| log.size()).sum(),
+            entry_logs: directories.iter().map(|of| of.logs).sum(),
+            entry_log_bytes: directories.iter().map(|of| of.log_bytes).sum(),
+            groups_undelivered: self.shared.undelivered().load(Ordering::Relaxed) as u64,
             write_pool_chunks_in_use: self.shared.pool().in_use() as u64,
             write_pool_chunks: self.shared.pool().capacity() as u64,
             write_pool_chunk_bytes: self.shared.pool().chunk_size() as u64,
@@ -614,7 +641,29 @@ impl Engine {
 
     /// By the number of the journal: what it wrote and what it occupies.
     pub fn journal_stats(&self) -> Vec<JournalStats> {
-        self.shared.journals().iter().map(|journal| journal.counts.read()).collect()
+        let journals = self.shared.journals();
+        let mut stats: Vec<_> = journals.iter().map(|journal| journal.counts.read()).collect();
+        for (number, of) in stats.iter_mut().enumerate() {
+            of.is_writing = self.shared.write_under_way(number).is_some();
+        }
+        // Shard s belongs to journal s % J.
+        for (number, shard) in self.shared.shards().iter().enumerate() {
+            stats[number % journals.len()].queued_records += shard.lock().formed_records() as u64;
+        }
+        stats
+    }
+
+    /// By the number of the ledger directory: what is in its live entry logs.
+    pub fn directory_stats(&self) -> Vec<DirectoryStats> {
+        let of = |view: &Arc<LogView>| {
+            let logs = view.logs();
+            DirectoryStats {
+                logs: logs.len() as u64,
+                log_bytes: logs.iter().map(|log| log.size()).sum(),
+                entries: logs.iter().map(|log| log.entry_count()).sum(),
+            }
+        };
+        self.shared.views().iter().map(of).collect()
     }
 
     /// Who waits for room in the write pool, over all shards.
@@ -651,6 +700,31 @@ impl Engine {
         self.shared.space().want_after_removals(wanted);
         self.shared.want_freeze();
         self.shared.wake_journals();
+    }
+
+    /// The kinds of compactions that are suspended.
+    pub fn suspended_compactions(&self) -> CompactionKinds {
+        self.shared.space().suspended()
+    }
+
+    /// Begins no more compactions of these kinds, whoever asks for them, until they are resumed, or space runs short. Those under way go on,
+    /// and logs without a live entry are dropped as ever.
+    pub fn suspend_compactions(&self, kinds: CompactionKinds) {
+        self.shared.space().suspend(kinds);
+    }
+
+    /// Lets compactions of these kinds begin again.
+    pub fn resume_compactions(&self, kinds: CompactionKinds) {
+        self.shared.space().resume(kinds);
+    }
+
+    /// By the number of the journal: the file and the group up to which entry logs have what it holds.
+    pub fn covered_marks(&self) -> Vec<(u64, u64)> {
+        let covered = self.shared.covered().lock();
+        (0..self.journal_count())
+            .map(|journal| covered.of_journal(journal))
+            .map(|mark| (mark.file_id, mark.group))
+            .collect()
     }
 
     /// True while a requested collection has not begun.

@@ -257,7 +257,7 @@ impl Journaling {
     }
 
     /// A freeze is due when the active caches of all journals hold an eighth of the pool's bytes or a quarter of its
-    /// chunks, and this one its share of that, or when somebody asked for it.
+    /// chunks, and this one its share of that, or when somebody asked for it and there is something to flush, or a full file to free.
     fn is_freeze_due(&self) -> bool {
         let shared = &self.shared;
         let (mut chunks, mut bytes, mut is_dirty) = (0, 0, false);
@@ -277,15 +277,21 @@ impl Journaling {
         let is_full = all_bytes >= shared.config().room().freeze_at && bytes * journals >= all_bytes
             || all_chunks * 4 >= pool && chunks as u64 * journals >= all_chunks;
         let is_wanted = desk.is_freeze_wanted.swap(false, Ordering::AcqRel);
-        (is_dirty && (is_wanted || is_full)) || self.is_half_used()
+        // Probes alone fill files, too.
+        let is_filled = is_wanted && self.journal.files_used() > 0 && self.is_behind();
+        (is_dirty && (is_wanted || is_full)) || is_filled || self.is_half_used()
     }
 
     /// Half of the journal's cap is in use, and a flush, of marks alone perhaps, would free some of it.
     fn is_half_used(&self) -> bool {
-        let (cap, desk) = (self.journal.config().bytes_max, &self.shared.journals()[self.index]);
-        let is_behind =
-            || desk.written.lock().group > self.shared.covered().lock().of_journal(self.index).group;
-        cap > 0 && self.journal.bytes_in_use() >= cap / 2 && is_behind()
+        let cap = self.journal.config().bytes_max;
+        cap > 0 && self.journal.bytes_in_use() >= cap / 2 && self.is_behind()
+    }
+
+    /// Some of its groups are not covered by a flush.
+    fn is_behind(&self) -> bool {
+        let written = self.shared.journals()[self.index].written.lock().group;
+        written > self.shared.covered().lock().of_journal(self.index).group
     }
 
     /// The flush under way waits for space, for an unknown time: no adds are taken then, so the file that is kept back
@@ -320,7 +326,13 @@ impl Journaling {
         if let Some(error) = self.journal.failure() {
             return Err(error.clone());
         }
+        // One with something in it is as good.
+        let is_probe = self.shared.journals()[self.index].is_probe_wanted.swap(false, Ordering::AcqRel);
         if group.parts.is_empty() {
+            if is_probe && self.takes_probe() {
+                self.is_sealed = true;
+                return self.write_timed(&Group::default()).map(drop);
+            }
             // A journal that syncs by itself has nothing left to force.
             let is_needed = group.force_sync && !self.shared.config().journal_sync;
             return if is_needed { self.journal.sync() } else { Ok(()) };
@@ -379,8 +391,7 @@ impl Journaling {
         if is_done || self.journal.last_group() == 0 || self.journal.failure().is_some() {
             return;
         }
-        let has_no_other = self.journal.is_at_cap() || self.journal.has_no_other_file();
-        if has_no_other && !self.journal.fits(BLOCK_SIZE_BYTES as u64) {
+        if !self.takes_empty_group() {
             return;
         }
         self.is_sealed = true;
@@ -389,6 +400,26 @@ impl Journaling {
             tracing::error!(%error, "a journal failed while idle: this bookie no longer accepts adds; reads \
              continue");
         }
+    }
+
+    /// Whether there is room for an empty group that no add or fence needs more.
+    fn takes_empty_group(&self) -> bool {
+        self.has_other_file() || self.fits_empty_group()
+    }
+
+    /// Whether there is room for a probe. While no file comes back, the last one is for fences and removals. A probe that is not written is
+    /// answered all the same.
+    fn takes_probe(&self) -> bool {
+        let may_be_short = self.is_flushing || self.shared.is_waiting();
+        self.has_other_file() && (!may_be_short || self.journal.files_free() >= 2 && self.fits_empty_group())
+    }
+
+    fn has_other_file(&self) -> bool {
+        !self.journal.is_at_cap() && !self.journal.has_no_other_file()
+    }
+
+    fn fits_empty_group(&self) -> bool {
+        self.journal.fits(BLOCK_SIZE_BYTES as u64)
     }
 
     /// Turns the outcome of `write` into answers.

@@ -26,6 +26,8 @@ pub(crate) struct JournalDesk {
     pub(crate) is_freeze_wanted: AtomicBool,
     /// Its next group waits for a file, which the end of a flush gives, or space.
     pub(crate) waits_for_file: AtomicBool,
+    /// Somebody asked for a write, of an empty group if nothing else forms.
+    pub(crate) is_probe_wanted: AtomicBool,
     /// Bytes and chunks in the active caches of its shards, as of its last cut.
     pub(crate) active_bytes: AtomicU64,
     pub(crate) active_chunks: AtomicU64,
@@ -42,6 +44,7 @@ impl JournalDesk {
             signal: Arc::default(),
             is_freeze_wanted: AtomicBool::new(false),
             waits_for_file: AtomicBool::new(false),
+            is_probe_wanted: AtomicBool::new(false),
             active_bytes: AtomicU64::new(0),
             active_chunks: AtomicU64::new(0),
             written: Mutex::new(NO_MARK),
@@ -77,6 +80,10 @@ pub struct JournalStats {
     pub file_waits: u64,
     /// Nanoseconds of the waits that ended.
     pub file_wait_ns: u64,
+    /// Records that wait for the next group.
+    pub queued_records: u64,
+    /// Whether a group is being written and synced; there is never more than one.
+    pub is_writing: bool,
 }
 
 /// As [`JournalStats`]; written by the journal's thread.
@@ -126,6 +133,7 @@ impl JournalCounts {
             bytes_max: self.bytes_max.load(Relaxed),
             file_waits: self.file_waits.load(Relaxed),
             file_wait_ns: self.file_wait_ns.load(Relaxed),
+            ..JournalStats::default()
         }
     }
 }

@@ -46,6 +46,7 @@ mod damage;
 mod direct_fence;
 mod directories;
 mod engine;
+mod fair_queue;
 mod fault_log;
 mod flush_routing;
 mod flushing;
@@ -79,13 +80,14 @@ mod write_cache;
 pub use admission_queue::{AdmissionGrant, Admittance, RoomWaiter};
 pub use api::{
     Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, GroupTimes, LedgerPresence,
-    MetadataVerdict, Origin, Poll, PollId, Refusal, Status, Waiter,
+    MetadataVerdict, Origin, Poll, PollId, Refusal, Status, Unplaced, Waiter,
 };
 pub use completions::Completions;
 pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
 pub use damage::{DamageSummary, DamagedRange};
 pub use directories::FlushError;
 pub use engine::{Engine, Ingest, SealedIngest};
+pub use fair_queue::Share;
 pub use flushing::Flushing;
 pub use garbage::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
 pub use ingest_desk::{
@@ -98,8 +100,8 @@ pub use ledger_budget::{EXPLICIT_LAC_BYTES_MAX, LedgerMemory};
 pub use lookup::{DiskRead, Lookup};
 pub use open::{Machine, OpenError, ReplayFault, WantOfSpace};
 pub use pulse::JournalPulse;
-pub use space_desk::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
-pub use stats::EngineStats;
+pub use space_desk::{CompactionKinds, ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
+pub use stats::{DirectoryStats, EngineStats};
 pub use threads::{EngineThreads, StopError};
 pub use tickets::{Flushed, FreezeTicket};
 pub use tier::{Compared, LocalChecksum, ReconcileWaiter, Reconciled, Tiered, TieredRead, TrimError};

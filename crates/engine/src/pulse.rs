@@ -14,6 +14,8 @@ pub struct JournalPulse {
     pub slow: u64,
     /// How long the one being written has taken; zero when none is.
     pub busy: Duration,
+    /// The next one waits for a journal file, which the end of a flush gives, or space.
+    pub waits_for_file: bool,
 }
 
 pub(crate) struct PulseCounters {
@@ -66,6 +68,7 @@ impl PulseCounters {
             groups: self.groups.load(Relaxed),
             slow: self.slow.load(Relaxed),
             busy: Duration::from_nanos(if begun == 0 { 0 } else { (now_ns + 1).saturating_sub(begun) }),
+            waits_for_file: false,
         }
     }
 }
@@ -78,12 +81,15 @@ mod tests {
     fn groups_are_counted_when_they_end_and_seen_while_they_last() {
         let pulse = PulseCounters::new(Duration::from_nanos(10));
         pulse.begin(0);
-        assert_eq!(pulse.read(7), JournalPulse { groups: 0, slow: 0, busy: Duration::from_nanos(7) });
+        assert_eq!(
+            pulse.read(7),
+            JournalPulse { groups: 0, slow: 0, busy: Duration::from_nanos(7), ..JournalPulse::default() }
+        );
         pulse.end(10);
-        assert_eq!(pulse.read(20), JournalPulse { groups: 1, slow: 0, busy: Duration::ZERO });
+        assert_eq!(pulse.read(20), JournalPulse { groups: 1, ..JournalPulse::default() });
         pulse.begin(20);
         pulse.end(31);
-        assert_eq!(pulse.read(40), JournalPulse { groups: 2, slow: 1, busy: Duration::ZERO });
+        assert_eq!(pulse.read(40), JournalPulse { groups: 2, slow: 1, ..JournalPulse::default() });
     }
 
     /// Journals were woken each time it was said, so often that none ever counted as idle: no seal was written, and a

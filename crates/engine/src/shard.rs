@@ -94,8 +94,10 @@ pub(crate) struct NoRoom;
 /// What became of an add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// Placed or refused: its answer leaves with a cut.
+    /// Placed, or here already: its answer leaves with a cut.
     Answered,
+    /// As well, with a refusal.
+    Refused,
     /// Left with the caller, to be offered again after metadata was read ([`Shard::on_verdict`]).
     Asks,
 }
@@ -277,7 +279,7 @@ impl Shard {
                     Obstacle::MayBeAnothers => Refusal::Unknown,
                 };
                 self.answer_unplaced(AddDone { result: Err(refusal), ..done });
-                return Ok(Taken::Answered);
+                return Ok(Taken::Refused);
             }
         }
         if self.config.canaries.has(Canary::M13FenceCheckApart) {

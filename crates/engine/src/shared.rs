@@ -94,6 +94,8 @@ pub(crate) struct Shared {
     pacing: PacingDesk,
     /// The write counters of each journal.
     pulses: Vec<PulseCounters>,
+    /// Sent to the completion thread and not delivered, of all journals.
+    undelivered: Arc<AtomicUsize>,
     space: SpaceDesk,
     faults: Arc<FaultLog>,
     damage: Arc<DamageRegister>,
@@ -157,6 +159,7 @@ impl Shared {
             takes_high_priority: AtomicBool::new(true),
             recovery_reserve: Reserve::unbounded(),
             recoveries_refused: AtomicU64::new(0),
+            undelivered: Arc::default(),
             pulses: config.journal_dirs.iter().map(|_| PulseCounters::new(config.journal_slow)).collect(),
             failed: Mutex::new(None),
             waits: Mutex::default(),
@@ -240,6 +243,11 @@ impl Shared {
     /// The pools of the index and of the block cache.
     pub(crate) fn memory(&self) -> &StorageMemory {
         &self.memory
+    }
+
+    /// Answers of groups that were sent to the completion thread and are not delivered, of all journals.
+    pub(crate) fn undelivered(&self) -> &Arc<AtomicUsize> {
+        &self.undelivered
     }
 
     /// What is shared of the journals, by their number.
@@ -455,7 +463,9 @@ impl Shared {
 
     /// How fast each journal writes. `now_ns` is the time of the clock that the engine was opened with.
     pub(crate) fn pulses(&self, now_ns: u64) -> Vec<JournalPulse> {
-        self.pulses.iter().map(|pulse| pulse.read(now_ns)).collect()
+        let waits = self.journals.iter().map(|desk| desk.waits_for_file.load(Ordering::Relaxed));
+        let pulses = self.pulses.iter().map(|pulse| pulse.read(now_ns));
+        pulses.zip(waits).map(|(pulse, waits_for_file)| JournalPulse { waits_for_file, ..pulse }).collect()
     }
 
     /// Identifies the write of a journal that is under way, if there is one.

@@ -28,6 +28,15 @@ pub struct WantedCollection {
     pub major: bool,
 }
 
+/// Kinds of compactions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CompactionKinds {
+    /// Minor ones.
+    pub minor: bool,
+    /// Major ones.
+    pub major: bool,
+}
+
 /// Progress of the collection of space since the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpaceStatus {
@@ -53,6 +62,8 @@ pub struct SpaceStatus {
     pub logs_merged: u64,
     /// Bytes that compaction and merging copied: entries with their index records.
     pub bytes_copied: u64,
+    /// Bytes of files dropped.
+    pub bytes_dropped: u64,
     /// Bytes of files dropped, rewritten and merged.
     pub bytes_removed: u64,
     /// Bytes of files that compaction made.
@@ -133,6 +144,7 @@ pub struct ScrubStatus {
 /// Status and requests, shared by the upkeep of the directories and those that ask.
 #[derive(Default)]
 pub(crate) struct SpaceDesk {
+    suspended: Mutex<CompactionKinds>,
     status: Mutex<SpaceStatus>,
     wanted: Mutex<Wanted>,
     scrub: Mutex<ScrubDesk>,
@@ -215,6 +227,25 @@ impl SpaceDesk {
         }
     }
 
+    /// The kinds that are not begun.
+    pub(crate) fn suspended(&self) -> CompactionKinds {
+        *self.suspended.lock()
+    }
+
+    /// Begins no more of these.
+    pub(crate) fn suspend(&self, kinds: CompactionKinds) {
+        let mut suspended = self.suspended.lock();
+        *suspended =
+            CompactionKinds { minor: suspended.minor | kinds.minor, major: suspended.major | kinds.major };
+    }
+
+    /// Lets these begin again.
+    pub(crate) fn resume(&self, kinds: CompactionKinds) {
+        let mut suspended = self.suspended.lock();
+        *suspended =
+            CompactionKinds { minor: suspended.minor & !kinds.minor, major: suspended.major & !kinds.major };
+    }
+
     /// The last rewrite that was planned is done.
     pub(crate) fn end_compacting(&self) {
         self.wanted.lock().under_way = None;
@@ -243,6 +274,7 @@ impl SpaceDesk {
     pub(crate) fn on_dropped(&self, logs: u64, bytes: u64) {
         let mut status = self.status.lock();
         status.logs_dropped += logs;
+        status.bytes_dropped += bytes;
         status.bytes_removed += bytes;
     }
 

@@ -23,6 +23,8 @@ macro_rules! counters {
             pub entry_logs: u64,
             /// Bytes of their files.
             pub entry_log_bytes: u64,
+            /// Groups whose answers are not handed out yet.
+            pub groups_undelivered: u64,
             /// Removed ledgers that are remembered.
             pub ledgers_removed: u64,
             /// Times a journal's thread was woken.
@@ -82,6 +84,17 @@ counters! {
     merge_in_flush_ns,
     /// Times a batch of adds found no room.
     no_room,
+}
+
+/// What is in the live entry logs of a ledger directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DirectoryStats {
+    /// Live entry logs.
+    pub logs: u64,
+    /// Bytes of their files.
+    pub log_bytes: u64,
+    /// Entries in them; those of removed ledgers, too, until their space is given back.
+    pub entries: u64,
 }
 
 impl Counters {

@@ -109,7 +109,7 @@ impl Machine {
         });
         let flush_signal = shared.flush_signal().clone();
         let (completions, to_complete) = sync_channel::<Completions>(COMPLETIONS_MAX * journals.len());
-        let undelivered = Arc::new(AtomicUsize::new(0));
+        let undelivered = shared.undelivered().clone();
 
         let (mut preparations, mut lines) = (Vec::new(), Vec::new());
         for mut journaling in journals {

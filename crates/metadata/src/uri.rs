@@ -1,7 +1,8 @@
 //! Metadata service URIs, as the Java clients write them (protocol reference, section 5.1).
 //!
 //! `zk://h1:2181;h2:2181/ledgers`, `zk+hierarchical://...`, `zk+longhierarchical://...`, `zk+null://...`; servers are
-//! separated by `;` or `,`, the port defaults to 2181, the path is the ledgers root.
+//! separated by `;` or `,`, the port defaults to 2181, the path is the ledgers root. Without a path it is `/ledgers`, and
+//! `HOST:PORT` alone is a ZooKeeper server: [`completed`](MetadataUri::completed) says what was filled in.
 //!
 //! Also as Pulsar writes them, `metadata-store:zk:h1:2181,h2:2181/chroot`: its driver takes the path as the store's own root and
 //! `/ledgers` below that as the ledgers root, whatever the path ends with, so that `metadata-store:zk:h:2181/ledgers` has its
@@ -73,11 +74,47 @@ pub enum UriError {
     },
 }
 
+/// The ledgers root of a URI that names none: that of BookKeeper's own configuration, and of `bindery standalone`.
+const ROOT_DEFAULT: &str = "/ledgers";
+
+impl MetadataUri {
+    /// The URI in full, when the text leaves out the scheme or the ledgers root: to be shown to whoever wrote it.
+    pub fn completed(text: &str) -> Option<String> {
+        let uri = text.trim();
+        if uri.to_ascii_lowercase().starts_with(PULSAR_SCHEME) {
+            return None;
+        }
+        let (scheme, rest) = match uri.split_once("://") {
+            Some((scheme, rest)) => (scheme, rest),
+            // A server needs its port here: any word would be one otherwise.
+            None if is_server_with_port(uri) => ("zk", uri),
+            None => return None,
+        };
+        let has_servers = rest.bytes().next().is_some_and(|first| first != b'/');
+        let path = rest.find('/').map_or("", |at| &rest[at..]);
+        match (path, uri.contains("://")) {
+            _ if !has_servers => None,
+            ("" | "/", _) => Some(format!("{scheme}://{}{ROOT_DEFAULT}", rest.trim_end_matches('/'))),
+            (_, false) => Some(format!("{scheme}://{rest}")),
+            (_, true) => None,
+        }
+    }
+}
+
+/// Whether a text without a scheme begins with `HOST:PORT`.
+fn is_server_with_port(text: &str) -> bool {
+    let servers = text.split('/').next().unwrap_or_default();
+    let first = servers.split([';', ',']).next().unwrap_or_default();
+    let port = first.rsplit_once(':').map(|(_, port)| port);
+    port.is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 impl FromStr for MetadataUri {
     type Err = UriError;
 
     fn from_str(text: &str) -> Result<MetadataUri, UriError> {
-        let uri = text.trim();
+        let completed = MetadataUri::completed(text);
+        let uri = completed.as_deref().unwrap_or(text).trim();
         let lower = uri.to_ascii_lowercase();
         if lower.starts_with(PULSAR_SCHEME) {
             return of_pulsar(uri);
@@ -245,9 +282,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_is_filled_in_and_said() {
+        for (text, full) in [
+            ("zk://h:1", "zk://h:1/ledgers"),
+            ("zk+hierarchical://h1:1;h2:2/", "zk+hierarchical://h1:1;h2:2/ledgers"),
+            ("h:2181", "zk://h:2181/ledgers"),
+            (" 10.0.0.1:2181,10.0.0.2:2181 ", "zk://10.0.0.1:2181,10.0.0.2:2181/ledgers"),
+            ("[::1]:2181", "zk://[::1]:2181/ledgers"),
+            ("h:2181/a/b", "zk://h:2181/a/b"),
+        ] {
+            assert_eq!(MetadataUri::completed(text).as_deref(), Some(full), "{text}");
+            assert_eq!(parse(text), parse(full), "{text}");
+            assert!(parse(full).is_ok(), "{full}");
+        }
+        for whole in ["zk://h/ledgers", "metadata-store:zk:h:2181", "h", "h/ledgers", "zk:///l", "zk://", ""]
+        {
+            assert_eq!(MetadataUri::completed(whole), None, "{whole}");
+        }
+    }
+
+    #[test]
     fn a_refusal_names_the_valid_forms() {
         for bad in
-            ["redis://h/l", "zk+cubic://h/l", "zk", "", "h:2181/ledgers", "zk:///ledgers", "zk://h/l?x=1"]
+            ["redis://h/l", "zk+cubic://h/l", "zk", "", "h/ledgers", "h:x/l", "zk:///ledgers", "zk://h/l?x=1"]
         {
             let text = parse(bad).unwrap_err().to_string();
             assert!(text.contains("zk+hierarchical://"), "{bad}: {text}");
@@ -261,7 +318,7 @@ mod tests {
         ] {
             assert!(matches!(parse(known), Err(UriError::Unsupported { .. })), "{known}");
         }
-        for root in ["zk://h", "zk://h/", "zk://h//l", "zk://h/a/../l"] {
+        for root in ["zk://h//", "zk://h//l", "zk://h/a/../l"] {
             assert!(matches!(parse(root), Err(UriError::BadRoot { .. })), "{root}");
         }
         for server in

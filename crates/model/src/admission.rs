@@ -2,6 +2,7 @@
 //! (admission_queue invariants 2 and 3).
 
 use super::admission_queue::{AdmissionGrant, AdmissionQueue};
+use super::fair_queue::Share;
 use super::signal::Signal;
 use crate::lock::Mutex;
 use shuttle::sync::mpsc::channel;
@@ -62,7 +63,7 @@ pub fn every_add_gets_a_grant() {
                     // Returned when the receiver is gone.
                     drop(told.send(grant));
                 });
-                assert!(queue.wait(cost, false, waiter).is_none());
+                assert!(queue.wait(Share::DEFAULT, cost, false, waiter).is_none());
             }
             signal.raise();
             if what == Use::GaveUp {

@@ -10,6 +10,6 @@ pub mod core;
 mod shell;
 
 pub use shell::{
-    Components, CostReport, DurationsReport, LagReport, LedgerReport, MEMORY_MIN, MetricSink, Prices,
-    RequestsReport, StageReport, StartError, TierReport, Tierer, TiererConfig, TiererHandle,
+    Components, CostReport, DurationsReport, LagReport, LedgerReport, MEMORY_MIN, Prices, RequestsReport,
+    Shown, StageReport, StartError, TierReport, Tierer, TiererConfig, TiererHandle,
 };

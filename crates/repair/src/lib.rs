@@ -11,7 +11,7 @@
 //! write metadata, copy entries through the ledger client, and decide nothing that a core decides.
 //!
 //! # Invariants
-//! 1. Metadata names a bookie only when it has acknowledged every entry that it should have there.
+//! 1. Metadata names a bookie only when it has acknowledged every entry that it should have there, or knows its place in object storage.
 //! 2. A ledger is worked on under its lock, and its mark goes only at the version that was read under the lock.
 //! 3. Who is away is looked at again before each copy and before metadata is changed: what came back is not replaced.
 //! 4. A ledger that cannot be repaired is named with its reason, tried again ever more rarely, and holds up no other.
@@ -24,7 +24,7 @@ pub mod core;
 mod shell;
 
 pub use self::shell::{
-    AddTimes, CheckReport, CheckSettings, LedgersOf, OwnBookie, PlacementReport, Repair, RepairConfig,
-    RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger, mark_ledgers, mark_ledgers_of,
-    repair_ledgers,
+    AddTimes, CheckReport, CheckSettings, LedgersOf, LetsGo, OwnBookie, OwnTier, PlacementReport, Repair,
+    RepairConfig, RepairHandle, RepairReport, StuckLedger, Targets, for_each_ledger, mark_ledgers,
+    mark_ledgers_of, repair_ledgers,
 };

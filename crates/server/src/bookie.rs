@@ -29,8 +29,9 @@ mod users;
 pub use error::StartError;
 pub use running::STOP_REST_MAX;
 
-use crate::admin::AdminState;
 use crate::admin::extension::{AdminExtension, Part};
+use crate::admin::ledgers::{EntrySource, reading_bytes};
+use crate::admin::{AdminState, Standing};
 use crate::auth::Auth;
 use crate::cluster_record::ClusterRecord;
 use crate::config::{BookieConfig, Identity};
@@ -39,6 +40,7 @@ use crate::data_dirs::DataDirs;
 use crate::descriptors;
 use crate::disks::{Cause, DiskWatch, LedgerCalls, ReadOnlyReasons};
 use crate::draining::DrainWatch;
+use crate::health::{DataPathWatch, Health};
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::listener::Listener;
@@ -50,6 +52,8 @@ use crate::metadata_check::MetadataChecker;
 use crate::metrics::Metrics;
 use crate::reload::Watch;
 use crate::shared::{BufferSlab, Shared};
+use crate::tenants::Tenants;
+use crate::tenants::ledgers::LookUps;
 use crate::tier::{Tier, TrimTask, Trimmer};
 use crate::tls::{Tls, TlsConfig};
 use crate::turns::Turns;
@@ -60,6 +64,7 @@ use bindery_metadata::{
     BookieRegistrar, BookieServiceInfo, Layout, MetadataUri, RegistrationEvent, RegistrationMode,
 };
 use bindery_types::BookieId;
+use bindery_wire::FrameLimit;
 use opening::{Opened, Opening, blocking, open_dirs, replace_cover};
 use parking_lot::Mutex;
 use ports::{AdminTask, bind_patiently, log_socket, start_admin};
@@ -137,7 +142,7 @@ pub struct Bookie {
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
     trim: Option<JoinHandle<()>>,
-    /// Tasks that look at files of the operator.
+    /// Tasks that look at files of the operator, and at whose ledgers are.
     file_watches: Vec<JoinHandle<()>>,
     metadata_checker: JoinHandle<()>,
     drain_watch: JoinHandle<()>,
@@ -148,6 +153,7 @@ pub struct Bookie {
     /// Its servers, for the log.
     metadata_servers: String,
     watch: JoinHandle<()>,
+    health_watch: JoinHandle<()>,
     stop_admin: Arc<Latch>,
     admin: Option<AdminTask>,
     repair_bytes: u64,
@@ -173,6 +179,11 @@ impl LocalStore {
     /// The part of the bookie's memory limit that repair has; 0 if the bookie's configuration does not speak of it.
     pub fn repair_bytes(&self) -> u64 {
         self.repair_bytes
+    }
+
+    /// Object storage, if the bookie reads from one.
+    pub fn tier(&self) -> Option<&Arc<Tier>> {
+        self.shared.tier.as_ref()
     }
 
     /// How many adds it answered since it began, and the sum of their times in microseconds.
@@ -213,6 +224,7 @@ impl Bookie {
         let turns = turns_of_strangers();
         let tls = open_tls(&config, &turns).await?;
         let auth = open_auth(&config, turns, &components.random).await?;
+        let tenants = open_tenants(&config, &components.clock).await?;
         let dirs = open_dirs(&config, &components.disk).await?;
         let option = config.option_names.listen;
         let bind_error = |source| StartError::Bind { address: config.listen, option, source };
@@ -266,7 +278,7 @@ impl Bookie {
         let shared = Arc::new(Shared {
             engine: machine.engine.clone(),
             clock: components.clock.clone(),
-            metrics: Metrics::new(),
+            metrics: Metrics::new(machine.engine.journal_count()),
             pressure: Arc::default(),
             io: Arc::new(io),
             pools,
@@ -278,6 +290,7 @@ impl Bookie {
             parked_adds: Arc::default(),
             tls,
             auth,
+            tenants,
             tier,
             tier_log: Mutex::new(LogLimit::new(Duration::from_secs(10))),
             long_polls: Default::default(),
@@ -300,8 +313,14 @@ impl Bookie {
         disk_watch.check(&shared.engine, &standing, &desk).await;
         let engine = machine.start(components.disk.clone(), Arc::new(Completion::new(shared.clone())));
         let _ = state.shared.set(shared.clone());
+        let _ = state.bookie_id.set(identity.bookie_id.to_string());
         state.metadata.open(layout.clone());
         let _ = state.disks.set((disk_watch.desk(), standing.clone()));
+        let _ = state.standing.set(Standing {
+            may_be_read_only: disk_watch.may_be_read_only(),
+            disk: components.disk.clone(),
+            dirs: dirs.clone(),
+        });
         let stop_serving = Arc::new(Latch::default());
         let serving = tokio::spawn({
             let (shared, stop, standing) = (shared.clone(), stop_serving.clone(), standing.clone());
@@ -356,7 +375,11 @@ impl Bookie {
             };
             task.start(stop_serving.clone())
         });
-        let file_watches = watch_files(&config, &shared, &stop_serving);
+        let mut file_watches = watch_files(&config, &shared, &stop_serving);
+        if let Some(tenants) = shared.tenants.clone() {
+            let look_ups = LookUps { tenants, layout: layout.clone() };
+            file_watches.push(tokio::spawn(look_ups.run(stop_serving.clone())));
+        }
         let _ = state.garbage.set(desk.clone());
         let collector = GarbageCollector {
             desk: desk.clone(),
@@ -388,6 +411,18 @@ impl Bookie {
         };
         let garbage = tokio::spawn(collector.run(stop_serving.clone()));
         let may_be_read_only = disk_watch.may_be_read_only();
+        let health_watch = tokio::spawn({
+            let standing = standing.clone();
+            let watch = DataPathWatch {
+                shared: shared.clone(),
+                disk: components.disk.clone(),
+                dirs: dirs.ledger_files(),
+                calls: ledger_calls.clone(),
+                lacks_descriptors: Box::new(move || standing.reasons().remove(&Cause::NoConnections)),
+                health: state.health.clone(),
+            };
+            watch.run(stop_serving.clone())
+        });
         let watch = tokio::spawn(disk_watch.run(
             ledger_calls,
             shared.engine.clone(),
@@ -432,6 +467,7 @@ impl Bookie {
             session_timeout: config.session_timeout,
             metadata_servers: components.metadata.servers(),
             watch,
+            health_watch,
             stop_admin,
             admin,
             repair_bytes: plan.repair,
@@ -472,6 +508,31 @@ impl Bookie {
     /// Lets another part of the process answer on the admin port, too. The first one stays.
     pub fn extend_admin(&self, part: Part, extension: Arc<dyn AdminExtension>) {
         self.state.extensions.add(part, extension);
+    }
+
+    /// The cluster's metadata, under the session of this bookie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The largest frame that it takes, and the bytes that a source of entries for its admin port may hold.
+    pub fn entry_limits(&self) -> (FrameLimit, u64) {
+        (self.shared.limits.frame, reading_bytes(&self.shared.limits))
+    }
+
+    /// Whether data passes, as liveness probes are told: for the watchdog of a service manager.
+    pub fn health(&self) -> Arc<Health> {
+        self.state.health.clone()
+    }
+
+    /// Lets the admin port show the settings in force, a JSON object. The first ones stay.
+    pub fn show_settings(&self, settings: String) {
+        let _ = self.state.settings.set(settings);
+    }
+
+    /// Lets the admin port show entries of ledgers of the cluster. The first source stays.
+    pub fn show_entries(&self, source: Arc<dyn EntrySource>) {
+        self.state.entry_reads.open(source);
     }
 
     /// Where its admin port listens.
@@ -527,13 +588,24 @@ async fn open_auth(
     Ok(Some(Arc::new(auth)))
 }
 
+/// Loads who shares this bookie, before anything is touched.
+async fn open_tenants(
+    config: &BookieConfig,
+    clock: &Arc<dyn Clock>,
+) -> Result<Option<Arc<Tenants>>, StartError> {
+    let Some(tenants) = config.tenants.clone() else { return Ok(None) };
+    let clock = clock.clone();
+    let tenants = blocking(move || Tenants::open(tenants, clock)).await?;
+    Ok(Some(Arc::new(tenants)))
+}
+
 /// For handshakes and passwords of peers of this port together, whoever they are: as many as half of the runtime's threads, so that half of the cores
 /// are left to others. With one core there is one turn, which the system shares out. The admin port has two more, for a handshake and a password.
 fn turns_of_strangers() -> Turns {
     Turns::new(tokio::runtime::Handle::current().metrics().num_workers() / 2)
 }
 
-/// Begins to look at the files of TLS and of users, if they may change.
+/// Begins to look at the files of TLS, of users and of tenants, if they may change.
 fn watch_files(config: &BookieConfig, shared: &Arc<Shared>, stop: &Arc<Latch>) -> Vec<JoinHandle<()>> {
     let mut watches = Vec::new();
     let interval = config.tls.as_ref().and_then(|tls| tls.refresh);
@@ -543,6 +615,9 @@ fn watch_files(config: &BookieConfig, shared: &Arc<Shared>, stop: &Arc<Latch>) -
     if let Some(auth) = config.auth.as_ref().filter(|auth| auth.has_files()) {
         let files = Arc::new(ReloadUsers(shared.clone()));
         watches.push(tokio::spawn(Watch { files, interval: auth.refresh }.run(stop.clone())));
+    }
+    if let (Some(files), Some(tenants)) = (shared.tenants.clone(), &config.tenants) {
+        watches.push(tokio::spawn(Watch { files, interval: tenants.refresh }.run(stop.clone())));
     }
     watches
 }

@@ -5,6 +5,7 @@ use crate::disks::{DiskLimits, SlowLimits};
 use crate::limits::Limits;
 use crate::maintenance::garbage::GarbageConfig;
 use crate::maintenance::surplus::SurplusConfig;
+use crate::tenants::TenantsConfig;
 use crate::tier::TierConfig;
 use crate::tls::TlsConfig;
 use bindery_engine::{PoolMemory, SpaceConfig};
@@ -117,6 +118,8 @@ pub struct BookieConfig {
     pub admin_tls: Option<TlsConfig>,
     /// Clients have to say who they are; `None`: every client is served.
     pub auth: Option<AuthConfig>,
+    /// Requests are counted and limited by tenant; `None`: they are not.
+    pub tenants: Option<TenantsConfig>,
     /// Object storage, from which entries are read whose copies here were let go; `None` without.
     pub tier: Option<TierConfig>,
     /// Repair runs in this process, and has a part of the memory.
@@ -167,6 +170,7 @@ impl Default for BookieConfig {
             tls: None,
             admin_tls: None,
             auth: None,
+            tenants: None,
             tier: None,
             has_repair: false,
             limits: Limits::default(),

@@ -7,6 +7,7 @@
 //! <journal dir>/current/...     journal files
 //! <first dir of a volume>/current/RESERVE   blocks kept free for a full disk (see disks::reserve)
 //! <ledger dir>/...              the same, with entry logs and the state table
+//! <each ledger dir>/current/PROBE      for a moment at the start: see health
 //! <each ledger dir>/current/KNOWN      what to remember of metadata: see `known`
 //! <first ledger dir>/current/SESSION   the metadata session to be resumed, mode 0600
 //! ```
@@ -31,6 +32,8 @@ const COOKIE_NAME: &str = "VERSION";
 const SESSION_NAME: &str = "SESSION";
 /// Name of the file that keeps blocks free ([`crate::disks::reserve`]), in `current` of the first directory of its volume.
 pub const RESERVE_NAME: &str = "RESERVE";
+/// Name of the file that disks are probed with ([`crate::health`]) until it is open; then it has none.
+pub const PROBE_NAME: &str = "PROBE";
 /// The layout of directories that this version reads and writes.
 const FORMAT_VERSION: u32 = 1;
 /// Attempts to take a lock, and the pause between them: two seconds in all.
@@ -464,7 +467,7 @@ pub fn examine_home(disk: &dyn Disk, home: &Path) -> Result<(), DataDirError> {
 
 /// Files in `current` that say nothing about data.
 fn is_not_data(name: &str) -> bool {
-    [MARK_NAME, COOKIE_NAME, SESSION_NAME, RESERVE_NAME, CLUSTER_RECORD_NAME]
+    [MARK_NAME, COOKIE_NAME, SESSION_NAME, RESERVE_NAME, CLUSTER_RECORD_NAME, PROBE_NAME]
         .iter()
         .any(|known| name.strip_suffix(".new").unwrap_or(name) == *known)
 }

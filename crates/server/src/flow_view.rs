@@ -14,6 +14,7 @@
 
 pub use crate::connection::{ConnectionFlow, STALLED_MS};
 use crate::shared::Shared;
+pub use crate::tenants::{DirectionFlow, TenantFlow};
 use crate::yielding::after_all_others;
 use bindery_flow::BudgetWaits;
 use serde::{Deserialize, Serialize};
@@ -181,18 +182,33 @@ pub struct FlowView {
     pub now_ms: i64,
     /// Milliseconds of a clock that never goes back, to tell rates from two views.
     pub monotonic_ms: u64,
+    /// Why it takes no adds; empty when it does.
+    #[serde(default)]
+    pub read_only_because: Vec<String>,
     /// By name, in the order of the start-up table.
     pub pools: Vec<PoolFlow>,
     /// Adds on their way in.
     pub admission: AdmissionFlow,
     /// The whole bookie.
     pub totals: TotalFlow,
+    /// Those who share the bookie; empty without a file of tenants.
+    #[serde(default)]
+    pub tenants: Vec<TenantFlow>,
     /// The order of `connections`.
     pub sort: Sort,
     /// The first of them.
     pub connections: Vec<ConnectionFlow>,
     /// The others.
     pub rest: RestFlow,
+}
+
+/// Reads that are not answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadsFlow {
+    /// All of them.
+    pub in_progress: u64,
+    /// Those that wait because their peer does not take what was loaded for it, or for bytes for loaded entries.
+    pub blocked: u64,
 }
 
 /// The first `most` by `sort`, of any number.
@@ -233,7 +249,7 @@ impl Top {
     }
 }
 
-/// Looks at everything. `most` is cut to [`CONNECTIONS_MAX`].
+/// Looks at everything but why the bookie is read-only, which the caller adds. `most` is cut to [`CONNECTIONS_MAX`].
 pub async fn gather(shared: &Shared, sort: Sort, most: usize) -> FlowView {
     let mut top = Top::new(sort, most.min(CONNECTIONS_MAX));
     let metrics = &shared.metrics;
@@ -267,13 +283,32 @@ pub async fn gather(shared: &Shared, sort: Sort, most: usize) -> FlowView {
     FlowView {
         now_ms: shared.clock.wall_ms(),
         monotonic_ms,
+        read_only_because: Vec::new(),
         pools: pools(shared),
         admission: admission(shared),
         totals,
+        tenants: shared.tenants.as_ref().map(|tenants| tenants.view()).unwrap_or_default(),
         sort,
         connections,
         rest,
     }
+}
+
+/// Counts the reads of all connections that are not answered.
+pub async fn reads(shared: &Shared) -> ReadsFlow {
+    let mut reads = ReadsFlow::default();
+    for some in shared.connections.all().chunks(CONNECTIONS_AT_ONCE) {
+        for connection in some {
+            let (queued, loads, is_window_full) = connection.reads_unanswered();
+            reads.in_progress += queued + loads;
+            reads.blocked += if is_window_full { queued } else { 0 };
+        }
+        after_all_others().await;
+    }
+    let pools = &shared.pools;
+    let short = pools.outbound.gauge().waiting + pools.outbound_priority.gauge().waiting;
+    reads.blocked = (reads.blocked + short as u64).min(reads.in_progress);
+    reads
 }
 
 fn admission(shared: &Shared) -> AdmissionFlow {

@@ -178,6 +178,15 @@ impl IoPools {
         self.pools.iter().map(queued).sum()
     }
 
+    /// Jobs waiting to read each ledger directory.
+    pub fn queued_by_directory(&self) -> Vec<PerClass<usize>> {
+        let queued = |pool: &IoPool| {
+            let queues = pool.shared.queues.lock();
+            PerClass { plain: queues.jobs.plain.len(), priority: queues.jobs.priority.len() }
+        };
+        self.pools[..self.directories].iter().map(queued).collect()
+    }
+
     /// Runs what was accepted and joins the threads. Blocks. Jobs that come later may never be run.
     pub fn stop(&self) {
         for pool in &self.pools {

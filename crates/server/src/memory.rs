@@ -42,6 +42,8 @@ pub const ADMIN_PLACES: usize = 16;
 /// Memory of all of them, a part of the admin part of the limit: buffers for a head and a body, and a task for each. The rest
 /// is for larger answers.
 const ADMIN_PLACES_BYTES: u64 = ADMIN_PLACES as u64 * 32 * KIB;
+/// What the console remembers of the last day, a part of the admin part of the limit, too.
+pub const CONSOLE_HISTORY_BYTES: u64 = 512 * KIB;
 /// Memory of a parked long poll, here and in the engine.
 const LONG_POLL_BYTES: u64 = 512;
 /// redb's cache of one ledger directory's state table.
@@ -127,7 +129,7 @@ pub struct MemoryPlan {
     pub connections: u64,
     /// Connections of the admin port and their answers.
     pub admin: u64,
-    /// The part of that which is the connections' own.
+    /// The part of that which is the connections' own, and the console's.
     pub admin_places: u64,
     /// Caches of libraries.
     pub libraries: u64,
@@ -215,8 +217,8 @@ impl MemoryPlan {
                 index: 4 * MIB + 3 * unit,
                 cache: 2 * MIB + 2 * unit,
                 connections,
-                admin: 2 * MIB + admin_tls,
-                admin_places: ADMIN_PLACES_BYTES + admin_tls,
+                admin: 2 * MIB + CONSOLE_HISTORY_BYTES + admin_tls,
+                admin_places: ADMIN_PLACES_BYTES + CONSOLE_HISTORY_BYTES + admin_tls,
                 libraries: around.ledger_dirs.max(1) as u64 * REDB_BYTES,
                 tier: around.tier_bytes,
                 repair: around.repair_bytes,
@@ -370,12 +372,15 @@ pub struct Pools {
     pub control: ByteBudget,
     /// Answers of the admin port.
     pub admin: ByteBudget,
+    /// The whole limit, of which these are parts.
+    pub limit_bytes: u64,
 }
 
 impl Pools {
     /// Empty pools of the planned sizes.
     pub fn new(plan: &MemoryPlan) -> Pools {
         Pools {
+            limit_bytes: plan.limit,
             first: ByteBudget::new("first", plan.first),
             first_large: ByteBudget::new("first-large", plan.first_large),
             inbound: ByteBudget::new("inbound", plan.inbound),

@@ -35,13 +35,13 @@ use self::lives::Life;
 use crate::io_pool::IoPools;
 use crate::latch::Latch;
 use crate::log_limit::PeerLog;
-use crate::metrics::Counter;
 use crate::read_class::ReadClass;
 use crate::shares::Shares;
 use bindery_engine::{Add, AdmissionGrant, Engine, MetadataVerdict, Origin, Refusal, Tiered};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
+use bindery_metrics::{Row, numbers};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, MasterKey};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -150,22 +150,31 @@ pub enum NotParked {
     TooMany,
 }
 
-/// The adds that wait. Connections park them, [`MetadataChecker`] takes them out.
-#[derive(Default)]
-pub struct ParkedAdds {
-    state: Mutex<State>,
-    /// Adds parked, or on their way to be placed; changed under the lock of the state.
-    parked: AtomicUsize,
-    wake: Notify,
-    /// Adds that waited.
-    pub adds: Counter,
-    /// Metadata reads.
-    pub reads: Counter,
-    /// Reads that failed or were too slow.
-    pub silent: Counter,
-    /// Fences that wait for a word, too.
-    pub fences: WaitingFences,
-    log: PeerLog,
+numbers! {
+    /// The adds that wait. Connections park them, [`MetadataChecker`] takes them out.
+    pub struct ParkedAdds {
+        adds: Counter(
+            "bindery_parked_adds",
+            "Adds that waited until metadata was read for them, or, on a full bookie, until they were compared with a copy on disk."
+        ),
+        reads: Counter("bindery_metadata_check_reads", "Reads of metadata for parked adds."),
+        silent: Counter(
+            "bindery_metadata_check_failed",
+            "Reads of metadata for parked adds that failed or were too slow."
+        ),
+    }
+    with {
+        state: Mutex<State>,
+        /// Adds parked, or on their way to be placed; changed under the lock of the state.
+        parked: AtomicUsize,
+        wake: Notify,
+        /// Fences that wait for a word, too.
+        pub fences: WaitingFences,
+        log: PeerLog,
+    }
+    also {
+        Row::gauge("bindery_parked_adds_waiting", "Adds that are parked now.", |adds| adds.parked() as u64),
+    }
 }
 
 impl ParkedAdds {

@@ -12,7 +12,7 @@
 //!
 //! # Limits     [`BURST`] lines at once, then one in [`REFILL`]; of slow peers one in [`PEER_REFILL`]
 
-use crate::counter::Counter;
+use bindery_metrics::Counter;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::time::Duration;

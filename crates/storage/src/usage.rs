@@ -53,6 +53,16 @@ pub struct DirectoryUsage {
     pub recovered: Recovered,
 }
 
+/// True for a name that an entry log has.
+pub fn is_entry_log(name: &str) -> bool {
+    log_id_of(name).is_some()
+}
+
+/// True for the name of the state table, which says what is in each log.
+pub fn is_state_table(name: &str) -> bool {
+    name == STATE_FILE_NAME
+}
+
 impl DirectoryUsage {
     /// Headers, footers and padding of the logs.
     pub fn overhead_bytes(&self) -> u64 {

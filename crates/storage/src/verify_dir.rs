@@ -531,7 +531,7 @@ impl Check<'_> {
     }
 
     fn other_files(&mut self, files: &[bindery_io::Entry]) {
-        const OF_THE_SERVER: [&str; 5] = ["BINDERY", "VERSION", "SESSION", "RESERVE", "KNOWN"];
+        const OF_THE_SERVER: [&str; 6] = ["BINDERY", "VERSION", "SESSION", "RESERVE", "KNOWN", "PROBE"];
         for file in files {
             let path = self.dir.join(&file.name);
             let is_ours = |name: &str| name == STATE_FILE_NAME || OF_THE_SERVER.contains(&name);

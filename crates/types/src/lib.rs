@@ -19,5 +19,5 @@ pub use id::{
 pub use ledger_metadata::{
     Creation, InvalidSegment, LedgerMetadata, LedgerSecret, LedgerState, MetadataFormatVersion, Segment,
 };
-pub use quorum::{ENSEMBLE_SIZE_MAX, InvalidQuorum, Quorum};
+pub use quorum::{ENSEMBLE_SIZE_MAX, InvalidQuorum, Quorum, QuorumSizes};
 pub use tier_secret::TierSecret;

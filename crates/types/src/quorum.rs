@@ -34,6 +34,50 @@ pub struct InvalidQuorum {
     pub ack_quorum_size: usize,
 }
 
+/// Sizes that somebody chose, and sizes that nobody chose, which [`fill`](Self::fill) chooses: three copies, two of which acknowledge,
+/// or as many as there are bookies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct QuorumSizes {
+    /// E, bookies that the ledger is spread over: as many as copies, if not chosen.
+    pub ensemble: Option<usize>,
+    /// Qw, copies of an entry: 3 if not chosen, or as many as the ensemble has, or as there are bookies; at least Qa.
+    pub write_quorum: Option<usize>,
+    /// Qa, copies that acknowledge an entry: 2 if not chosen, or 1 of one copy.
+    pub ack_quorum: Option<usize>,
+}
+
+impl QuorumSizes {
+    /// Qw, where it is not chosen and there are so many bookies.
+    pub const WRITE_QUORUM: usize = 3;
+    /// Qa, where it is not chosen and there are so many copies.
+    pub const ACK_QUORUM: usize = 2;
+
+    /// All three, where `bookies` take writes. What was chosen is kept, also if there are too few bookies for it.
+    pub fn fill(self, bookies: usize) -> Result<Quorum, InvalidQuorum> {
+        let write_quorum = self.write_quorum.unwrap_or_else(|| {
+            let copies = Self::WRITE_QUORUM.min(self.ensemble.unwrap_or_else(|| bookies.max(1)));
+            copies.max(self.ack_quorum.unwrap_or(0))
+        });
+        let ack_quorum = self.ack_quorum.unwrap_or_else(|| Self::ACK_QUORUM.min(write_quorum));
+        Quorum::new(self.ensemble.unwrap_or(write_quorum), write_quorum, ack_quorum)
+    }
+
+    /// Whether all three were chosen.
+    pub fn is_whole(self) -> bool {
+        self.ensemble.is_some() && self.write_quorum.is_some() && self.ack_quorum.is_some()
+    }
+}
+
+impl From<Quorum> for QuorumSizes {
+    fn from(quorum: Quorum) -> QuorumSizes {
+        QuorumSizes {
+            ensemble: Some(quorum.ensemble_size),
+            write_quorum: Some(quorum.write_quorum_size),
+            ack_quorum: Some(quorum.ack_quorum_size),
+        }
+    }
+}
+
 impl Quorum {
     /// One copy, on one bookie.
     pub const SINGLE: Quorum = match Quorum::new(1, 1, 1) {
@@ -116,6 +160,37 @@ mod tests {
     fn sizes_out_of_order_are_no_quorum() {
         for (e, w, a) in [(0, 0, 0), (3, 3, 0), (3, 2, 3), (2, 3, 2), (ENSEMBLE_SIZE_MAX + 1, 3, 2)] {
             assert!(Quorum::new(e, w, a).is_err(), "{e} {w} {a}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_nobody_chose_are_three_three_and_two_as_far_as_there_are_bookies() {
+        let filled = |bookies, ensemble, write_quorum, ack_quorum| {
+            let sizes = QuorumSizes { ensemble, write_quorum, ack_quorum };
+            let quorum = sizes.fill(bookies).ok()?;
+            Some((quorum.ensemble_size, quorum.write_quorum_size, quorum.ack_quorum_size))
+        };
+        let whole = [(0, (1, 1, 1)), (1, (1, 1, 1)), (2, (2, 2, 2)), (3, (3, 3, 2)), (9, (3, 3, 2))];
+        for (bookies, sizes) in whole {
+            assert_eq!(filled(bookies, None, None, None), Some(sizes), "{bookies} bookies");
+        }
+        assert_eq!(filled(3, Some(3), None, None), Some((3, 3, 2)), "one lost bookie does not stop writes");
+        assert_eq!(filled(3, Some(1), None, None), Some((1, 1, 1)));
+        assert_eq!(filled(9, Some(5), None, None), Some((5, 3, 2)));
+        assert_eq!(filled(3, None, Some(2), None), Some((2, 2, 2)));
+        assert_eq!(filled(9, None, Some(5), None), Some((5, 5, 2)));
+        assert_eq!(filled(3, None, None, Some(1)), Some((3, 3, 1)), "copies are not given up silently");
+        assert_eq!(filled(9, None, None, Some(4)), Some((4, 4, 4)));
+        assert_eq!(filled(1, None, None, Some(2)), Some((2, 2, 2)), "what was chosen is kept");
+        assert_eq!(filled(1, Some(3), None, None), Some((3, 3, 2)));
+        for (ensemble, write_quorum, ack_quorum) in
+            [(Some(2), Some(3), None), (Some(0), None, None), (Some(2), None, Some(3)), (None, None, Some(0))]
+        {
+            assert_eq!(filled(9, ensemble, write_quorum, ack_quorum), None, "{ensemble:?} {write_quorum:?}");
+        }
+        for quorum in all_quorums(5) {
+            assert!(QuorumSizes::from(quorum).is_whole());
+            assert_eq!(QuorumSizes::from(quorum).fill(1), Ok(quorum));
         }
     }
 

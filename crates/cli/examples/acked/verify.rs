@@ -107,7 +107,7 @@ async fn compare(
     while next <= last {
         let (first, end) = (EntryId::new(next).unwrap(), EntryId::new(last).unwrap());
         let mut stream =
-            if args.read_only { reader.read_unconfirmed(first, end) } else { reader.read(first, end) };
+            if args.read_only { reader.read_unconfirmed(first, end) } else { reader.read(first..=end) };
         while let Some(entry) = stream.next().await {
             match entry {
                 Ok(entry) => {

@@ -15,13 +15,14 @@
 //! # Limits     slots of all rings: [`SLOTS_MAX`]
 
 use super::args::BenchAddArgs;
+use super::drawing::{Second, Target};
 use super::latency::{Latencies, round};
 use super::proc::Watched;
 use super::report::{AddReport, why_stopped};
-use super::{Made, join, on_thread};
+use super::{Made, join, on_thread, space};
 use crate::exit::Failure;
-use crate::progress::{Progress, Unit};
-use bindery_client::{AppendError, Client, EntryId, LedgerWriter, Progress as Confirmed};
+use crate::figure::grouped;
+use bindery_client::{AppendError, Client, EntryId, LedgerWriter, ProgressWatch, Quorum};
 use bindery_io::SeededRandom;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the workload and reports.
-pub async fn run(client: Client, args: BenchAddArgs) -> Result<(), Failure> {
+pub async fn run(client: Client, args: BenchAddArgs, plot: Option<Target>) -> Result<(), Failure> {
     let slots = u64::from(args.outstanding).next_power_of_two();
     if u64::from(args.ledgers) * slots > SLOTS_MAX {
         return Err(Failure::usage("too many --ledgers for so many --outstanding: lower one of them"));
@@ -47,23 +48,35 @@ pub async fn run(client: Client, args: BenchAddArgs) -> Result<(), Failure> {
     let watched = Watched::new(&args.common.bookie_pids)?;
     let (stop, stopped) = watch::channel(false);
     let mut made = Made::new(&client, &args.common);
-    let report = made
+    let (report, seconds) = made
         .run_and_delete(&stop, async |made: &mut Made| {
-            let writers = made.create(&args.common, args.ledgers).await?;
-            measure(writers, &args, &watched, &stop, stopped).await
+            let common = &args.common;
+            let limit = |rate: u32| u64::from(rate) * u64::from(common.warmup + common.seconds);
+            let writers = made.create(common, args.ledgers, common.rate.map(limit)).await?;
+            let quorum = writers.first().map_or(Quorum::SINGLE, LedgerWriter::quorum);
+            let (report, seconds, sent) = measure(writers, &args, &watched, &stop, stopped).await?;
+            made.written_bytes = space::bytes_of(sent, common, quorum);
+            Ok((report, seconds))
         })
         .await?;
-    report.print(args.common.json)
+    space::leave(&client, &args.common, made.written_bytes).await;
+    let said = report.print(args.common.json);
+    if let Some(plot) = plot {
+        plot.draw(&report.plot(&seconds))?;
+    }
+    said
 }
 
+/// The report, what each second brought, and how many entries were sent.
 async fn measure(
     writers: Vec<LedgerWriter>,
     args: &BenchAddArgs,
     watched: &Watched,
     stop: &watch::Sender<bool>,
     stopped: watch::Receiver<bool>,
-) -> Result<AddReport, Failure> {
+) -> Result<(AddReport, Vec<Second>, u64), Failure> {
     let common = &args.common;
+    let quorum = writers.first().map_or(Quorum::SINGLE, LedgerWriter::quorum);
     let load = Arc::new(Load::new(writers.len(), args.outstanding));
     let mut completions = JoinSet::new();
     for (index, writer) in writers.iter().enumerate() {
@@ -81,7 +94,7 @@ async fn measure(
         failures: 0,
     };
     let sender = on_thread("bindery-bench", sender.run())?;
-    let mut progress = Progress::start(Unit::Seconds, Some(u64::from(common.warmup + common.seconds)), false);
+    let mut progress = super::seconds_bar(common);
 
     sleep(Duration::from_secs(u64::from(common.warmup))).await;
     load.latencies.reset();
@@ -89,11 +102,12 @@ async fn measure(
     let done_before = load.done.load(Ordering::Acquire);
     let begin = Instant::now();
     let mut last = done_before;
+    let mut seconds = Vec::new();
     for second in 1..=u64::from(common.seconds) {
         sleep_until(begin + Duration::from_secs(second)).await;
         let done = load.done.load(Ordering::Acquire);
-        progress.say(|| format!("{} adds/s", done - last));
-        progress.set(u64::from(common.warmup) + second);
+        progress.say(|| format!("{} adds/s", grouped(done - last)));
+        seconds.push(Second { ops: done - last, latency: load.latencies.lap() });
         last = done;
         if load.failures.load(Ordering::Acquire) == u64::from(args.ledgers) {
             break;
@@ -113,6 +127,7 @@ async fn measure(
         }
     });
     let drained = is_drained.await.is_ok();
+    let sent = sender.sent;
     let errors = load.errors();
     completions.abort_all();
     if common.keep {
@@ -121,9 +136,8 @@ async fn measure(
             let _ = timeout(DRAIN_TIMEOUT, writer.close()).await;
         }
     }
-    let quorum = crate::ledger::access::quorum_or_single(&common.quorum)?;
     let per_add = |cpu_s: f64| round(cpu_s * 1e6 / ops.max(1) as f64);
-    Ok(AddReport {
+    let report = AddReport {
         load: "add",
         label: common.label.clone(),
         ensemble: quorum.ensemble_size(),
@@ -148,7 +162,8 @@ async fn measure(
         client_cpu_us_per_add: per_add(used.client_cpu_s),
         bookie_cpu_us_per_add: used.bookie_cpu_s.map(per_add),
         used,
-    })
+    };
+    Ok((report, seconds, sent))
 }
 
 /// State that the sender and completion tasks share.
@@ -228,7 +243,7 @@ impl Ledger {
 }
 
 /// The task of one ledger: turns confirmed entries into latencies and room.
-async fn complete(load: Arc<Load>, index: usize, mut confirmed: watch::Receiver<Confirmed>) {
+async fn complete(load: Arc<Load>, index: usize, mut confirmed: ProgressWatch) {
     let ledger = &load.ledgers[index];
     let mut next = 0;
     // The writer goes at the end of the run.

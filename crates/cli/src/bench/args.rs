@@ -2,9 +2,10 @@
 
 use crate::ledger::args::{AccessArgs, Digest, PasswordArgs, QuorumArgs};
 use crate::ledger::placement::PlacementArgs;
-use crate::parse::ledger_id;
+use crate::parse::{ledger_id, some_seconds, whole_seconds};
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
 
 /// `bindery bench`.
 #[derive(Debug, Args)]
@@ -37,10 +38,10 @@ pub struct BenchCommonArgs {
     #[arg(long, value_name = "BYTES", default_value = "1024", value_parser = clap::value_parser!(u32).range(0..=4 * 1024 * 1024))]
     pub entry_size: u32,
     /// Seconds before the measured ones
-    #[arg(long, value_name = "SECONDS", default_value = "5")]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = whole_seconds)]
     pub warmup: u32,
     /// Measured seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = some_seconds)]
     pub seconds: u32,
     /// Operations each second, spread evenly; latency then counts from the time an operation was due
     /// [default: the next one as soon as one is done]
@@ -55,6 +56,9 @@ pub struct BenchCommonArgs {
     /// Leave the ledgers that it made
     #[arg(long)]
     pub keep: bool,
+    /// Draw rate and latencies of each second behind the result, or into a FILE that ends in .svg
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub plot: Option<PathBuf>,
     /// One object with the fields of the Java load driver (tests/interop/peer)
     #[arg(long)]
     pub json: bool,
@@ -88,7 +92,7 @@ pub struct BenchReadArgs {
     #[arg(long, value_name = "N", default_value = "5000", value_parser = clap::value_parser!(u32).range(1..))]
     pub entries: u32,
     /// Seconds between filling and reading
-    #[arg(long, value_name = "SECONDS", default_value = "0")]
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = whole_seconds)]
     pub settle: u32,
     /// Readers, each of which makes one call at a time: with --rate so many calls under way at most
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=10_000))]

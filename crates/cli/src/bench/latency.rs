@@ -7,8 +7,14 @@ use std::sync::{Mutex, MutexGuard};
 /// Longer ones count as this.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 
-/// A histogram that several threads record into, a batch at a time.
-pub struct Latencies(Mutex<Histogram<u64>>);
+/// Histograms that several threads record into, a batch at a time.
+pub struct Latencies(Mutex<Laps>);
+
+/// Each latency is in one of them.
+struct Laps {
+    now: Histogram<u64>,
+    before: Histogram<u64>,
+}
 
 /// Percentiles in milliseconds. Null when nothing was recorded.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -25,16 +31,16 @@ impl Latencies {
     /// Empty.
     pub fn new() -> Latencies {
         let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("fixed bounds are valid");
-        Latencies(Mutex::new(histogram))
+        Latencies(Mutex::new(Laps { now: histogram.clone(), before: histogram }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Histogram<u64>> {
+    fn lock(&self) -> MutexGuard<'_, Laps> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Records a batch under one lock.
     pub fn record(&self, latencies_us: impl Iterator<Item = u64>) {
-        let mut histogram = self.lock();
+        let histogram = &mut self.lock().now;
         for us in latencies_us {
             histogram.saturating_record(us);
         }
@@ -42,12 +48,32 @@ impl Latencies {
 
     /// Forgets what was recorded.
     pub fn reset(&self) {
-        self.lock().reset();
+        let mut laps = self.lock();
+        laps.now.reset();
+        laps.before.reset();
     }
 
-    /// Percentiles of the latencies recorded so far.
+    /// Percentiles of the latencies recorded since the last lap.
+    pub fn lap(&self) -> Percentiles {
+        let mut laps = self.lock();
+        let Laps { now, before } = &mut *laps;
+        let percentiles = Percentiles::of(now);
+        *before += &*now;
+        now.reset();
+        percentiles
+    }
+
+    /// Percentiles of all latencies recorded so far, of all laps.
     pub fn percentiles(&self) -> Percentiles {
-        let histogram = self.lock();
+        let laps = self.lock();
+        let mut all = laps.before.clone();
+        all += &laps.now;
+        Percentiles::of(&all)
+    }
+}
+
+impl Percentiles {
+    fn of(histogram: &Histogram<u64>) -> Percentiles {
         let is_empty = histogram.is_empty();
         let ms = |us: f64| (!is_empty).then_some(round(us / 1000.0));
         let at = |quantile: f64| ms(histogram.value_at_quantile(quantile) as f64);
@@ -82,5 +108,20 @@ mod tests {
         let near = |value: Option<f64>, expected: f64| (value.unwrap() - expected).abs() <= expected / 500.0;
         assert!(near(percentiles.p50_ms, 500.0) && near(percentiles.p99_ms, 990.0), "{percentiles:?}");
         assert!(near(percentiles.max_ms, 1000.0) && near(percentiles.mean_ms, 500.5), "{percentiles:?}");
+    }
+
+    #[test]
+    fn a_lap_has_its_own_latencies_and_the_sum_those_of_all() {
+        let latencies = Latencies::new();
+        latencies.record([1000, 1000, 1000].into_iter());
+        assert_eq!(latencies.lap().max_ms, Some(1.0));
+        assert_eq!(latencies.lap().max_ms, None, "nothing came");
+        latencies.record([2000].into_iter());
+        assert_eq!(latencies.percentiles().max_ms, Some(2.0));
+        assert_eq!(latencies.lap().p50_ms, Some(2.0));
+        let all = latencies.percentiles();
+        assert_eq!((all.p50_ms, all.max_ms), (Some(1.0), Some(2.0)));
+        latencies.reset();
+        assert_eq!(latencies.percentiles().max_ms, None);
     }
 }

@@ -10,17 +10,23 @@
 mod add;
 pub mod args;
 mod call_log;
+mod drawing;
 mod latency;
 mod proc;
 mod read;
 mod readers;
 mod report;
+mod space;
 
 use self::args::{BenchCommand, BenchCommonArgs};
+use self::drawing::Target;
 use crate::exit::{self, Failure};
 use crate::ledger::access::{self, with_tuned_client};
+use crate::progress::{Progress, Unit};
+use crate::signals;
 use bindery_client::{Client, CreateOptions, LedgerId, LedgerWriter};
 use std::future::Future;
+use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -33,17 +39,19 @@ const DELETES_MAX: usize = 16;
 pub fn run(command: BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Add(args) => {
+            let plot = Target::open(&args.common)?;
             let (access, place) = (args.common.access.clone(), args.common.placement.tune()?);
             let in_flight_bytes = u64::from(args.outstanding) * (u64::from(args.common.entry_size) + 256);
             // The number of outstanding adds is to be the limit, not the client's memory.
             let tune = |builder: bindery_client::ClientBuilder| {
                 place(builder).memory_limit(bindery_client::MEMORY_LIMIT_DEFAULT.max(2 * in_flight_bytes))
             };
-            with_tuned_client(&access, true, tune, |client| add::run(client, args))
+            with_tuned_client(&access, true, tune, |client| add::run(client, args, plot))
         }
         BenchCommand::Read(args) => {
+            let plot = Target::open(&args.common)?;
             let (access, tune) = (args.common.access.clone(), args.common.placement.tune()?);
-            with_tuned_client(&access, true, tune, |client| read::run(client, args))
+            with_tuned_client(&access, true, tune, |client| read::run(client, args, plot))
         }
     }
 }
@@ -53,23 +61,39 @@ struct Made {
     client: Client,
     ids: Vec<LedgerId>,
     is_kept: bool,
+    /// Bytes that they take on bookies.
+    written_bytes: u64,
 }
 
 impl Made {
     fn new(client: &Client, args: &BenchCommonArgs) -> Made {
-        Made { client: client.clone(), ids: Vec::new(), is_kept: args.keep }
+        Made { client: client.clone(), ids: Vec::new(), is_kept: args.keep, written_bytes: 0 }
     }
 
-    async fn create(&mut self, args: &BenchCommonArgs, count: u32) -> Result<Vec<LedgerWriter>, Failure> {
-        let mut options = CreateOptions::new(access::quorum_or_single(&args.quorum)?);
+    /// Creates so many ledgers for `entries`, or for as many as are acknowledged.
+    async fn create(
+        &mut self,
+        args: &BenchCommonArgs,
+        count: u32,
+        entries: Option<u64>,
+    ) -> Result<Vec<LedgerWriter>, Failure> {
+        let quorum = access::quorum(&self.client, &args.quorum).await?;
+        space::check(&self.client, args, quorum, entries).await?;
+        let mut options = CreateOptions::new(quorum);
         options.digest = args.digest.digest_type();
         options.password = PASSWORD.to_vec();
         let mut writers = Vec::with_capacity(count as usize);
+        let progress = Progress::start("creating", Unit::Ledgers, Some(u64::from(count)), false);
         for _ in 0..count {
+            progress.set(writers.len() as u64);
             let writer = self.client.create_ledger(options.clone()).await;
             let writer = writer.map_err(|error| access::create_failure(&error))?;
             self.ids.push(writer.id());
             writers.push(writer);
+        }
+        drop(progress);
+        if !args.json {
+            access::say_quorum(&args.quorum, quorum);
         }
         Ok(writers)
     }
@@ -81,9 +105,10 @@ impl Made {
         stop: &watch::Sender<bool>,
         work: impl AsyncFnOnce(&mut Made) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        let mut interrupt = signals::catch(SignalKind::interrupt())?;
         let outcome = tokio::select! {
             outcome = work(self) => outcome,
-            _ = tokio::signal::ctrl_c() => {
+            _ = interrupt.recv() => {
                 Err(Failure::with_code(exit::SIGNALLED + 2, "stopped by SIGINT, no result"))
             }
         };
@@ -98,7 +123,9 @@ impl Made {
         if self.is_kept {
             return Ok(());
         }
-        for ids in self.ids.chunks(DELETES_MAX) {
+        let progress = Progress::start("deleting", Unit::Ledgers, Some(self.ids.len() as u64), false);
+        for (at, ids) in self.ids.chunks(DELETES_MAX).enumerate() {
+            progress.set((at * DELETES_MAX) as u64);
             let mut deletes = JoinSet::new();
             for id in ids {
                 let (client, id) = (self.client.clone(), *id);
@@ -112,6 +139,13 @@ impl Made {
         self.ids.clear();
         Ok(())
     }
+}
+
+/// The bar of the seconds that a run takes.
+fn seconds_bar(args: &BenchCommonArgs) -> Progress {
+    let progress = Progress::start("", Unit::Seconds, Some(u64::from(args.warmup + args.seconds)), false);
+    progress.say(|| "warming up".to_owned());
+    progress
 }
 
 /// Runs a future on a thread of its own, which may sleep without holding up the runtime.

@@ -4,15 +4,19 @@
 
 use super::args::{BenchReadArgs, ReadMode};
 use super::call_log::CallLog;
+use super::drawing::{Second, Target};
 use super::latency::round;
 use super::proc::Watched;
 use super::readers::{Load, start_readers};
 use super::report::{ReadPhase, ReadReport, java_name};
-use super::{Made, PASSWORD, join};
+use super::{Made, PASSWORD, join, space};
 use crate::exit::Failure;
+use crate::figure::grouped;
 use crate::ledger::access::{open_failure, stopped_code};
 use crate::progress::{Progress, Unit};
-use bindery_client::{AppendError, Client, CloseError, EntryId, LedgerId, LedgerReader, OpenMode};
+use bindery_client::{
+    AppendError, Client, CloseError, EntryId, LedgerId, LedgerReader, LedgerWriter, OpenMode, Quorum,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,17 +27,19 @@ use tokio::time::{Instant, sleep, sleep_until};
 const RSS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs the workload and reports.
-pub async fn run(client: Client, args: BenchReadArgs) -> Result<(), Failure> {
+pub async fn run(client: Client, args: BenchReadArgs, plot: Option<Target>) -> Result<(), Failure> {
     let watched = Watched::new(&args.common.bookie_pids)?;
     let (stop, stopped) = watch::channel(false);
     let mut made = Made::new(&client, &args.common);
-    let report = made
+    let (report, seconds) = made
         .run_and_delete(&stop, async |made: &mut Made| {
             let (ids, password) = match args.ledger {
                 Some(id) => (vec![id], args.password.password.as_bytes()),
                 None => (fill(made, &args).await?, PASSWORD),
             };
+            let settles = Progress::start("settling", Unit::Seconds, Some(u64::from(args.settle)), false);
             sleep(Duration::from_secs(u64::from(args.settle))).await;
+            drop(settles);
             let mut ledgers = Vec::with_capacity(ids.len());
             for id in ids {
                 let reader = client.open_ledger(id, password, OpenMode::ReadOnly).await;
@@ -43,14 +49,21 @@ pub async fn run(client: Client, args: BenchReadArgs) -> Result<(), Failure> {
             measure(ledgers, &args, &watched, log, &stop, stopped).await
         })
         .await?;
-    report.print(args.common.json)
+    space::leave(&client, &args.common, made.written_bytes).await;
+    let said = report.print(args.common.json);
+    if let Some(plot) = plot {
+        plot.draw(&report.plot(&seconds))?;
+    }
+    said
 }
 
 async fn fill(made: &mut Made, args: &BenchReadArgs) -> Result<Vec<LedgerId>, Failure> {
-    let writers = made.create(&args.common, args.fill_ledgers).await?;
-    let payload = vec![b'r'; args.common.entry_size as usize];
     let total = u64::from(args.fill_ledgers) * u64::from(args.entries);
-    let mut progress = Progress::start(Unit::Entries, Some(total), false);
+    let writers = made.create(&args.common, args.fill_ledgers, Some(total)).await?;
+    let quorum = writers.first().map_or(Quorum::SINGLE, LedgerWriter::quorum);
+    made.written_bytes = space::bytes_of(total, &args.common, quorum);
+    let payload = vec![b'r'; args.common.entry_size as usize];
+    let progress = Progress::start("filling", Unit::Entries, Some(total), false);
     let append_failure = |error: AppendError| match &error {
         AppendError::Stopped(stopped) => Failure::with_code(stopped_code(stopped), error),
         AppendError::TooLarge { .. } => Failure::usage(format!("--entry-size: {error}")),
@@ -84,7 +97,7 @@ async fn measure(
     log: Option<CallLog>,
     stop: &watch::Sender<bool>,
     stopped: watch::Receiver<bool>,
-) -> Result<ReadReport, Failure> {
+) -> Result<(ReadReport, Vec<Second>), Failure> {
     let common = &args.common;
     let counts: Vec<u64> = ledgers.iter().map(entry_count).collect();
     let entries = counts.iter().copied().min().unwrap_or(0);
@@ -95,7 +108,7 @@ async fn measure(
     let ledger_count = ledgers.len();
     let load = Arc::new(Load::new(ledgers, entries, batch, log));
     let readers = start_readers(&load, args, &stopped)?;
-    let mut progress = Progress::start(Unit::Seconds, Some(u64::from(common.warmup + common.seconds)), false);
+    let mut progress = super::seconds_bar(common);
     sleep(Duration::from_secs(u64::from(common.warmup))).await;
 
     load.latencies.reset();
@@ -103,6 +116,7 @@ async fn measure(
     let before = watched.counters();
     let counted = load.counted();
     let begin = Instant::now();
+    let mut seconds = Vec::new();
     let mut each_second = Vec::with_capacity(common.seconds as usize);
     let mut last = counted.0;
     let mut rss_peak_mib: f64 = 0.0;
@@ -114,8 +128,8 @@ async fn measure(
         }
         let calls = load.calls.load(Ordering::Acquire);
         each_second.push(calls - last);
-        progress.say(|| format!("{} calls/s", calls - last));
-        progress.set(u64::from(common.warmup) + second);
+        progress.say(|| format!("{} calls/s", grouped(calls - last)));
+        seconds.push(Second { ops: calls - last, latency: load.latencies.lap() });
         last = calls;
     }
     let elapsed_s = begin.elapsed().as_secs_f64();
@@ -133,7 +147,7 @@ async fn measure(
         log.print().await?;
     }
     let per_call = |cpu_s: f64| round(cpu_s * 1e6 / calls.max(1) as f64);
-    Ok(ReadReport {
+    let report = ReadReport {
         load: "read",
         label: common.label.clone(),
         protocol: super::report::PROTOCOL,
@@ -165,7 +179,8 @@ async fn measure(
         reads_each_second: each_second,
         bookie_rss_mib: used.bookie_rss_mib,
         bookie_hwm_mib: used.bookie_hwm_mib,
-    })
+    };
+    Ok((report, seconds))
 }
 
 fn entry_count(reader: &LedgerReader) -> u64 {

@@ -211,7 +211,7 @@ async fn read(ledger: &LedgerReader, first: u64, count: u64) -> Result<(u64, u64
     if count == 1 {
         return Ok((1, ledger.read_entry(id(first)).await?.payload.len() as u64));
     }
-    let mut stream = ledger.read(id(first), id(first + count - 1));
+    let mut stream = ledger.read(id(first)..=id(first + count - 1));
     let (mut entries, mut bytes) = (0, 0);
     while let Some(entry) = stream.next().await {
         bytes += entry?.payload.len() as u64;

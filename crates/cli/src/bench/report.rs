@@ -1,11 +1,13 @@
 //! Results, as an object with the Java driver's fields or as text.
 
+use super::drawing::{self, Second};
 use super::latency::Percentiles;
 use super::proc::Used;
 use crate::exit::Failure;
 use crate::ledger::args::Digest;
 use crate::ledger::form;
 use crate::output;
+use crate::plot::Plot;
 use bindery_client::{ReadError, WhyStopped};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -101,23 +103,34 @@ impl AddReport {
         }
     }
 
+    /// The drawing of the run.
+    pub fn plot(&self, seconds: &[Second]) -> Plot {
+        let about = vec![self.workload(), format!("{}; {}", self.rate(), latency_text(&self.latency))];
+        drawing::of_run("add", &self.label, "adds", "adds/s", about, seconds)
+    }
+
+    fn workload(&self) -> String {
+        format!(
+            "{}, E/Qw/Qa {}/{}/{}, entries of {} bytes, {}, {}",
+            form::count(u64::from(self.ledgers), "ledger", "ledgers"),
+            self.ensemble,
+            self.quorum,
+            self.ack_quorum,
+            self.entry_size,
+            self.digest,
+            loop_text(self.rate, &format!("at most {} outstanding", self.throttle)),
+        )
+    }
+
+    fn rate(&self) -> String {
+        format!("{:.0} adds/s, {:.1} MB/s", self.ops_per_s, self.mb_per_s)
+    }
+
     fn text(&self) -> String {
         let mut lines = vec![
-            (
-                "workload",
-                format!(
-                    "{}, E/Qw/Qa {}/{}/{}, entries of {} bytes, {}, {}",
-                    form::count(u64::from(self.ledgers), "ledger", "ledgers"),
-                    self.ensemble,
-                    self.quorum,
-                    self.ack_quorum,
-                    self.entry_size,
-                    self.digest,
-                    loop_text(self.rate, &format!("at most {} outstanding", self.throttle)),
-                ),
-            ),
+            ("workload", self.workload()),
             ("adds", format!("{} in {:.1} s", self.ops, self.seconds)),
-            ("rate", format!("{:.0} adds/s, {:.1} MB/s", self.ops_per_s, self.mb_per_s)),
+            ("rate", self.rate()),
             ("latency", latency_text(&self.latency)),
             ("errors", errors_text(self.errors, &self.errors_by_code)),
             (
@@ -190,29 +203,38 @@ impl ReadReport {
         failed(self.during.errors, &self.during.errors_by_code, "reads")
     }
 
+    /// The drawing of the run.
+    pub fn plot(&self, seconds: &[Second]) -> Plot {
+        let about = vec![self.workload(), format!("{}; {}", self.rate(), latency_text(&self.during.latency))];
+        drawing::of_run("read", &self.label, "calls", "calls/s", about, seconds)
+    }
+
+    fn workload(&self) -> String {
+        format!(
+            "{} of {}, {}, {}, {} each call, {}",
+            form::count(self.ledgers as u64, "ledger", "ledgers"),
+            form::count(self.entries, "entry", "entries"),
+            form::count(u64::from(self.readers), "reader", "readers"),
+            self.mode,
+            form::count(u64::from(self.batch), "entry", "entries"),
+            loop_text(self.rate, "one call each at a time"),
+        )
+    }
+
+    fn rate(&self) -> String {
+        let during = &self.during;
+        format!(
+            "{:.0} calls/s, {:.0} entries/s, {:.1} MB/s",
+            during.calls_per_s, during.entries_per_s, during.mb_per_s
+        )
+    }
+
     fn text(&self) -> String {
         let during = &self.during;
         let mut lines = vec![
-            (
-                "workload",
-                format!(
-                    "{} of {}, {}, {}, {} each call, {}",
-                    form::count(self.ledgers as u64, "ledger", "ledgers"),
-                    form::count(self.entries, "entry", "entries"),
-                    form::count(u64::from(self.readers), "reader", "readers"),
-                    self.mode,
-                    form::count(u64::from(self.batch), "entry", "entries"),
-                    loop_text(self.rate, "one call each at a time"),
-                ),
-            ),
+            ("workload", self.workload()),
             ("calls", format!("{} in {:.1} s", during.calls, during.seconds)),
-            (
-                "rate",
-                format!(
-                    "{:.0} calls/s, {:.0} entries/s, {:.1} MB/s",
-                    during.calls_per_s, during.entries_per_s, during.mb_per_s
-                ),
-            ),
+            ("rate", self.rate()),
             ("latency", latency_text(&during.latency)),
             ("errors", errors_text(during.errors, &during.errors_by_code)),
             (

@@ -6,9 +6,10 @@ use bindery_client::{Mechanism, Secret, TlsOptions};
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use super::{BookieSecurity, Login, User, keys};
+use super::BookieSecurity;
 use crate::exit::Failure;
-use crate::sources::values::Values;
+use bindery_config::bookie_security::{self, Login, User, keys};
+use bindery_config::sources::values::Values;
 
 const HEADING: &str = "TLS with bookies, and the user there";
 /// The variable with the user's password. BINDERY_PASSWORD is that of ledgers.
@@ -163,7 +164,7 @@ fn profile_path(name: &str, environment: &Environment) -> Result<PathBuf, String
 }
 
 fn read_profile(path: &Path) -> Result<BookieSecurity, String> {
-    let text = super::read(path, 1 << 20).map_err(|error| {
+    let text = bookie_security::read(path, 1 << 20).map_err(|error| {
         format!(
             "--profile: {error}. A profile has lines KEY=VALUE with the keys of BookKeeper's clients, saslUser=NAME and saslPasswordFile=FILE for \
              example"

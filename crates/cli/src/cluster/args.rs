@@ -2,6 +2,7 @@
 
 use crate::args::{CookieArgs, ExportArgs, ImportArgs, InitArgs};
 use crate::ledger::args::AccessArgs;
+use crate::live::DrawArgs;
 use crate::parse::seconds;
 use crate::repair::args::{ClusterRepairArgs, SafeToStopArgs, UnderReplicatedArgs};
 use clap::{Args, Subcommand};
@@ -45,4 +46,6 @@ pub struct StatusArgs {
     /// Seconds between two pictures
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     pub interval: f64,
+    #[command(flatten)]
+    pub draw: DrawArgs,
 }

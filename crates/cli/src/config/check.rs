@@ -4,7 +4,9 @@ use super::args::CheckArgs;
 use crate::exit::Failure;
 use crate::ledger::form;
 use crate::output;
-use crate::sources::values::{Finding, Place};
+use bindery_config::settings::Examined;
+use bindery_config::sources::values::{Finding, Place};
+use bindery_server::tenants::rules::{Rules, RulesError};
 use serde_json::json;
 
 /// Prints all that can be said of a file; fails when a bookie would not start with it.
@@ -14,7 +16,8 @@ pub fn run(args: CheckArgs) -> Result<(), Failure> {
         return Err(Failure::usage("config check takes one file: leave --config away"));
     }
     bookie.config = Some(file.clone());
-    let examined = super::examine(&mut bookie)?;
+    let mut examined = super::examine(&mut bookie)?;
+    tenants(&mut examined);
     let file = file.display().to_string();
     let counts = [examined.faults.len(), examined.warnings.len(), examined.without_effect.len()];
     let mut findings: Vec<(&'static str, Finding)> = Vec::new();
@@ -51,6 +54,19 @@ pub fn run(args: CheckArgs) -> Result<(), Failure> {
         _ => return Err(Failure::usage(summary)),
     }
     Ok(())
+}
+
+/// The file of tenants is checked where it is; a bookie that is checked elsewhere may have another one.
+fn tenants(examined: &mut Examined) {
+    const KEY: &str = "tenantsFile";
+    let Some(tenants) = &examined.draft.config.tenants else { return };
+    let Err(error) = Rules::load(&tenants.file) else { return };
+    let place = examined.draft.given.get(KEY).map(|given| given.place.clone());
+    let finding = Finding { key: Some(KEY.to_owned()), place, text: error.to_string() };
+    match error {
+        RulesError::Read { .. } => examined.warnings.push(finding),
+        RulesError::Content { .. } => examined.faults.push(finding),
+    }
 }
 
 /// As compilers do it, so that editors find the place.

@@ -1,27 +1,19 @@
 //! `bindery config explain`.
 
 use crate::exit::Failure;
-use crate::keys::{self, Key, Status};
 use crate::ledger::form;
 use crate::output;
+use bindery_config::table::{self, Key};
 use serde_json::json;
 
 /// Says what a key does here.
 pub fn run(name: &str, is_json: bool) -> Result<(), Failure> {
-    let Some(key) = keys::find(name) else {
-        let hint = keys::nearest(name).map_or_else(String::new, |near| format!("; {near} is near"));
+    let Some(key) = table::find(name) else {
+        let hint = table::nearest(name).map_or_else(String::new, |near| format!("; {near} is near"));
         return Err(Failure::usage(format!("{name} is no key of BookKeeper or Bindery{hint}")));
     };
     let text = if is_json { form::line(&object(key)) } else { page(key).into_bytes() };
     output::write_all(&text)
-}
-
-/// Why, how, or what instead.
-pub fn reason(key: &Key) -> Option<&'static str> {
-    match key.status {
-        Status::Applied | Status::Ours => None,
-        Status::Translated(reason) | Status::NoMeaning(reason) | Status::Refused(reason) => Some(reason),
-    }
 }
 
 /// Begins a sentence, unless it begins with the name of a key.
@@ -44,10 +36,10 @@ fn page(key: &Key) -> String {
         (true, false) => text.push_str(&format!("  Default in BookKeeper: {java}.\n")),
         (true, true) => {}
     }
-    if let Some(flag) = key.flag {
-        text.push_str(&format!("  {} wins over it.\n", flag.name));
+    if let Some(flag) = key.flag_name() {
+        text.push_str(&format!("  {flag} wins over it.\n"));
     }
-    if let Some(reason) = reason(key) {
+    if let Some(reason) = key.status.reason() {
         text.push_str(&format!("  {}.\n", capital(reason)));
     }
     text
@@ -62,8 +54,8 @@ fn object(key: &Key) -> serde_json::Value {
         "unit": some(key.unit.to_owned()),
         "default": some(key.default()),
         "bookkeeper_default": some(key.java.to_owned()),
-        "flag": key.flag.map(|flag| flag.name),
-        "reason": reason(key),
+        "flag": key.flag_name(),
+        "reason": key.status.reason(),
     })
 }
 
@@ -73,13 +65,13 @@ mod tests {
 
     #[test]
     fn a_key_is_explained_in_sentences() {
-        let text = page(keys::find("journalMaxSizeMB").unwrap());
+        let text = page(table::find("journalMaxSizeMB").unwrap());
         assert!(
             text.starts_with("journalMaxSizeMB (in MB): translated\n  Length of a journal file.\n"),
             "{text}"
         );
         assert!(text.contains("Default: 256; in BookKeeper 2048."), "{text}");
-        let text = page(keys::find("dbStorage_rocksDB_blockSize").unwrap());
+        let text = page(table::find("dbStorage_rocksDB_blockSize").unwrap());
         assert!(text.contains("no effect") && text.contains("There is no RocksDB"), "{text}");
         assert_eq!(capital("scrubPeriod says"), "scrubPeriod says");
     }

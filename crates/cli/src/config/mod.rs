@@ -1,19 +1,19 @@
 //! The configuration as its operator has it: a `bk_server.conf`, flags, the environment; and the commands that look at it.
 //!
-//! There is one format, BookKeeper's, and one table of keys ([`crate::keys`]). `settings` puts everything together.
+//! There is one format, BookKeeper's, and one table of keys ([`bindery_config::table`]). `settings` puts everything together.
 
 pub mod args;
 mod check;
 mod explain;
 mod reference;
 mod secret_files;
-mod show;
+pub mod show;
 
 use crate::args::BookieArgs;
 use crate::exit::Failure;
-use crate::settings::{self, Examined};
-use crate::sources::host::ThisMachine;
 use args::{ConfigArgs, ConfigCommand};
+use bindery_config::settings::{self, Examined};
+use bindery_config::sources::host::ThisMachine;
 
 /// Runs one of `bindery config`.
 pub fn run(args: ConfigArgs) -> Result<(), Failure> {

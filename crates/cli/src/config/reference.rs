@@ -1,7 +1,7 @@
 //! docs/reference/configuration.md, made from the table of keys.
 
-use super::explain::{capital, reason};
-use crate::keys::{self, Key, Status};
+use super::explain::capital;
+use bindery_config::table::{self, Key, Status};
 
 const HEAD: &str = "# Keys of the configuration file
 
@@ -24,7 +24,7 @@ differ from the sample file's in places; the first is ours, the second BookKeepe
 /// The page.
 pub fn page() -> String {
     let mut text = HEAD.to_owned();
-    for part in keys::PARTS {
+    for part in table::PARTS {
         text.push_str(&format!(
             "\n## {}\n\n| key, unit | | default | BookKeeper | what it is |\n|---|---|---|---|---|\n",
             part.title
@@ -44,11 +44,11 @@ fn row(key: &Key) -> String {
         _ => key.status.word(),
     };
     let mut about = format!("{}.", capital(key.about));
-    if let Some(reason) = reason(key) {
+    if let Some(reason) = key.status.reason() {
         about.push_str(&format!(" {}.", capital(reason)));
     }
-    if let Some(flag) = key.flag {
-        about.push_str(&format!(" `{}` wins.", flag.name));
+    if let Some(flag) = key.flag_name() {
+        about.push_str(&format!(" `{flag}` wins."));
     }
     let about = about.replace('|', "\\|");
     format!("| `{}`{unit} | {status} | {} | {} | {about} |\n", key.name, code(&key.default()), code(key.java))
@@ -56,6 +56,8 @@ fn row(key: &Key) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     #[test]
     fn the_committed_reference_is_current() {
         let committed = include_str!("../../../../docs/reference/configuration.md");
@@ -63,5 +65,27 @@ mod tests {
             committed == super::page(),
             "run: cargo run -p bindery-cli -- config reference > docs/reference/configuration.md"
         );
+    }
+
+    /// The guide says what to set, and leaves what it means to the reference.
+    #[test]
+    fn the_guide_names_only_keys_and_flags_that_exist() {
+        let guide = include_str!("../../../../docs/guide/settings.md");
+        let table = guide.split("## What to set for what").nth(1).unwrap().split("\n## ").next().unwrap();
+        let command = crate::command_line::Cli::command();
+        let bookie = command.find_subcommand("bookie").unwrap();
+        let (mut keys, mut flags) = (0, 0);
+        for code in table.split('`').skip(1).step_by(2) {
+            let word = code.split(' ').next().unwrap();
+            if let Some(flag) = word.strip_prefix("--") {
+                assert!(bookie.get_arguments().any(|arg| arg.get_long() == Some(flag)), "{word}");
+                flags += 1;
+            } else if word.contains(char::is_uppercase) {
+                let has_effect = bindery_config::table::find(word).is_some_and(|key| key.has_effect());
+                assert!(has_effect, "{word} is no key that does anything");
+                keys += 1;
+            }
+        }
+        assert!(keys > 50 && flags > 15, "{keys} keys, {flags} flags");
     }
 }

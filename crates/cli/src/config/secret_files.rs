@@ -3,9 +3,9 @@
 //! A warning and no fault, unlike the file of users: a secret of Kubernetes is mounted with mode 0644 by default, into a
 //! container that has one user.
 
-use crate::keys;
-use crate::settings::Examined;
-use crate::sources::values::{Finding, Given, Place};
+use bindery_config::settings::Examined;
+use bindery_config::sources::values::{Finding, Given, Place};
+use bindery_config::table;
 use bindery_metadata::SaslLogin;
 use bindery_tls::file::is_open_to_all;
 use bindery_tls::store::PasswordSource;
@@ -19,7 +19,7 @@ pub(super) fn warnings(examined: &Examined, config: Option<&Path>) -> Vec<Findin
         let named = key.map_or_else(String::new, |key| format!("{key}="));
         Finding {
             key: key.map(str::to_owned),
-            place: key.and_then(|key| examined.given.get(key)).map(|given| given.place.clone()),
+            place: key.and_then(|key| examined.draft.given.get(key)).map(|given| given.place.clone()),
             text: format!(
                 "{named}{path} has a key or a password in it, and every user of this machine may use the file: take that away with \
                  chmod o= {path}; in Kubernetes with defaultMode: 0440 of the volume and an fsGroup of the pod"
@@ -32,7 +32,7 @@ pub(super) fn warnings(examined: &Examined, config: Option<&Path>) -> Vec<Findin
 /// The files with secrets that the settings name, each with its key. Left out are the JAAS file, the file of users and the password file of
 /// this process's own client: the code that loads them checks their modes.
 fn files(examined: &Examined, config: Option<&Path>) -> Vec<(Option<&'static str>, PathBuf)> {
-    let bookie = &examined.config;
+    let bookie = &examined.draft.config;
     let mut found: Vec<(Option<&'static str>, PathBuf)> = Vec::new();
     let mut add = |key: &'static str, path: &Path| found.push((Some(key), path.to_owned()));
     let of_store = |source: &Option<PasswordSource>| match source {
@@ -59,9 +59,9 @@ fn files(examined: &Examined, config: Option<&Path>) -> Vec<(Option<&'static str
     let is_secret_here = |(name, given): (&String, &Given)| {
         matches!(given.place, Place::Line(_))
             && !given.text.is_empty()
-            && keys::find(name).is_some_and(|key| key.is_secret)
+            && table::find(name).is_some_and(|key| key.is_secret)
     };
-    if let Some(config) = config.filter(|_| examined.given.iter().any(is_secret_here)) {
+    if let Some(config) = config.filter(|_| examined.draft.given.iter().any(is_secret_here)) {
         found.push((None, config.to_owned()));
     }
     found

@@ -1,30 +1,17 @@
 //! `bindery config show`.
 
 use super::args::ShowArgs;
-use crate::args::{BookieArgs, MemoryUse};
+use crate::args::BookieArgs;
 use crate::exit::Failure;
-use crate::keys::{self, Key};
 use crate::ledger::form;
 use crate::output;
-use crate::settings::Examined;
-use crate::sources::values::Place;
+use bindery_config::settings::Examined;
+use bindery_config::sources::values::Place;
+use bindery_config::table::flags::MemoryUse;
+use bindery_config::table::{self, Key};
 use bindery_engine::PoolMemory;
 use bindery_server::memory::{default_limit, machine_bytes};
 use serde_json::json;
-
-/// Keys that say the same as another one, which is the one to show; what they say stands there.
-const ALIASES: [(&str, &str); 7] = [
-    ("zkServers", "metadataServiceUri"),
-    ("zkLedgersRootPath", "metadataServiceUri"),
-    ("journalDirectory", "journalDirectories"),
-    ("minUsableSizeForEntryLogCreation", "minUsableSizeForHighPriorityWrites"),
-    ("tcpKeepaliveIdleSec", "serverTcpKeepIdle"),
-    ("tcpKeepaliveIntervalSec", "serverTcpKeepIntvl"),
-    ("tcpKeepaliveProbes", "serverTcpKeepCnt"),
-];
-
-/// Keys that lead to the value of another one.
-const SOURCES: [(&str, &str); 1] = [("useHostNameAsBookieID", "advertisedAddress")];
 
 /// A setting, and where it comes from.
 struct Row {
@@ -56,26 +43,28 @@ pub fn run(args: ShowArgs) -> Result<(), Failure> {
     output::write_all(&text)
 }
 
+/// The settings in force, as the object that the admin port shows.
+pub fn as_json(args: &BookieArgs, examined: &Examined) -> String {
+    let rows = rows(args, examined, false).into_iter();
+    serde_json::Value::Object(rows.map(|row| (row.name.to_owned(), row.value.into())).collect()).to_string()
+}
+
 fn rows(args: &BookieArgs, examined: &Examined, all: bool) -> Vec<Row> {
     let mut rows = of_flags(args, examined);
-    for key in keys::all() {
-        let is_alias = ALIASES.iter().any(|(alias, _)| *alias == key.name);
-        let given = examined.given.get(key.name);
-        if !all && (!key.has_effect() || is_alias) {
+    for key in table::all() {
+        let given = examined.draft.given.get(key.name);
+        // What an alias says stands at the other key.
+        if !all && (!key.has_effect() || key.alias_of.is_some()) {
             continue;
         }
-        let (value, origin) = match key.shown {
-            Some(shown) => {
-                let value = shown(&examined.view());
+        let (value, origin) = match (key.value_in(&examined.draft), given) {
+            (Some(value), _) => {
                 let origin = origin(args, examined, key, !value.is_empty());
                 (value, origin)
             }
             // Said as it was written; nothing comes of it.
-            None => match given {
-                Some(_) if key.is_secret => ("...".to_owned(), origin(args, examined, key, true)),
-                Some(given) => (given.text.clone(), origin(args, examined, key, true)),
-                None => (String::new(), "not set".to_owned()),
-            },
+            (None, Some(given)) => (key.printable(&given.text).to_owned(), origin(args, examined, key, true)),
+            (None, None) => (String::new(), "not set".to_owned()),
         };
         rows.push(Row { name: key.name, value, origin, status: key.status.word() });
     }
@@ -83,14 +72,14 @@ fn rows(args: &BookieArgs, examined: &Examined, all: bool) -> Vec<Row> {
 }
 
 fn origin(args: &BookieArgs, examined: &Examined, key: &Key, has_value: bool) -> String {
-    if let Some(flag) = key.flag.filter(|flag| (flag.is_given)(args)) {
-        let is_home = args.data.is_some() && ["--journal-dir", "--ledger-dir"].contains(&flag.name);
-        return if is_home { "--data" } else { flag.name }.to_owned();
+    if let Some((flag, true)) = key.flag_in(args) {
+        let is_home = args.data.is_some() && ["--journal-dir", "--ledger-dir"].contains(&flag);
+        return if is_home { "--data" } else { flag }.to_owned();
     }
-    let sources = SOURCES.iter().filter(|_| has_value);
-    let others = ALIASES.iter().chain(sources).filter(|(_, main)| *main == key.name).map(|(other, _)| *other);
-    let names = std::iter::once(key.name).chain(others);
-    let is_set = |name: &str| examined.given.get(name).filter(|given| !given.text.is_empty());
+    let gives_it =
+        |other: &&Key| other.alias_of == Some(key.name) || has_value && other.leads_to == Some(key.name);
+    let names = std::iter::once(key.name).chain(table::all().filter(gives_it).map(|other| other.name));
+    let is_set = |name: &str| examined.draft.given.get(name).filter(|given| !given.text.is_empty());
     if let Some(given) = names.filter_map(is_set).next() {
         return match &given.place {
             Place::Line(line) => format!("line {line}"),
@@ -107,7 +96,7 @@ fn origin(args: &BookieArgs, examined: &Examined, key: &Key, has_value: bool) ->
 
 /// Settings that only flags give.
 fn of_flags(args: &BookieArgs, examined: &Examined) -> Vec<Row> {
-    let config = &examined.config;
+    let config = &examined.draft.config;
     let memory = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
     let use_of_it = match config.pool_memory {
         PoolMemory::Lazy => MemoryUse::Lazy,

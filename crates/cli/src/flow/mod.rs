@@ -2,20 +2,23 @@
 //!
 //! # Data flow
 //! ```text
-//! admin port -> admin_http -> FlowView (two of them: rates) -> render -> standard output, or screen <- keys
+//! admin port (named, or registered: admin_find) -> admin_http -> FlowView (two of them: rates) -> render -> standard output, or screen <- keys
 //! ```
 
+pub mod args;
 mod render;
 
+use crate::admin_find;
 use crate::admin_http::{self, Address, Words};
-use crate::args::FlowArgs;
 use crate::exit::Failure;
+use crate::live::spark::Glyphs;
 use crate::live::{Event, Events, Key, Screen, has_colours};
 use crate::output;
 use crate::runtime;
 use bindery_server::flow_view::{CONNECTIONS_MAX, FlowView, Sort};
 
-use render::Form;
+use args::FlowArgs;
+use render::{Charts, Form, Trouble};
 use std::time::Duration;
 
 /// Where the view is.
@@ -35,14 +38,13 @@ const FRAME_LINES: usize = 16;
 
 /// Runs the command.
 pub fn run(args: &FlowArgs) -> Result<(), Failure> {
-    let source = Source {
-        address: Address::parse(&args.admin)?,
-        sort: args.sort,
-        most: args.top.map_or(CONNECTIONS_MAX, |top| top.min(CONNECTIONS_MAX)),
-    };
-    let runtime = runtime::single()?;
     let interval = Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0));
-    runtime.block_on(async {
+    runtime::single()?.block_on(async {
+        let source = Source {
+            address: admin_find::of_bookie(&args.admin, &WORDS).await?,
+            sort: args.sort,
+            most: args.top.map_or(CONNECTIONS_MAX, |top| top.min(CONNECTIONS_MAX)),
+        };
         if args.json {
             let mut text = admin_http::ask(&source.address, "GET", &source.path(), &WORDS).await?;
             text.push(b'\n');
@@ -51,7 +53,7 @@ pub fn run(args: &FlowArgs) -> Result<(), Failure> {
         if args.once || !Screen::is_possible() {
             return once(&source, args.top, interval).await;
         }
-        live(source, args.top, interval).await
+        live(source, args.top, interval, Glyphs::of(args.draw.ascii)).await
     })
 }
 
@@ -81,22 +83,34 @@ async fn once(source: &Source, top: Option<usize>, interval: Duration) -> Result
     output::write_text(&render::render(&source.address.to_string(), &now, Some(&before), &form))
 }
 
-async fn live(mut source: Source, top: Option<usize>, interval: Duration) -> Result<(), Failure> {
+async fn live(
+    mut source: Source,
+    top: Option<usize>,
+    interval: Duration,
+    glyphs: Glyphs,
+) -> Result<(), Failure> {
     // Whatever is wrong with the address is said before the screen changes.
     let mut now = source.fetch().await?;
-    let (mut before, mut trouble) = (None, None);
+    let mut charts = Charts::default();
+    let (mut before, mut trouble, mut answered_at) = (None, None, tokio::time::Instant::now());
     let mut events = Events::new()?;
     let mut screen = Screen::enter()?;
     loop {
         let (columns, lines) = screen.size();
+        let lines = usize::from(lines);
+        let charts_shown = Charts::shown(lines);
         let form = Form {
-            rows: Some(top.unwrap_or(usize::MAX).min(usize::from(lines).saturating_sub(FRAME_LINES).max(1))),
+            rows: Some(
+                top.unwrap_or(usize::MAX).min(lines.saturating_sub(FRAME_LINES + charts_shown).max(1)),
+            ),
             columns: Some(usize::from(columns)),
             is_live: true,
             has_colours: has_colours(),
             trouble: trouble.clone(),
+            charts: charts.lines(charts_shown, usize::from(columns), glyphs),
         };
-        screen.draw(&render::render(&source.address.to_string(), &now, before.as_ref(), &form))?;
+        let text = render::render(&source.address.to_string(), &now, before.as_ref(), &form);
+        screen.draw_page(&glyphs.page(text))?;
         match events.next(&mut screen, interval).await {
             Event::Quit | Event::Key(Key::Quit) => return Ok(()),
             Event::Resized => continue,
@@ -105,11 +119,16 @@ async fn live(mut source: Source, top: Option<usize>, interval: Duration) -> Res
         }
         match source.fetch().await {
             Ok(view) => {
+                charts.look(&view, &now);
                 before = Some(std::mem::replace(&mut now, view));
-                trouble = None;
+                (trouble, answered_at) = (None, tokio::time::Instant::now());
             }
             // The bookie may come back.
-            Err(failure) => trouble = Some(failure.to_string()),
+            Err(failure) => {
+                let age_ms = u64::try_from(answered_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+                charts.miss();
+                trouble = Some(Trouble { age_ms, why: failure.to_string() });
+            }
         }
     }
 }

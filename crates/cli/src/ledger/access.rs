@@ -4,13 +4,16 @@ use super::args::{AccessArgs, QuorumArgs};
 use crate::exit::{self, Failure};
 use crate::logging;
 use crate::metadata_failure::{self, is_unreachable, unreachable, unreachable_because};
+use crate::metadata_session;
+use crate::output;
+use crate::progress::Progress;
 use crate::runtime;
 use bindery_client::{
-    AppendOpenError, Client, ClientBuilder, ConnectError, CreateError, LedgerError, MetadataUri, OpenError,
-    Quorum, ReadError, RecoveryError, Stopped, WaitFor, WhyStopped,
+    AppendOpenError, Client, ClientBuilder, ConnectError, CreateError, LedgerError, OpenError, Quorum,
+    ReadError, RecoveryError, Stopped, TakeOverError, WaitFor, WhyStopped,
 };
 use bindery_metadata::layout::IdError;
-use bindery_metadata::{OpenError as ClusterError, StoreError, UriError};
+use bindery_metadata::{OpenError as ClusterError, StoreError};
 use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
@@ -47,7 +50,9 @@ where
     logging::start_for_command(access.verbose);
     let runtime = if is_data_moved { runtime::for_data()? } else { runtime::single()? };
     let result = runtime.block_on(async {
+        let connecting = Progress::wait("connecting to the metadata store");
         let client = connect(access, tune).await?;
+        drop(connecting);
         let result = run(client.clone()).await;
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, client.close()).await;
         result
@@ -63,7 +68,7 @@ pub async fn connect(
     tune: impl FnOnce(ClientBuilder) -> ClientBuilder,
 ) -> Result<Client, Failure> {
     let text = &access.metadata.metadata;
-    let uri: MetadataUri = text.parse().map_err(|error: UriError| Failure::usage(error))?;
+    let uri = metadata_session::uri(&access.metadata)?;
     let servers = uri.servers.join(", ");
     let security = access.security.security()?;
     let metadata_security = access.metadata.options()?.security;
@@ -123,6 +128,7 @@ pub fn create_failure(error: &CreateError) -> Failure {
     let code = match error {
         CreateError::NotEnoughBookies(_) | CreateError::CannotSpread { .. } => exit::UNREACHABLE,
         CreateError::WriteQuorumTooLarge { .. }
+        | CreateError::Sizes(_)
         | CreateError::ReservedProperty(_)
         | CreateError::DeferredSyncHandedOver => exit::USAGE,
         CreateError::Metadata(error) => ledger_code(error),
@@ -134,6 +140,10 @@ pub fn create_failure(error: &CreateError) -> Failure {
     match error {
         // The error advises a smaller ensemble: this names our option for it.
         CreateError::NotEnoughBookies(_) => Failure::with_code(code, format_args!("{error} (--ensemble)")),
+        CreateError::Sizes(_) => Failure::with_code(
+            code,
+            format_args!("{error}: --ensemble >= --write-quorum >= --ack-quorum >= 1 is needed"),
+        ),
         _ => Failure::with_code(code, error),
     }
 }
@@ -143,6 +153,7 @@ pub fn append_open_failure(error: &AppendOpenError) -> Failure {
     let code = match error {
         AppendOpenError::NotFound(_) => exit::NOT_FOUND,
         AppendOpenError::Closed { .. }
+        | AppendOpenError::Continued { .. }
         | AppendOpenError::InRecovery(_)
         | AppendOpenError::Busy(_)
         | AppendOpenError::NotHandedOver(_) => exit::LEDGER_ENDED,
@@ -152,7 +163,20 @@ pub fn append_open_failure(error: &AppendOpenError) -> Failure {
     match error {
         AppendOpenError::NotFound(id) => Failure::with_code(code, advised(&LedgerError::NotFound(*id))),
         AppendOpenError::WrongPassword(_) => Failure::with_code(code, with_password_hint(error)),
+        AppendOpenError::Continued { .. } => {
+            Failure::with_code(code, format!("{error}: append there, or with --take-over"))
+        }
         _ => Failure::with_code(code, error),
+    }
+}
+
+/// Of taking a ledger over.
+pub fn take_over_failure(error: &TakeOverError) -> Failure {
+    match error {
+        TakeOverError::Open(error) => append_open_failure(error),
+        TakeOverError::Create(error) => create_failure(error),
+        TakeOverError::Recovery { error, .. } => open_failure(error),
+        _ => Failure::new(error),
     }
 }
 
@@ -202,46 +226,52 @@ pub fn stopped_code(stopped: &Stopped) -> u8 {
     }
 }
 
-/// Sizes from flags; one that is not given takes the next one's value, see `--help`. `None` when no flag is given.
-pub fn quorum(args: &QuorumArgs) -> Result<Option<Quorum>, Failure> {
-    if args.ensemble.or(args.write_quorum).or(args.ack_quorum).is_none() {
-        return Ok(None);
-    }
-    let write = args.write_quorum.or(args.ensemble).unwrap_or(1);
-    let ensemble = args.ensemble.unwrap_or(write);
-    let ack = args.ack_quorum.unwrap_or(write);
-    Quorum::new(ensemble, write, ack).map(Some).map_err(|error| {
-        Failure::usage(format!("{error}: --ensemble >= --write-quorum >= --ack-quorum >= 1 is needed"))
-    })
+/// Sizes from flags, filled in as far as there are bookies.
+pub async fn quorum(client: &Client, args: &QuorumArgs) -> Result<Quorum, Failure> {
+    client.quorum(args.sizes()).await.map_err(|error| create_failure(&error))
 }
 
-/// The same for what measures: a single copy unless flags say otherwise.
-pub fn quorum_or_single(args: &QuorumArgs) -> Result<Quorum, Failure> {
-    Ok(quorum(args)?.unwrap_or(Quorum::SINGLE))
+/// Says on standard error, once there is a ledger, what was chosen here, and that there is one copy.
+pub fn say_quorum(args: &QuorumArgs, quorum: Quorum) {
+    if !args.sizes().is_whole() || quorum.write_quorum_size() == 1 {
+        output::say(sizes_for_people(quorum));
+    }
+}
+
+fn sizes_for_people(quorum: Quorum) -> String {
+    let (bookies, copies, acks) =
+        (quorum.ensemble_size(), quorum.write_quorum_size(), quorum.ack_quorum_size());
+    let place = match bookies {
+        1 => "on one bookie".to_owned(),
+        _ if bookies == copies => format!("on {bookies} bookies"),
+        _ => format!("spread over {bookies} bookies"),
+    };
+    let sizes = match copies {
+        1 => format!("one copy of each entry, {place}, lost with its disk"),
+        _ if acks == copies => format!("{copies} copies of each entry, {place}, all of which acknowledge it"),
+        _ if acks == 1 => format!("{copies} copies of each entry, {place}, one of which acknowledges it"),
+        _ => format!("{copies} copies of each entry, {place}, {acks} of which acknowledge it"),
+    };
+    format!("{sizes}; --ensemble, --write-quorum and --ack-quorum choose otherwise")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sizes(
-        ensemble: Option<usize>,
-        write: Option<usize>,
-        ack: Option<usize>,
-    ) -> Option<(usize, usize, usize)> {
-        let args = QuorumArgs { ensemble, write_quorum: write, ack_quorum: ack };
-        let quorum = quorum(&args).ok()??;
-        Some((quorum.ensemble_size(), quorum.write_quorum_size(), quorum.ack_quorum_size()))
-    }
-
     #[test]
-    fn sizes_that_are_not_given_follow_the_others() {
-        assert_eq!(sizes(None, None, None), None, "as many as there are bookies for");
-        assert_eq!(sizes(Some(3), None, None), Some((3, 3, 3)));
-        assert_eq!(sizes(None, Some(3), Some(2)), Some((3, 3, 2)));
-        assert_eq!(sizes(Some(5), Some(3), None), Some((5, 3, 3)));
-        assert_eq!(sizes(Some(2), Some(3), None), None);
-        assert_eq!(sizes(None, None, Some(2)), None, "never silently more copies than asked for");
-        assert_eq!(sizes(Some(0), None, None), None);
+    fn what_was_chosen_is_said_and_one_copy_is_warned_of() {
+        let said = |e, w, a| sizes_for_people(Quorum::new(e, w, a).unwrap());
+        assert!(said(1, 1, 1).starts_with("one copy of each entry, on one bookie, lost with its disk;"));
+        assert!(
+            said(3, 1, 1).starts_with("one copy of each entry, spread over 3 bookies, lost with its disk;")
+        );
+        assert!(
+            said(3, 3, 2).starts_with("3 copies of each entry, on 3 bookies, 2 of which acknowledge it;")
+        );
+        assert!(said(5, 3, 2).starts_with("3 copies of each entry, spread over 5 bookies, 2 of which"));
+        assert!(
+            said(2, 2, 2).starts_with("2 copies of each entry, on 2 bookies, all of which acknowledge it;")
+        );
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! # Limits     entries in flight: the client's memory limit; after a signal: [`STOP_TIMEOUT`]
 
-use super::access::{append_open_failure, stopped_code};
+use super::access::{append_open_failure, stopped_code, take_over_failure};
 use super::args::AppendArgs;
 use super::form;
 use super::input::{Chunk, Form, Input, InputError, Source};
@@ -23,12 +23,13 @@ use super::printer::IdPrinter;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::progress::{Progress, Unit};
+use crate::signals;
 use bindery_client::{
     AppendError, AppendOpenError, Client, CloseError, EntryId, LedgerId, LedgerWriter, Stopped,
 };
 use serde_json::json;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind};
 use tokio::time::Instant;
 
 /// How long a stop by signal waits for acknowledgements.
@@ -51,7 +52,7 @@ pub async fn run(client: Client, args: AppendArgs) -> Result<(), Failure> {
         writer,
         sent: Sent { form, sources, starts: Vec::new(), entries: 0, bytes: 0, before },
         printer: None,
-        progress: Progress::start(Unit::Bytes, size_bytes, args.print_ids),
+        progress: Progress::start("", Unit::Bytes, size_bytes, args.print_ids),
         signals,
         begin: Instant::now(),
     };
@@ -72,17 +73,16 @@ async fn take(
     args: &AppendArgs,
     signals: &mut Signals,
 ) -> Result<(LedgerWriter, Option<i32>), Failure> {
-    let opening = client.open_for_append(args.ledger, args.password.password.as_bytes());
+    let opening = open(client, args);
     tokio::pin!(opening);
-    let failure = |error: AppendOpenError| append_open_failure(&error);
     let number = tokio::select! {
         biased;
-        opened = &mut opening => return Ok((opened.map_err(failure)?, None)),
+        opened = &mut opening => return Ok((opened?, None)),
         number = signals.next() => number,
     };
     tokio::select! {
         biased;
-        opened = &mut opening => return Ok((opened.map_err(failure)?, Some(number))),
+        opened = &mut opening => return Ok((opened?, Some(number))),
         _ = signals.next() => {}
         () = tokio::time::sleep(STOP_TIMEOUT) => {}
     }
@@ -91,9 +91,32 @@ async fn take(
         exit::UNCLEAN_STOP,
         format!(
             "stopped by signal {number} before the metadata store answered; nothing was appended. If the next append \
-             says that ledger {ledger} has a writer: bindery ledger close {ledger} recovers it"
+             says that ledger {ledger} has a writer: bindery ledger append --take-over {ledger} goes on"
         ),
     ))
+}
+
+/// The writer of the ledger, or with --take-over of the one in which it goes on.
+async fn open(client: &Client, args: &AppendArgs) -> Result<LedgerWriter, Failure> {
+    let password = args.password.password.as_bytes();
+    let error = match client.open_for_append(args.ledger, password).await {
+        Ok(writer) => return Ok(writer),
+        Err(error) => error,
+    };
+    let may_go_on = matches!(
+        error,
+        AppendOpenError::Busy(_) | AppendOpenError::InRecovery(_) | AppendOpenError::Continued { .. }
+    );
+    if !args.take_over || !may_go_on {
+        return Err(append_open_failure(&error));
+    }
+    let taken = client.take_over(args.ledger, password).await.map_err(|error| take_over_failure(&error))?;
+    for (ledger, last) in &taken.recovered {
+        let end = last.map_or("it has no entries".to_owned(), |last| format!("its last entry is {last}"));
+        output::say(format!("ledger {ledger} was recovered and closed: {end}"));
+    }
+    output::say(format!("going on in ledger {}, which continues ledger {}", taken.ledger, args.ledger));
+    client.open_for_append(taken.ledger, password).await.map_err(|error| append_open_failure(&error))
 }
 
 /// Sum of the sources, when all of them are files. A file that is not there is found before anything is appended.
@@ -238,6 +261,7 @@ impl Append {
     /// Waits for the acknowledgements, leaves the ledger to the next one, and reports.
     async fn end(self, why: Why, args: &AppendArgs) -> Result<(), Failure> {
         let Append { client, writer, sent, printer, mut progress, mut signals, begin } = self;
+        let ledger = writer.id();
         let confirmed = writer.progress();
         let is_closing = args.close && matches!(why, Why::InputEnded);
         let release = async {
@@ -267,11 +291,11 @@ impl Append {
         progress.clear();
         let last = confirmed.borrow().confirmed;
         let (released, printed) = outcome.map_err(|number| stopped_early(&sent, last, number))?;
-        let last = released.map_err(|error| not_released(&sent, args.ledger, &error))?;
+        let last = released.map_err(|error| not_released(&sent, ledger, &error))?;
         let health = client.write_health();
         let copies_missing = health.copies_missing;
         let missing =
-            (copies_missing > 0).then(|| missing(args.ledger, copies_missing, health.ledgers_unmarked > 0));
+            (copies_missing > 0).then(|| missing(ledger, copies_missing, health.ledgers_unmarked > 0));
         let is_told_by_summary = printed.is_ok() && matches!(why, Why::InputEnded);
         if let Some(missing) = missing.as_ref().filter(|_| !is_told_by_summary) {
             output::say(missing);
@@ -285,8 +309,7 @@ impl Append {
             return Err(Failure::with_code(failure.code, said));
         }
         let is_closed = is_closing;
-        let summary =
-            Summary { ledger: args.ledger, sent: &sent, last, is_closed, copies_missing, missing, begin };
+        let summary = Summary { ledger, sent: &sent, last, is_closed, copies_missing, missing, begin };
         match why {
             Why::InputEnded => summary.print(args),
             Why::Input(error) => {
@@ -331,7 +354,7 @@ fn stopped_early(sent: &Sent, confirmed: Option<EntryId>, number: i32) -> Failur
         exit::UNCLEAN_STOP,
         format!(
             "stopped by signal {number} before all was acknowledged: {}. Entries after it may or may not be stored, and \
-             the ledger was not handed over: bindery ledger close recovers it",
+             the ledger was not handed over: bindery ledger append --take-over goes on behind what is stored",
             sent.acknowledged(confirmed)
         ),
     )
@@ -443,9 +466,10 @@ struct Signals {
 
 impl Signals {
     fn new() -> Result<Signals, Failure> {
-        let catch =
-            |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
-        Ok(Signals { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+        Ok(Signals {
+            interrupt: signals::catch(SignalKind::interrupt())?,
+            terminate: signals::catch(SignalKind::terminate())?,
+        })
     }
 
     /// Number of the next one. Cancel safe.

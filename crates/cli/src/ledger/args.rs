@@ -3,8 +3,9 @@
 use super::placement::PlacementArgs;
 use crate::args::MetadataArgs;
 use crate::bookie_security::args::BookieSecurityArgs;
+use crate::live::DrawArgs;
 use crate::parse::{duration, ledger_id, parse_size, seconds};
-use bindery_client::{FrameLimit, LedgerInfo};
+use bindery_client::{FrameLimit, LedgerInfo, QuorumSizes};
 use bindery_types::{DigestType, EntryId, LedgerId};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -89,15 +90,22 @@ impl StoredPasswordArgs {
 /// On how many bookies entries are.
 #[derive(Debug, Clone, Args)]
 pub struct QuorumArgs {
-    /// Bookies that the ledger's entries are spread over [default: the write quorum]
+    /// Bookies that the ledger's entries are spread over [default: as many as there are copies]
     #[arg(long, value_name = "N")]
     pub ensemble: Option<usize>,
-    /// Bookies that each entry is stored on [default: the ensemble]
+    /// Copies of each entry, each on another bookie [default: 3, or as many as there are bookies]
     #[arg(long, value_name = "N")]
     pub write_quorum: Option<usize>,
-    /// Bookies that must have stored an entry before it is acknowledged [default: the write quorum]
+    /// Copies that must be stored before an entry is acknowledged [default: 2, or 1 of one copy]
     #[arg(long, value_name = "N")]
     pub ack_quorum: Option<usize>,
+}
+
+impl QuorumArgs {
+    /// What the flags say.
+    pub fn sizes(&self) -> QuorumSizes {
+        QuorumSizes { ensemble: self.ensemble, write_quorum: self.write_quorum, ack_quorum: self.ack_quorum }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -165,6 +173,10 @@ pub struct AppendArgs {
     /// Longest wait for bookies that come back, when too few are left to acknowledge entries; 0 to stop at once
     #[arg(long, value_name = "TIME", value_parser = patience, default_value = "30s")]
     pub patience: Duration,
+    /// If the writer of the ledger died having it, recover it and go on in a new ledger that continues it; a writer that still lives is
+    /// stopped. The message names the new ledger
+    #[arg(long)]
+    pub take_over: bool,
     /// Leave the newline out of each entry
     #[arg(long, conflicts_with_all = ["length_delimited", "whole"])]
     pub chomp: bool,
@@ -248,10 +260,10 @@ pub struct LedgerVerifyArgs {
     #[arg(long, conflicts_with_all = ["ledgers", "first", "last"])]
     pub all: bool,
     /// First entry to look at [default: 0]
-    #[arg(long, alias = "from", value_name = "ENTRY", value_parser = entry_id)]
+    #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
     pub first: Option<EntryId>,
     /// Last entry to look at [default: the last one known to be acknowledged]
-    #[arg(long, alias = "to", value_name = "ENTRY", value_parser = entry_id)]
+    #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
     pub last: Option<EntryId>,
     /// Print an object for each ledger
     #[arg(long)]
@@ -411,6 +423,8 @@ pub struct BookieHealthArgs {
     /// Seconds between two tables
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
+    #[command(flatten)]
+    pub draw: DrawArgs,
 }
 
 fn frame_limit(text: &str) -> Result<FrameLimit, String> {

@@ -8,6 +8,7 @@ use super::{form, tiered};
 use crate::exit::Failure;
 use crate::output::{self, Output};
 use crate::printable::within_line;
+use crate::progress::{Progress, Unit};
 use bindery_client::{Client, EntryId, Handover, LedgerError, LedgerId, LedgerInfo, LedgerState, StoreError};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
@@ -28,6 +29,7 @@ pub async fn list(client: Client, args: ListArgs) -> Result<(), Failure> {
 async fn list_to(client: &Client, args: &ListArgs, out: &mut Output) -> Result<(), Failure> {
     let mut listing = client.ledgers();
     let mut table = Table::default();
+    let (progress, mut listed) = (Progress::start("listing", Unit::Ledgers, None, true), 0);
     if args.long && !args.json && out.write(table.heads().as_bytes()).await.is_err() {
         return Ok(());
     }
@@ -40,6 +42,8 @@ async fn list_to(client: &Client, args: &ListArgs, out: &mut Output) -> Result<(
             if out.write(&text).await.is_err() {
                 return Ok(());
             }
+            listed += ids.len() as u64;
+            progress.set(listed);
         }
         if out.flush().await.is_err() {
             return Ok(());

@@ -16,21 +16,16 @@ mod recover;
 mod tiered;
 pub mod verify;
 
-use self::access::{
-    create_failure, ledger_failure, open_failure, store_failure, with_client, with_tuned_client,
-};
+use self::access::{create_failure, ledger_failure, open_failure, with_client, with_tuned_client};
 use self::args::{CloseArgs, CreateArgs, DeleteArgs, Digest, LedgerCommand};
 use crate::exit::Failure;
 use crate::output;
+use crate::progress::Progress;
 use bindery_client::{
-    Client, CreateOptions, EntryId, LedgerId, LedgerState, METADATA_PATIENCE_DEFAULT, OpenMode, Quorum,
-    RegistrationMode,
+    Client, CreateOptions, EntryId, LedgerId, LedgerState, METADATA_PATIENCE_DEFAULT, OpenMode,
 };
 use serde_json::json;
 use std::io::IsTerminal;
-
-/// Copies of each entry, where the user gives no number and there are so many bookies.
-const DEFAULT_COPIES: usize = 3;
 
 /// Runs one command.
 pub fn run(command: LedgerCommand) -> Result<(), Failure> {
@@ -82,20 +77,14 @@ pub fn run(command: LedgerCommand) -> Result<(), Failure> {
 }
 
 async fn create(client: Client, args: CreateArgs) -> Result<(), Failure> {
-    let chosen = access::quorum(&args.quorum)?;
-    let quorum = match chosen {
-        Some(quorum) => quorum,
-        None => default_quorum(&client).await?,
-    };
+    let quorum = access::quorum(&client, &args.quorum).await?;
     let mut options = CreateOptions::new(quorum);
     options.digest = args.digest.digest_type();
     options.password = args.password.password.into_bytes();
     options.custom = args.property.into_iter().map(|(key, value)| (key, value.into_bytes())).collect();
     let ledger = client.create_handed_over(options).await.map_err(|error| create_failure(&error))?;
     if !args.json {
-        if chosen.is_none() {
-            output::say(sizes_for_people(quorum));
-        }
+        access::say_quorum(&args.quorum, quorum);
         return output::write_all(format!("{ledger}\n").as_bytes());
     }
     output::write_all(&form::line(&json!({
@@ -107,26 +96,10 @@ async fn create(client: Client, args: CreateArgs) -> Result<(), Failure> {
     })))
 }
 
-/// Three copies, two of which acknowledge, or as many as there are bookies.
-async fn default_quorum(client: &Client) -> Result<Quorum, Failure> {
-    let bookies = client.bookies().await.map_err(|error| store_failure(&error))?;
-    let writable = bookies.iter().filter(|bookie| bookie.mode == RegistrationMode::Writable).count();
-    let copies = writable.clamp(1, DEFAULT_COPIES);
-    Quorum::new(copies, copies, copies / 2 + 1).map_err(Failure::new)
-}
-
-/// The message about sizes that the user did not give.
-fn sizes_for_people(quorum: Quorum) -> String {
-    let (copies, acks) = (quorum.write_quorum_size(), quorum.ack_quorum_size());
-    let sizes = match copies {
-        1 => "one copy of each entry, on one bookie".to_owned(),
-        _ => format!("{copies} copies of each entry, on {copies} bookies, {acks} of which acknowledge it"),
-    };
-    format!("{sizes}; --ensemble, --write-quorum and --ack-quorum choose otherwise")
-}
-
 async fn close(client: Client, args: CloseArgs) -> Result<(), Failure> {
+    let progress = Progress::wait(format!("closing ledger {}", args.ledger));
     let opened = client.open_ledger(args.ledger, args.password.password.as_bytes(), OpenMode::Recover).await;
+    drop(progress);
     let reader = opened.map_err(|error| open_failure(&error))?;
     let (last, length_bytes) = (reader.last_add_confirmed(), reader.length_bytes());
     if args.json {

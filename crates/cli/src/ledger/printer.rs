@@ -8,10 +8,10 @@
 
 use crate::exit::Failure;
 use crate::output;
-use bindery_client::{EntryId, Progress};
+use bindery_client::{EntryId, ProgressWatch};
 use std::io::{self, Write};
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 /// Ids written in one go, at most.
 const IDS_EACH_WRITE_MAX: i64 = 8192;
@@ -25,10 +25,7 @@ pub struct IdPrinter {
 
 impl IdPrinter {
     /// Starts behind entry `printed`.
-    pub fn start(
-        progress: watch::Receiver<Progress>,
-        printed: Option<EntryId>,
-    ) -> Result<IdPrinter, Failure> {
+    pub fn start(progress: ProgressWatch, printed: Option<EntryId>) -> Result<IdPrinter, Failure> {
         let out = output::raw_stdout().map_err(|error| output::failure(&error))?;
         let (done, ended) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
@@ -72,7 +69,7 @@ async fn outcome(ended: &mut oneshot::Receiver<io::Result<()>>) -> io::Result<()
 
 fn print_all(
     runtime: &Handle,
-    mut progress: watch::Receiver<Progress>,
+    mut progress: ProgressWatch,
     mut stopped: oneshot::Receiver<()>,
     mut printed: i64,
     mut out: impl Write,
@@ -104,7 +101,9 @@ fn print_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bindery_client::Progress;
     use std::io::ErrorKind;
+    use tokio::sync::watch;
 
     #[test]
     fn ids_are_printed_once_in_order_and_the_last_ones_when_told_to_stop() {
@@ -113,7 +112,7 @@ mod tests {
         let (read, write) = std::io::pipe().unwrap();
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn(move || print_all(&handle, receiver, stopped, 4, write));
+        let thread = std::thread::spawn(move || print_all(&handle, receiver.into(), stopped, 4, write));
         let mut lines = std::io::BufRead::lines(std::io::BufReader::new(read));
         let mut expected = 5;
         for confirmed in [5, 9, 9, 30_000] {
@@ -138,7 +137,7 @@ mod tests {
         drop(read);
         sender.send_modify(|progress| progress.confirmed = EntryId::new(1));
         let (_stop, stopped) = oneshot::channel();
-        let ended = print_all(runtime.handle(), receiver, stopped, -1, write);
+        let ended = print_all(runtime.handle(), receiver.into(), stopped, -1, write);
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::BrokenPipe);
     }
 }

@@ -4,15 +4,17 @@
 //! 1. The output is the entries in order from the first requested one, without a gap; an error ends it.
 //! 2. `read` writes nothing when a requested entry does not exist.
 //! 3. `tail` passes on what it has before it waits for more.
+//! 4. `read` says when there may be more than it wrote: the ledger is open and has a writer, or goes on in another one.
 
 use super::access::{ledger_failure, open_failure, read_failure};
 use super::args::{Delimiter, OutputArgs, ReadArgs, TailArgs};
 use super::{confirm, form, list};
 use crate::exit::{self, Failure};
-use crate::output::{Output, OutputEnded};
+use crate::output::{self, Output, OutputEnded};
 use crate::progress::{Progress, Unit};
 use bindery_client::{
-    Client, Entry, EntryId, EntryStream, LedgerId, LedgerReader, LedgerState, OpenMode, ReadError,
+    Client, Entry, EntryId, EntryStream, LedgerId, LedgerInfo, LedgerReader, LedgerState, OpenMode,
+    ReadError, continued_in,
 };
 use serde_json::json;
 
@@ -38,7 +40,7 @@ pub async fn read(client: Client, args: ReadArgs) -> Result<(), Failure> {
         (Some(last), _) => last,
         (None, Some(end)) => end.max(first),
         // All of an empty ledger.
-        (None, None) if !is_asked => return Ok(()),
+        (None, None) if !is_asked => return say_what_may_follow(&client, &reader).await,
         (None, None) => first,
     };
     if first > last {
@@ -49,8 +51,10 @@ pub async fn read(client: Client, args: ReadArgs) -> Result<(), Failure> {
     }
     let count = (last.get() - first.get()).unsigned_abs() + 1;
     let mut writer = EntryWriter::start(&args.output)?;
-    let mut progress = Progress::start(Unit::Entries, Some(count), true);
-    let mut entries = reader.read(first, last);
+    let mut progress = Progress::start("", Unit::Entries, Some(count), true);
+    // To the end, wherever that is when it comes there.
+    let is_to_end = args.entry.is_none() && args.last.is_none();
+    let mut entries = if is_to_end { reader.read(first..) } else { reader.read(first..=last) };
     let mut done = 0;
     let failed = writer
         .write_all(&mut entries, || {
@@ -61,10 +65,42 @@ pub async fn read(client: Client, args: ReadArgs) -> Result<(), Failure> {
     progress.clear();
     writer.output.finish().await?;
     match failed {
-        None if done == count => Ok(()),
+        None if done == count || (is_to_end && done > count) => match is_to_end {
+            true => say_what_may_follow(&client, &reader).await,
+            false => Ok(()),
+        },
         None => Err(Failure::new(format!("only {done} of {count} entries came: this is a bug"))),
         Some(error) => Err(read_failure(&error)),
     }
+}
+
+/// Invariant 4.
+async fn say_what_may_follow(client: &Client, reader: &LedgerReader) -> Result<(), Failure> {
+    let info = client.metadata(reader.id()).await.map_err(|error| ledger_failure(&error))?;
+    if let Some(text) = what_may_follow(&info, reader.last_add_confirmed()) {
+        output::say(text);
+    }
+    Ok(())
+}
+
+fn what_may_follow(info: &LedgerInfo, end: Option<EntryId>) -> Option<String> {
+    let id = info.id;
+    if let Some(successor) = continued_in(&info.metadata) {
+        return Some(format!("ledger {id} goes on in ledger {successor}"));
+    }
+    let known = match end {
+        Some(end) => format!("entries up to {end} are known to be acknowledged"),
+        None => "no entry is known to be acknowledged".to_owned(),
+    };
+    let state = match (list::writer(info), info.metadata.state) {
+        (Some("busy" | "other"), _) => "is open",
+        (None, LedgerState::InRecovery) => "is being recovered",
+        _ => return None,
+    };
+    Some(format!(
+        "ledger {id} {state}: {known}, and there may be more. bindery ledger tail {id} waits for it; if the writer is gone, bindery \
+         ledger close {id} finds the end"
+    ))
 }
 
 fn next_of(entry: Option<EntryId>) -> EntryId {
@@ -98,7 +134,16 @@ async fn read_unconfirmed(reader: &LedgerReader, args: &ReadArgs) -> Result<(), 
     };
     let mut writer = EntryWriter::start(&args.output)?;
     let mut entries = reader.read_unconfirmed(first, last);
-    let failed = writer.write_all(&mut entries, || {}).await;
+    let total = wanted.map(|last| (last.get() - first.get()).unsigned_abs() + 1);
+    let mut progress = Progress::start("", Unit::Entries, total, true);
+    let mut done = 0;
+    let failed = writer
+        .write_all(&mut entries, || {
+            done += 1;
+            progress.set(done);
+        })
+        .await;
+    progress.clear();
     writer.output.finish().await?;
     match failed {
         None => Ok(()),

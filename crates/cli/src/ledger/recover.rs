@@ -7,6 +7,7 @@ use super::args::RecoverArgs;
 use super::{confirm, end_of, form, list};
 use crate::exit::Failure;
 use crate::output;
+use crate::progress::Progress;
 use bindery_client::{Client, EntryId, LedgerInfo, LedgerState, OpenMode};
 use serde_json::json;
 use tokio::time::Instant;
@@ -54,7 +55,9 @@ pub async fn run(client: Client, args: RecoverArgs) -> Result<(), Failure> {
 
 async fn recover(client: &Client, before: &LedgerInfo, args: &RecoverArgs) -> Result<(), Failure> {
     let started = Instant::now();
+    let progress = Progress::wait(format!("recovering ledger {}", before.id));
     let opened = client.open_ledger(before.id, args.password.of(before), OpenMode::Recover).await;
+    drop(progress);
     let reader = opened.map_err(|error| open_failure(&error))?;
     let took = started.elapsed();
     let (last, length_bytes) = (reader.last_add_confirmed(), reader.length_bytes().unwrap_or(0));

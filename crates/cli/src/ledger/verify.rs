@@ -163,7 +163,7 @@ pub async fn every_copy(
     let mut look = reader.verify(first, last).await.map_err(|error| read_failure(&error))?;
     let total = look.report().last.map_or(0, |last| (last.get() - first.get()) as u64 + 1);
     // It ends before the report is printed, so the two never mix.
-    let mut progress = Progress::start(Unit::Entries, Some(total), false);
+    let progress = Progress::start(format!("ledger {}", info.id), Unit::Entries, Some(total), false);
     while look.step().await.map_err(|error| read_failure(&error))? {
         progress.set(look.report().entries);
     }

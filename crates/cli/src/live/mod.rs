@@ -1,13 +1,17 @@
-//! Commands that draw again and again on a terminal until somebody has seen enough: `bindery flow`, `bindery bookie health`.
+//! Commands that draw again and again on a terminal until somebody has seen enough: `bindery flow`, `bindery bookie health`, `bindery
+//! cluster status`.
 
 pub mod fit;
 mod screen;
+pub mod spark;
 
 pub use screen::{Key, Screen};
 
 use crate::exit::Failure;
+use crate::signals;
+use clap::Args;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind};
 
 /// The end of a wait.
 pub enum Event {
@@ -19,6 +23,14 @@ pub enum Event {
     Quit,
     /// The terminal has another size.
     Resized,
+}
+
+/// How a command draws.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct DrawArgs {
+    /// Draw with ASCII characters alone, as when the locale is not one of UTF-8
+    #[arg(long)]
+    pub ascii: bool,
 }
 
 /// Whether colours may be shown: not with `NO_COLOR` set (<https://no-color.org>).
@@ -36,8 +48,7 @@ pub struct Events {
 impl Events {
     /// Catches signals from here on.
     pub fn new() -> Result<Events, Failure> {
-        let catch =
-            |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
+        let catch = signals::catch;
         Ok(Events {
             terminate: catch(SignalKind::terminate())?,
             interrupt: catch(SignalKind::interrupt())?,

@@ -73,6 +73,7 @@ impl Screen {
         let is_over = screen.is_over.clone();
         let reader = std::thread::Builder::new().name("bindery-keys".to_owned());
         screen.reader = Some(reader.spawn(move || read_keys(&pressed, &is_over)).map_err(failed)?);
+        restore_in_a_panic(&screen.before);
         output::write_all(ENTER)?;
         Ok(screen)
     }
@@ -131,10 +132,30 @@ impl Drop for Screen {
             // A panic there has been said already.
             let _ = reader.join();
         }
-        // Nothing is left to be done when the terminal is gone.
-        let _ = output::write_all(LEAVE);
-        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.before);
+        restore(&self.before);
+        IS_TAKEN.store(false, Ordering::Release);
     }
+}
+
+/// A screen is on the terminal.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+fn restore(before: &Termios) {
+    // Nothing is left to be done when the terminal is gone.
+    let _ = output::write_all(LEAVE);
+    let _ = tcsetattr(stdin(), OptionalActions::Now, before);
+}
+
+/// A release build ends in a panic without any drop: the terminal is brought back before the panic is said.
+fn restore_in_a_panic(before: &Termios) {
+    IS_TAKEN.store(true, Ordering::Release);
+    let (before, said) = (before.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if IS_TAKEN.swap(false, Ordering::AcqRel) {
+            restore(&before);
+        }
+        said(panic);
+    }));
 }
 
 #[cfg(test)]

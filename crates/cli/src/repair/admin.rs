@@ -1,14 +1,15 @@
 //! What a bookie's admin port says of its auditor and worker, and takes orders for: paths below `/api/v1/autorecovery/`, and metrics.
 
+use super::numbers;
 use super::order::{Order, PACE};
 use super::recover::check_stopped;
 use crate::ledger::form::count;
 use bindery_client::Client;
-use bindery_repair::{RepairHandle, RepairReport};
+use bindery_metrics::Exposition;
+use bindery_repair::RepairHandle;
 use bindery_server::admin::extension::{
     AdminExtension, Extending, ExtensionAnswer, ExtensionFault, ExtensionRequest,
 };
-use bindery_server::metrics::{Exposition, SummarySnapshot};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -19,8 +20,6 @@ use tokio::task::JoinHandle;
 
 /// How long the metadata store may take to say whether a bookie is stopped.
 const CHECK_MAX: Duration = Duration::from_secs(3);
-/// Numbers of live copies that metrics always have: those that somebody is woken for.
-const COPIES_SHOWN: [usize; 2] = [0, 1];
 
 /// The state of auditor and worker of this process.
 #[derive(Default)]
@@ -184,83 +183,13 @@ impl AdminExtension for RepairAdmin {
 
     fn expose<'a>(&'a self, out: &'a mut Exposition) -> Extending<'a, ()> {
         let report = self.running().ok().map(|(handle, _)| handle.report());
-        out.gauge("bindery_repair_up", &[], i64::from(report.is_some()));
-        out.counter("bindery_repair_start_failures", &[], self.start_failures.load(Ordering::Relaxed));
+        let standing = (report.is_some(), self.start_failures.load(Ordering::Relaxed));
+        numbers::STANDING.expose(&standing, out);
         if let Some(report) = report {
-            expose(&report, out);
-            expose_as_java(&report, out);
+            numbers::REPORT.expose(&report, out);
+            numbers::AS_JAVA.expose(&report, out);
         }
         Box::pin(std::future::ready(()))
-    }
-}
-
-/// Our own names.
-fn expose(report: &RepairReport, out: &mut Exposition) {
-    out.gauge("bindery_repair_auditor", &[], i64::from(report.is_auditor));
-    out.gauge("bindery_repair_disabled", &[], i64::from(report.is_disabled));
-    out.gauge_of("bindery_repair_bookies_away", &[], report.away.len() as u64);
-    let mut waiting = report.waiting.clone();
-    for copies in COPIES_SHOWN {
-        waiting.entry(copies).or_default();
-    }
-    for (copies, ledgers) in waiting {
-        // Of a ledger whose metadata cannot be read it is not known.
-        let copies = if copies == usize::MAX { "unknown".to_owned() } else { copies.to_string() };
-        out.gauge_of("bindery_repair_waiting", &[("copies", &copies)], ledgers);
-    }
-    out.gauge_of("bindery_repair_listed", &[], report.listed);
-    out.gauge_of("bindery_repair_left_out", &[], report.left_out);
-    out.gauge_of("bindery_repair_under_way", &[], report.under_way.len() as u64);
-    out.gauge_of("bindery_repair_stuck", &[], report.stuck_count);
-    out.gauge_of("bindery_repair_overdue", &[], report.overdue);
-    out.gauge_of("bindery_repair_held_bytes", &[], report.held_bytes);
-    out.gauge_of("bindery_repair_limit_bytes", &[], report.bytes_per_second.unwrap_or(0));
-    out.gauge("bindery_repair_slowed_down", &[], i64::from(report.is_slowed_down));
-    let check = &report.check;
-    out.gauge("bindery_repair_check_running", &[], i64::from(check.is_running));
-    out.gauge("bindery_repair_check_ended_ms", &[], check.ended_ms.unwrap_or(0));
-    for (found, ledgers) in
-        [("whole", check.whole), ("lacking", check.lacking), ("unchecked", check.unchecked)]
-    {
-        out.gauge_of("bindery_repair_check_ledgers", &[("found", found)], ledgers);
-    }
-    out.gauge_of("bindery_repair_badly_placed", &[], report.placement.badly_placed);
-    for (name, count) in [
-        ("bindery_repair_scans", report.scans),
-        ("bindery_repair_marked", report.marked),
-        ("bindery_repair_repaired", report.repaired),
-        ("bindery_repair_found_whole", report.found_whole),
-        ("bindery_repair_failures", report.failures),
-        ("bindery_repair_entries", report.entries),
-        ("bindery_repair_bytes", report.bytes),
-        ("bindery_repair_bytes_past_journal", report.bytes_past_journal),
-        ("bindery_repair_dropped", report.dropped),
-        ("bindery_repair_closed", report.closed),
-    ] {
-        out.counter(name, &[], count);
-    }
-    out.gauge("bindery_repair_last_error_ms", &[], report.last_error_ms.unwrap_or(0));
-}
-
-/// The names of BookKeeper's auditor and replication worker. Summaries have counts and sums; no quantiles are kept.
-fn expose_as_java(report: &RepairReport, out: &mut Exposition) {
-    let (auditor, worker) = ("replication_auditor", "replication_replication_worker");
-    let marked = SummarySnapshot::of_sums(report.scans, report.marked as f64);
-    out.summary(&format!("{auditor}_NUM_UNDER_REPLICATED_LEDGERS"), &[], &marked);
-    for (name, ledgers) in [
-        ("NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", report.placement.badly_placed),
-        ("NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD", report.overdue),
-    ] {
-        out.gauge_of(&format!("{auditor}_{name}"), &[], ledgers);
-    }
-    let attempts = SummarySnapshot::of_sums(report.attempts, report.attempts_ms as f64)
-        .with_failures(report.failures, report.failures_ms as f64);
-    out.summary(&format!("{worker}_rereplicate"), &[], &attempts);
-    out.counter(&format!("{worker}_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED"), &[], report.repaired);
-    let bytes = SummarySnapshot::of_sums(report.entries, report.bytes as f64);
-    for way in ["READ", "WRITTEN"] {
-        out.counter(&format!("{worker}_NUM_ENTRIES_{way}"), &[], report.entries);
-        out.summary(&format!("{worker}_NUM_BYTES_{way}"), &[], &bytes);
     }
 }
 
@@ -292,50 +221,18 @@ mod tests {
         assert_eq!(get, ExtensionAnswer::Refused(404, text));
         let mut out = Exposition::new();
         admin.expose(&mut out).await;
-        let text = "# TYPE bindery_repair_up gauge\nbindery_repair_up 0\n\
-            # TYPE bindery_repair_start_failures counter\nbindery_repair_start_failures 2\n";
-        assert_eq!(out.into_text(), text);
+        let text = out.into_text();
+        let lines: Vec<_> = text.lines().filter(|line| !line.starts_with("# HELP")).collect();
+        let expected = [
+            "# TYPE bindery_repair_up gauge",
+            "bindery_repair_up 0",
+            "# TYPE bindery_repair_start_failures counter",
+            "bindery_repair_start_failures 2",
+        ];
+        assert_eq!(lines, expected);
         admin.set(Standing::LeftOut("no user".to_owned()));
         assert_eq!(alarm(), "repair cannot start: no user");
         admin.set(Standing::Ended);
         assert_eq!(admin.fault(), None);
-    }
-
-    #[test]
-    fn metrics_have_our_names_and_javas() {
-        let mut report = RepairReport::default();
-        (report.entries, report.bytes, report.repaired) = (7, 900, 3);
-        (report.attempts, report.attempts_ms, report.failures, report.failures_ms) = (4, 40, 1, 5);
-        report.placement.badly_placed = 8;
-        report.waiting.insert(2, 11);
-        report.waiting.insert(usize::MAX, 1);
-        report.listed = 12;
-        (report.overdue, report.check.lacking, report.check.ended_ms) = (5, 6, Some(1234));
-        let mut out = Exposition::new();
-        expose(&report, &mut out);
-        expose_as_java(&report, &mut out);
-        let text = out.into_text();
-        for line in [
-            "bindery_repair_waiting{copies=\"0\"} 0",
-            "bindery_repair_waiting{copies=\"1\"} 0",
-            "bindery_repair_waiting{copies=\"2\"} 11",
-            "bindery_repair_waiting{copies=\"unknown\"} 1",
-            "bindery_repair_bytes 900",
-            "bindery_repair_check_ledgers{found=\"lacking\"} 6",
-            "bindery_repair_check_ended_ms 1234",
-            "bindery_repair_listed 12",
-            "bindery_repair_overdue 5",
-            "bindery_repair_badly_placed 8",
-            "replication_auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD 5",
-            "bindery_repair_repaired 3",
-            "replication_replication_worker_rereplicate_count{success=\"true\"} 4",
-            "replication_replication_worker_rereplicate_sum{success=\"false\"} 5.0",
-            "replication_replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED 3",
-            "replication_replication_worker_NUM_ENTRIES_WRITTEN 7",
-            "replication_replication_worker_NUM_BYTES_READ_sum{success=\"true\"} 900.0",
-            "replication_auditor_NUM_UNDER_REPLICATED_LEDGERS_count{success=\"true\"} 0",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
-        }
     }
 }

@@ -1,12 +1,13 @@
 //! `bindery bookie decommission`: takes a bookie out of the cluster for good.
 
 use super::args::DecommissionArgs;
-use super::recover::{check_enabled, check_stopped, mark, repair, report};
+use super::recover::{LOOKING, check_enabled, check_stopped, mark, repair, report};
 use crate::exit::Failure;
 use crate::ledger::access::{ledger_failure, store_failure, with_tuned_client};
 use crate::ledger::form;
 use crate::metadata_failure::cookie_failure;
 use crate::output;
+use crate::progress::Progress;
 use bindery_client::Client;
 use bindery_io::SystemClock;
 use bindery_repair::mark_ledgers_of;
@@ -51,7 +52,9 @@ pub(super) async fn check_known(
     if cookie.map_err(|error| cookie_failure(&error))?.is_some() {
         return Ok(());
     }
+    let progress = Progress::wait(LOOKING);
     let named = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
+    drop(progress);
     match named.map_err(|error| ledger_failure(&error))?.lacking.is_empty() {
         false => Ok(()),
         true => Err(Failure::new(format!(
@@ -104,7 +107,9 @@ pub(super) async fn prove(
     // The server may lack ledgers that another one has already.
     let synced = layout.store().sync(&format!("{}/available", layout.root())).await;
     synced.map_err(|error| store_failure(&error))?;
+    let progress = Progress::wait("proving that no ledger refers to the bookie");
     let left = mark_ledgers_of(client, &SystemClock::new(), lost, true).await;
+    drop(progress);
     let left = left.map_err(|error| ledger_failure(&error))?;
     if let Some((ledger, _)) = left.lacking.first() {
         return Err(Failure::new(format!(

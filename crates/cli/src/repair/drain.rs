@@ -9,12 +9,13 @@
 
 use super::args::{CopyArgs, DrainArgs};
 use super::decommission::{check_known, prove};
-use super::recover::{repair, report};
+use super::recover::{LOOKING, repair, report};
 use crate::exit::{self, Failure};
 use crate::ledger::access::{ledger_failure, store_failure, with_tuned_client};
 use crate::ledger::form;
 use crate::metadata_failure::cookie_failure;
 use crate::output;
+use crate::progress::{Progress, Unit};
 use bindery_client::Client;
 use bindery_io::{Clock as _, SystemClock};
 use bindery_metadata::layout::{DrainStanding, LedgerError, RegistrationMode};
@@ -127,8 +128,11 @@ impl Drain {
             .filter(|found| found.mode == RegistrationMode::Writable && found.bookie_id != self.bookie)
             .map(|found| found.bookie_id)
             .collect();
-        let mut holdings = BTreeMap::new();
+        let progress = Progress::start(LOOKING, Unit::Ledgers, None, false);
+        let (mut holdings, mut looked_at) = (BTreeMap::new(), 0);
         let scanned = for_each_ledger(&self.client, |ledger, metadata| {
+            looked_at += 1;
+            progress.set(looked_at);
             if let Some(found) = holding(metadata, &self.bookie, &writable) {
                 holdings.insert(ledger, found);
             }
@@ -188,6 +192,7 @@ impl Drain {
             false => output::say(format!("{bookie} is being emptied already: going on")),
         }
         let end = Instant::now() + READ_ONLY_MAX;
+        let _progress = Progress::wait("waiting until it is read-only");
         while self.mode().await? == Some(RegistrationMode::Writable) {
             if Instant::now() >= end {
                 return Err(Failure::new(format!(
@@ -215,8 +220,10 @@ impl Drain {
                     return Err(self.unmarked(&with_copies));
                 }
                 before = with_copies.len();
+                let marking = Progress::wait("marking ledgers");
                 let marked =
                     mark_ledgers(&self.client, &SystemClock::new(), &self.bookie, &with_copies).await;
+                drop(marking);
                 marked.map_err(|error| ledger_failure(&error))?;
                 let stuck = repair(&self.client, &self.copies, &with_copies).await?;
                 report(&with_copies, &stuck)?;
@@ -252,6 +259,7 @@ impl Drain {
 
     /// Waits until one of these open ledgers is closed, or its writer leaves the bookie; false when that takes too long.
     async fn wait_for_writers(&self, open: &BTreeSet<LedgerId>, end: Instant) -> Result<bool, Failure> {
+        let _progress = Progress::wait("waiting for writers");
         loop {
             for ledger in open {
                 let is_open = match self.client.layout().ledgers().get(*ledger).await {

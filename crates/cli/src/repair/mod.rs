@@ -6,6 +6,7 @@ mod decommission;
 mod drain;
 mod ledgers;
 mod marks;
+pub mod numbers;
 mod order;
 mod recover;
 mod role;
@@ -17,7 +18,7 @@ pub use self::drain::run as drain;
 pub use self::ledgers::run as repair_ledgers;
 pub use self::marks::{switch, under_replicated};
 pub use self::recover::{check_stopped, run as recover};
-pub use self::role::{BYTES_PER_SECOND_DEFAULT, RepairRole, RepairRoleSettings};
+pub use self::role::RepairRole;
 pub use self::run::run;
 pub use self::safety::run as safe_to_stop;
 

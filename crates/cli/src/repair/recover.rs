@@ -15,6 +15,8 @@ use bindery_types::{BookieId, LedgerId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Title of the progress of a look through all ledgers.
+pub(super) const LOOKING: &str = "looking through all ledgers";
 /// Attempts in a row that fail before a ledger is given up.
 const ATTEMPTS: u32 = 3;
 
@@ -51,7 +53,9 @@ pub(super) async fn mark(
     lost: &BTreeSet<BookieId>,
     is_dry_run: bool,
 ) -> Result<BTreeSet<LedgerId>, Failure> {
+    let progress = Progress::wait(LOOKING);
     let marked = mark_ledgers_of(client, &SystemClock::new(), lost, is_dry_run).await;
+    drop(progress);
     let found = marked.map_err(|error| ledger_failure(&error))?;
     for ledger in &found.unreadable {
         output::say(format!(
@@ -93,7 +97,7 @@ pub(super) async fn repair(
 ) -> Result<Vec<StuckLedger>, Failure> {
     check_enabled(client).await?;
     let total = ledgers.len() as u64;
-    let mut progress = Progress::start(Unit::Ledgers, Some(total), true);
+    let mut progress = Progress::start("repairing", Unit::Ledgers, Some(total), true);
     let config = config(own_name(None)?, copies);
     let repaired =
         repair_ledgers(config, client.clone(), Arc::new(SystemClock::new()), ledgers, ATTEMPTS, |report| {

@@ -9,7 +9,7 @@ use bindery_client::transport::BookieError;
 use bindery_client::{ErrorCode, LedgerId};
 use bindery_io::SystemClock;
 use bindery_metadata::{MetadataUri, Security};
-use bindery_repair::{CheckSettings, OwnBookie, Repair, RepairConfig, Targets};
+use bindery_repair::{OwnBookie, OwnTier, Repair, RepairConfig};
 use bindery_server::admin::extension::AdminExtension;
 use bindery_server::bookie::LocalStore;
 use bindery_server::latch::Latch;
@@ -17,66 +17,6 @@ use bindery_types::BookieId;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
-
-/// Bytes that a worker copies in a second where nobody says otherwise: what Elasticsearch lets a node recover
-/// (`indices.recovery.max_bytes_per_sec`, 40 MB), between Cassandra's streams (24 MiB) and HDFS's balancer (100 MiB). Adds of clients that
-/// take longer slow it down further.
-pub const BYTES_PER_SECOND_DEFAULT: u64 = 40 << 20;
-
-/// Settings of repair in a bookie.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RepairRoleSettings {
-    /// Whether the bookie repairs; it does by default.
-    pub is_on: bool,
-    /// Why it does not, although nobody switched it off: it could reach no bookie by the settings of this process.
-    pub left_out: Option<String>,
-    /// How long a bookie may be away, where metadata does not say it.
-    pub lost_after: Option<Duration>,
-    /// Time between two scans of all ledgers.
-    pub scan_interval: Option<Duration>,
-    /// Time that the writer of an open ledger has to replace a lost bookie.
-    pub open_grace: Option<Duration>,
-    /// Bytes copied in a second, if limited.
-    pub bytes_per_second: Option<u64>,
-    /// Checks that it makes as the auditor.
-    pub checks: CheckSettings,
-    /// Whether marks say since when.
-    pub stamps_marks: Option<bool>,
-    /// Older marks are counted.
-    pub mark_grace: Option<Duration>,
-}
-
-impl Default for RepairRoleSettings {
-    fn default() -> RepairRoleSettings {
-        RepairRoleSettings {
-            is_on: true,
-            left_out: None,
-            lost_after: None,
-            scan_interval: None,
-            open_grace: None,
-            bytes_per_second: Some(BYTES_PER_SECOND_DEFAULT),
-            checks: CheckSettings::default(),
-            stamps_marks: None,
-            mark_grace: None,
-        }
-    }
-}
-
-impl RepairRoleSettings {
-    /// For the worker of this bookie.
-    pub fn config(&self, own: BookieId) -> RepairConfig {
-        let mut config = RepairConfig::new(own.clone(), Targets::Own(own));
-        let auditor = &mut config.auditor;
-        auditor.delay = self.lost_after.unwrap_or(auditor.delay);
-        auditor.scan_interval = self.scan_interval.unwrap_or(auditor.scan_interval);
-        config.open_grace = self.open_grace.unwrap_or(config.open_grace);
-        config.bytes_per_second = self.bytes_per_second;
-        config.checks = self.checks.clone();
-        config.stamps_marks = self.stamps_marks.unwrap_or(config.stamps_marks);
-        config.mark_grace = self.mark_grace;
-        config
-    }
-}
 
 /// The first and the longest pause between two attempts to start.
 const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
@@ -87,6 +27,21 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 const NO_LEDGER: LedgerId = LedgerId::new(i64::MAX).expect("it is not negative");
 /// Bookies that are asked whether they serve the client, this one first.
 const ASKED_MAX: usize = 3;
+
+/// The bookie, as a worker in it knows it.
+fn own_bookie(store: &LocalStore) -> OwnBookie {
+    let tier = store.tier().map(|tier| OwnTier {
+        cluster: tier.cluster(),
+        reader: tier.reader(),
+        lets_go: {
+            let tier = tier.clone();
+            Arc::new(move |metadata| tier.lets_go(metadata))
+        },
+    });
+    let engine = store.engine().clone();
+    let store = store.clone();
+    OwnBookie { engine, adds: Arc::new(move || store.add_times()), tier }
+}
 
 /// Repair beside a bookie, or beside those of a process.
 pub struct RepairRole {
@@ -117,13 +72,7 @@ impl RepairRole {
                 };
                 match opened {
                     Ok(own) => {
-                        let bookie = store.as_ref().map(|store| OwnBookie {
-                            engine: store.engine().clone(),
-                            adds: {
-                                let store = store.clone();
-                                Arc::new(move || store.add_times())
-                            },
-                        });
+                        let bookie = store.as_ref().map(own_bookie);
                         let client = own.client.clone();
                         let config = match store.as_ref().map(LocalStore::repair_bytes) {
                             Some(bytes) if bytes > 0 => config.within(bytes),

@@ -2,10 +2,12 @@
 
 use super::args::SafeToStopArgs;
 use super::bookie_ids;
+use super::recover::LOOKING;
 use crate::exit::{self, Failure};
 use crate::ledger::access::{ledger_failure, store_failure, with_client};
 use crate::ledger::form;
 use crate::output;
+use crate::progress::{Progress, Unit};
 use bindery_client::Client;
 use bindery_metadata::layout::RegistrationMode;
 use bindery_repair::core::safety::{StopVerdict, verdict};
@@ -43,8 +45,10 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
     }
     let lacking = marked(client).await?;
     let mut found = Found::default();
+    let progress = Progress::start(LOOKING, Unit::Ledgers, None, false);
     let scanned = for_each_ledger(client, |ledger, metadata| {
         found.ledgers += 1;
+        progress.set(found.ledgers);
         if metadata.state == bindery_types::LedgerState::Open {
             found.ensemble_max = found.ensemble_max.max(metadata.quorum.ensemble_size());
         }
@@ -62,6 +66,7 @@ async fn answer(client: &Client, stopped: &BTreeSet<BookieId>, is_json: bool) ->
         }
     })
     .await;
+    drop(progress);
     let unreadable = scanned.map_err(|error| ledger_failure(&error))?;
     let now = client.layout().registration().registered().await.map_err(|error| store_failure(&error))?;
     let writable = registered.iter().filter(|bookie| bookie.mode == RegistrationMode::Writable);

@@ -13,6 +13,7 @@
 use super::home::Home;
 use super::plan::{Plan, bookie_name};
 use crate::bookie_security::BookieSecurity;
+use crate::entry_source::ClientEntries;
 use crate::exit::{self, Failure};
 use crate::repair::RepairRole;
 use crate::tier_role::TierRole;
@@ -73,7 +74,7 @@ impl Cluster {
         let coordinator = start_coordinator(&plan, connections_max, &world).await?;
         let metadata = uri_of(coordinator.local_addr());
         let role = plan.tier.take().map(|tier| TierRole::new(tier, metadata.clone(), Security::default()));
-        let repair = plan.repair.take();
+        let (security, has_repair) = (plan.security, plan.has_repair);
         let started = async {
             init(&metadata, plan.instance_id, &*world.random).await?;
             start_bookies(plan.bookies, &world, &metadata).await
@@ -88,7 +89,17 @@ impl Cluster {
                 if let (Some(role), Some(first)) = (&role, bookies.first()) {
                     first.extend_admin(Part::Tier, role.admin());
                 }
-                Ok(Cluster { metadata, coordinator, bookies, role, repair, _home: home })
+                for bookie in &bookies {
+                    ClientEntries::lend(bookie, security.clone());
+                }
+                Ok(Cluster {
+                    metadata,
+                    coordinator,
+                    bookies,
+                    role,
+                    repair: has_repair.then_some(security),
+                    _home: home,
+                })
             }
             Err(failure) => {
                 coordinator.stop().await;
@@ -122,9 +133,13 @@ impl Cluster {
             running.spawn(async move { (index, bookie.run(&stop).await) });
         }
         let mut first_failure = None;
+        let asked = stop.clone();
         let mut note = |failure: Option<Failure>| {
             if let Some(failure) = failure {
-                tracing::error!(%failure, "a component failed: stopping the whole cluster");
+                match asked.is_set() {
+                    false => tracing::error!(%failure, "a component failed: stopping the whole cluster"),
+                    true => tracing::error!(%failure, "a component did not stop in order"),
+                }
                 first_failure.get_or_insert(failure);
             }
         };
@@ -182,7 +197,7 @@ fn failure_of(ended: Result<(usize, Ended), tokio::task::JoinError>) -> Option<F
 }
 
 fn uri_of(coordinator: SocketAddr) -> MetadataUri {
-    let text = format!("zk+hierarchical://{coordinator}/ledgers");
+    let text = format!("zk://{coordinator}/ledgers");
     text.parse().expect("an address and a path make a URI")
 }
 

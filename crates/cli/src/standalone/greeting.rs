@@ -1,6 +1,7 @@
 //! The greeting that a newcomer reads once everything serves.
 
 use crate::args::DEFAULT_METADATA;
+use bindery_metadata::MetadataUri;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,17 +29,13 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// A first command that works: told where the cluster is unless it finds it by itself, and asking for copies on
-    /// all of three bookies when there are.
-    fn example(&self) -> String {
-        let mut command = "bindery ledger create".to_owned();
-        if self.environment.as_deref().unwrap_or(DEFAULT_METADATA) != self.metadata {
-            command = format!("{command} --metadata {}", self.metadata);
-        }
-        if self.bookies.len() >= 3 {
-            command.push_str(" --ensemble 3 --ack-quorum 2");
-        }
-        command
+    /// What tells commands of a shell where the cluster is, unless they find it by themselves.
+    fn export(&self) -> Option<String> {
+        let found = self.environment.as_deref().unwrap_or(DEFAULT_METADATA).parse::<MetadataUri>();
+        let wanted = self.metadata.parse::<MetadataUri>();
+        let is_found = matches!((found, wanted), (Ok(found), Ok(wanted))
+            if (&found.servers, &found.root) == (&wanted.servers, &wanted.root));
+        (!is_found).then(|| format!("export BINDERY_METADATA={}", self.metadata))
     }
 }
 
@@ -53,7 +50,10 @@ impl fmt::Display for Greeting {
         writeln!(f, "bindery {} serves: {bookies}, started in {ms} ms", env!("CARGO_PKG_VERSION"))?;
         writeln!(f)?;
         if !self.bookies.is_empty() {
-            writeln!(f, "  command line   {}", self.example())?;
+            if let Some(export) = self.export() {
+                writeln!(f, "  first          {export}")?;
+            }
+            writeln!(f, "  command line   bindery ledger create")?;
             if let Some(authority) = &self.tls {
                 let option = match authority {
                     Some(file) => format!("--tls-ca {}", file.display()),
@@ -113,16 +113,22 @@ mod tests {
     #[test]
     fn defaults_need_no_options_and_everything_else_is_spelled_out() {
         let text = greeting().to_string();
-        assert!(text.contains("command line   bindery ledger create\n"), "{text}");
+        assert!(
+            text.contains("command line   bindery ledger create\n") && !text.contains("export"),
+            "{text}"
+        );
         assert!(text.contains("http://127.0.0.1:8080/metrics\n"), "{text}");
         let elsewhere = "zk+hierarchical://127.0.0.1:9999/ledgers".to_owned();
         let other = Greeting { metadata: elsewhere.clone(), ..greeting() }.to_string();
-        assert!(other.contains(&format!("bindery ledger create --metadata {elsewhere}\n")), "{other}");
+        assert!(other.contains(&format!("first          export BINDERY_METADATA={elsewhere}\n")), "{other}");
+        assert!(other.contains("command line   bindery ledger create\n"), "{other}");
         let by_environment =
             Greeting { environment: Some(elsewhere.clone()), metadata: elsewhere, ..greeting() };
-        assert!(by_environment.to_string().contains("bindery ledger create\n"), "{by_environment}");
+        assert!(!by_environment.to_string().contains("export"), "{by_environment}");
+        let other_form = Greeting { environment: Some("127.0.0.1:2181".to_owned()), ..greeting() };
+        assert!(!other_form.to_string().contains("export"), "{other_form}");
         let misled = Greeting { environment: Some("zk://other/l".to_owned()), ..greeting() };
-        assert!(misled.to_string().contains(&format!("--metadata {DEFAULT_METADATA}\n")), "{misled}");
+        assert!(misled.to_string().contains(&format!("BINDERY_METADATA={DEFAULT_METADATA}\n")), "{misled}");
     }
 
     #[test]

@@ -5,10 +5,10 @@ use crate::args::Switch;
 use crate::bookie_security::BookieSecurity;
 use crate::cluster::named_cluster;
 use crate::ledger::form;
-use crate::settings::memory_limit;
-use crate::tier_role::tuning::TierTuning;
 use crate::tier_role::{self, TierSettings};
 use bindery_client::TlsOptions;
+use bindery_config::settings::memory_limit;
+use bindery_config::tier::tuning::TierTuning;
 use bindery_engine::PoolMemory;
 use bindery_server::config::{BookieConfig, OptionNames};
 use bindery_server::disks::DiskLimits;
@@ -55,8 +55,10 @@ pub struct Plan {
     pub instance_id: Option<ClusterId>,
     /// The object store, if ledgers are kept in one.
     pub tier: Option<TierSettings>,
-    /// How repair speaks to the bookies, if there is any.
-    pub repair: Option<BookieSecurity>,
+    /// How clients of this process speak to the bookies.
+    pub security: BookieSecurity,
+    /// Whether ledgers are repaired.
+    pub has_repair: bool,
 }
 
 /// Name of a bookie's directory, counted from 1.
@@ -151,8 +153,8 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         instance_id,
         tier: tier.filter(|_| args.tier_role == Switch::On),
         // There is nowhere else to copy to with one bookie, and nothing to copy from.
-        repair: (args.repair_role == Switch::On && count > 1)
-            .then_some(BookieSecurity { tls: client_tls, user: None }),
+        has_repair: args.repair_role == Switch::On && count > 1,
+        security: BookieSecurity { tls: client_tls, user: None },
     })
 }
 
@@ -322,7 +324,7 @@ mod tests {
             MemoryPlan::of(bookie.memory_limit.unwrap(), &bookie.limits, around).unwrap();
         }
         assert_eq!(plan.tier.unwrap().security.tls, Some(TlsOptions::new().authority("/ca.pem")));
-        assert_eq!(plan.repair.unwrap().tls, Some(TlsOptions::new().authority("/ca.pem")));
+        assert_eq!(plan.security.tls, Some(TlsOptions::new().authority("/ca.pem")));
         for half in [["--tls-cert", "/b.pem"], ["--tls-key", "/b.key"], ["--tls-ca", "/ca.pem"]] {
             assert!(
                 Cli::try_parse_from([&["bindery", "standalone"][..], &half].concat()).is_err(),
@@ -338,7 +340,7 @@ mod tests {
             (&["--bookies", "3", "--repair-role", "off"], false),
             (&["--bookies", "1"], false),
         ] {
-            assert_eq!(plan(&args(options), MACHINE).unwrap().repair.is_some(), has_repair, "{options:?}");
+            assert_eq!(plan(&args(options), MACHINE).unwrap().has_repair, has_repair, "{options:?}");
         }
     }
 

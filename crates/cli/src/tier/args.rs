@@ -4,7 +4,7 @@ use crate::admin_port::AdminPortArgs;
 use crate::args::{LogFormat, MetadataArgs};
 use crate::bookie_security::args::BookieSecurityArgs;
 use crate::parse::{ledger_id, seconds};
-use crate::tier_role::tuning::TierTuning;
+use bindery_config::tier::tuning::TierTuning;
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -145,9 +145,11 @@ pub struct TierRunArgs {
 /// Where a tierer answers.
 #[derive(Debug, Clone, Args)]
 pub struct TierAdminArgs {
-    /// The admin port of a tierer, or of a bookie with one
-    #[arg(long, value_name = "URL", env = "BINDERY_ADMIN", default_value = "http://127.0.0.1:8080")]
-    pub admin: String,
+    /// The admin port of a tierer, or of a bookie with one [default: that of the first registered bookie with a tierer]
+    #[arg(long, value_name = "URL", env = "BINDERY_ADMIN")]
+    pub admin: Option<String>,
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
 }
 
 /// Flags of `bindery tier status`.

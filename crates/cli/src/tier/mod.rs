@@ -14,7 +14,8 @@ mod run;
 mod status;
 mod verify;
 
-use crate::admin_http::Words;
+use crate::admin_find::of_part;
+use crate::admin_http::{Address, Words};
 use crate::exit::Failure;
 use args::{TierArgs, TierCommand};
 
@@ -31,6 +32,16 @@ pub fn run(args: TierArgs) -> Result<(), Failure> {
         Some(TierCommand::Verify(verify)) => verify::run(&verify),
         Some(TierCommand::Rebuild(rebuild)) => rebuild::run(&rebuild),
         Some(TierCommand::Restore(restore)) => restore::run(&restore),
+    }
+}
+
+/// What each tierer answers.
+const STATUS_PATH: &str = "/api/v1/tier/status";
+
+impl args::TierAdminArgs {
+    /// The admin port of a tierer.
+    async fn find(&self) -> Result<Address, Failure> {
+        of_part(self.admin.as_deref(), &self.metadata, STATUS_PATH, &WORDS).await
     }
 }
 

@@ -5,10 +5,10 @@ use super::args::TierNowArgs;
 use crate::admin_http::{Address, ask_json};
 use crate::exit::{self, Failure};
 use crate::output;
+use crate::progress::Progress;
 use crate::runtime;
 use bindery_reconciler::LedgerReport;
 use bindery_types::LedgerId;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Between two looks.
@@ -16,9 +16,10 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Runs the command.
 pub fn run(args: &TierNowArgs) -> Result<(), Failure> {
-    let address = Address::parse(&args.admin.admin)?;
-    let runtime = runtime::single()?;
-    runtime.block_on(wait(args, &address))
+    runtime::single()?.block_on(async {
+        let address = args.admin.find().await?;
+        wait(args, &address).await
+    })
 }
 
 async fn report(
@@ -36,22 +37,13 @@ async fn wait(args: &TierNowArgs, address: &Address) -> Result<(), Failure> {
         return output::write_all(format!("ledger {} was asked for\n", args.ledger).as_bytes());
     }
     let deadline = tokio::time::Instant::now() + Duration::from_secs_f64(args.timeout.clamp(0.1, 86_400.0));
-    let is_shown = std::io::stderr().is_terminal();
+    let progress = Progress::wait("");
     loop {
-        if is_shown {
-            output::say_part(format!("\r\x1b[K{}", line(&found)));
-        }
-        let end = |code: u8, text: String| {
-            if is_shown {
-                output::say_part("\r\x1b[K");
-            }
-            Err(Failure::with_code(code, text))
-        };
+        progress.say(|| line(&found));
+        let end = |code: u8, text: String| Err(Failure::with_code(code, text));
         match found.state.as_str() {
             "tiered" => {
-                if is_shown {
-                    output::say_part("\r\x1b[K");
-                }
+                drop(progress);
                 return output::write_all(format!("{}\n", line(&found)).as_bytes());
             }
             "stopped" | "failing" => {

@@ -12,6 +12,7 @@ use crate::logging;
 use crate::metadata_failure::store_failure;
 use crate::metadata_session::with_session;
 use crate::output;
+use crate::progress::{Progress, Unit};
 use crate::runtime;
 use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::StoreError as MetadataError;
@@ -83,7 +84,11 @@ pub async fn catalogue(store: &Store, cluster: ClusterId) -> Result<Rebuilt, Fai
     let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
     let options = CatalogueOptions::default();
     let created_ms = |bytes: &[u8]| codec::ledger::decode(bytes).ok()?.created_ms;
-    let rebuilt = catalogue::rebuild(store, cluster, &options, clock, random, created_ms, |_| ()).await;
+    let progress = Progress::start("reading footers", Unit::Objects, None, true);
+    let rebuilt = catalogue::rebuild(store, cluster, &options, clock, random, created_ms, |objects| {
+        progress.set(objects)
+    })
+    .await;
     rebuilt.map_err(|error| catalogue_failure(store, &error))
 }
 

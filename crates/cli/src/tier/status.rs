@@ -1,24 +1,22 @@
 //! `bindery tier status`: how far ledgers are behind, what holds that up, and what it costs.
 
-use super::WORDS;
 use super::args::TierStatusArgs;
+use super::{STATUS_PATH as PATH, WORDS};
 use crate::admin_http::{Address, ask, ask_json};
 use crate::exit::Failure;
 use crate::ledger::form;
 use crate::live::{Event, Events, Key, Screen};
 use crate::output;
 use crate::runtime;
-use bindery_reconciler::{DurationsReport, TierReport};
+use bindery_reconciler::{DurationsReport, Shown, TierReport};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-const PATH: &str = "/api/v1/tier/status";
-
 /// Runs the command.
 pub fn run(args: &TierStatusArgs) -> Result<(), Failure> {
-    let address = Address::parse(&args.admin.admin)?;
     let runtime = runtime::single()?;
     runtime.block_on(async {
+        let address = args.admin.find().await?;
         if args.json {
             let mut text = ask(&address, "GET", PATH, &WORDS).await?;
             text.push(b'\n');
@@ -65,12 +63,44 @@ async fn live(address: &Address, interval: Duration) -> Result<(), Failure> {
     }
 }
 
+/// A report, and the one of an interval before.
+struct Page<'a> {
+    now: &'a TierReport,
+    before: Option<(&'a TierReport, Duration)>,
+}
+
+impl Page<'_> {
+    /// The numbers of one line, in the words of their rows.
+    fn numbers(&self, line: &str) -> String {
+        let words =
+            TierReport::SHOWN.iter().filter(|shown| shown.line == line).map(|shown| self.words(shown));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    fn words(&self, shown: &Shown) -> String {
+        let number = (shown.of)(self.now);
+        let text = shown.words.replace("{}", &number.to_string()).replace("{size}", &form::size(number));
+        let rate = self.before.map_or(String::new(), |(before, interval)| {
+            let bytes = number.saturating_sub((shown.of)(before)) as f64 / interval.as_secs_f64();
+            format!(", {}/s", form::size(bytes as u64))
+        });
+        text.replace("{rate}", &rate)
+    }
+
+    /// Whether a number of the line is above zero.
+    fn has_some(&self, line: &str) -> bool {
+        TierReport::SHOWN.iter().any(|shown| shown.line == line && (shown.of)(self.now) > 0)
+    }
+}
+
 /// The whole of it; with the report of an interval before, rates too.
 fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
+    let page = Page { now, before };
     let mut out = String::new();
     let mut line = |name: &str, text: String| {
         let _ = writeln!(out, "{name:<10}{text}");
     };
+    let because = |why: &Option<String>| why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
     line("tier", format!("{}, cluster {}", now.store, now.cluster));
     line("state", state(now));
     line(
@@ -91,124 +121,35 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
             Some((stage, share)) => format!("{stage}, busy {:.0} % of the time", share * 100.0),
         },
     );
-    line(
-        "ledgers",
-        format!(
-            "{} watched, {} done, {} failing, {} stopped",
-            now.ledgers_watched, now.ledgers_done, now.ledgers_failing, now.ledgers_stopped
-        ),
-    );
-    let rate = |of: fn(&TierReport) -> u64| {
-        before.map(|(before, interval)| of(now).saturating_sub(of(before)) as f64 / interval.as_secs_f64())
-    };
-    let per_second = |of: fn(&TierReport) -> u64| {
-        rate(of).map_or(String::new(), |bytes| format!(", {}/s", form::size(bytes as u64)))
-    };
-    line(
-        "moved",
-        format!(
-            "{} entries, {}{}, in {} objects and {} extents by {} rounds",
-            now.entries,
-            form::size(now.entry_bytes),
-            per_second(|report| report.entry_bytes),
-            now.objects,
-            now.extents,
-            now.rounds
-        ),
-    );
+    line("ledgers", page.numbers("ledgers"));
+    line("moved", page.numbers("moved"));
     line(
         "now",
         format!(
-            "{} of {} objects under construction, {} updates in flight, next round after {}",
+            "{} of {} objects under construction, {}, next round after {}",
             now.objects_building.0,
             now.objects_building.1,
-            now.updates_in_flight,
+            page.numbers("now"),
             seconds(now.interval_seconds)
         ),
     );
     line(
         "read",
         format!(
-            "{}{}, {} held, limit {}{}",
-            form::size(now.bytes_read),
-            per_second(|report| report.bytes_read),
-            form::size(now.read_held_bytes),
+            "{}, limit {}{}",
+            page.numbers("read"),
             now.bytes_per_second.map_or("none".to_owned(), |bytes| format!("{}/s", form::size(bytes))),
             if now.slowed_down { ", slowed down because bookies are busy" } else { "" }
         ),
     );
-    line(
-        "updates",
-        format!(
-            "{} requests for {} ledgers, {} failed, {} without an answer; {} reconciled, {} late",
-            now.update_requests,
-            now.update_ledgers,
-            now.update_failures,
-            now.update_timeouts,
-            now.reconciled,
-            now.reconciled_late
-        ),
-    );
-    line(
-        "catalogue",
-        format!(
-            "{} ledgers, {} extents, {} in {} objects of {}, {} unreferenced, {} ids reserved, record {}",
-            now.catalogue_ledgers,
-            now.catalogue_extents,
-            form::size(now.catalogue_bytes),
-            now.catalogue_objects,
-            form::size(now.catalogue_object_bytes),
-            form::size(now.catalogue_unreferenced_bytes),
-            now.catalogue_reserved,
-            now.catalogue_number
-        ),
-    );
-    line(
-        "upkeep",
-        format!(
-            "{} objects of {} wait for their deletion, {} deleted, {} deleted ledgers removed from the catalogue{}",
-            now.unreferenced_objects,
-            form::size(now.catalogue_unreferenced_bytes),
-            now.objects_deleted,
-            now.ledgers_removed,
-            match now.delete_failures {
-                0 => String::new(),
-                some => format!("; {some} could not be deleted, and are tried again"),
-            }
-        ),
-    );
-    line(
-        "rewritten",
-        format!(
-            "{} objects of which little was left, {} of entries, into {}; {} wait for bookies{}{}",
-            now.objects_rewritten,
-            form::size(now.rewritten_bytes),
-            now.rewrites,
-            now.objects_waiting,
-            now.waits_for.as_ref().map_or(String::new(), |why| format!(" ({why})")),
-            match now.rewrite_failures {
-                0 => String::new(),
-                some => format!("; {some} attempts failed, and are repeated"),
-            }
-        ),
-    );
-    line(
-        "scan",
-        format!(
-            "{} sweeps of the bucket, {} objects compared; without a row: {} deleted, {} not old enough, {} kept{}{}; {} missing",
-            now.scan_sweeps,
-            now.scan_objects,
-            now.orphans_deleted,
-            now.orphans_waiting,
-            now.orphans_kept,
-            now.orphan_kept.as_ref().map_or(String::new(), |why| format!(" ({why})")),
-            match &now.orphan_unreadable {
-                Some(why) => format!(", {} unreadable ({why})", now.orphans_unreadable),
-                None => String::new(),
-            },
-            now.objects_missing
-        ),
-    );
+    line("updates", page.numbers("updates"));
+    line("catalogue", page.numbers("catalogue"));
+    line("upkeep", page.numbers("upkeep"));
+    line("rewritten", page.numbers("rewritten") + &because(&now.waits_for));
+    line("scan", page.numbers("scan") + &because(&now.orphan_kept));
+    if let Some(why) = &now.orphan_unreadable {
+        line("unreadable", format!(" {why}"));
+    }
     if now.crowded {
         let why = "as many ledgers are watched as may be, and each has something to do: the others wait";
         line("ALARM", why.to_owned());
@@ -245,20 +186,8 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
             cost.storage_month_usd
         ),
     );
-    if now.corrections + now.refused_objects + now.upload_failures + now.read_failures + now.commit_retries
-        > 0
-    {
-        line(
-            "trouble",
-            format!(
-                "{} uploads failed, {} ledgers left out, {} commits sent again, {} extents and {} objects not taken",
-                now.upload_failures,
-                now.read_failures,
-                now.commit_retries,
-                now.corrections,
-                now.refused_objects
-            ),
-        );
+    if page.has_some("trouble") {
+        line("trouble", page.numbers("trouble"));
     }
     if let Some(damaged) = &now.damaged {
         line("damaged", format!("{} objects: {damaged}", now.objects_damaged));
@@ -338,6 +267,19 @@ mod tests {
         assert_eq!(shown, ["0 ms", "42 ms", "3.2 s", "5 min", "10.0 h", "10.0 days"]);
     }
 
+    /// A row that names a line which the page does not have would be lost.
+    #[test]
+    fn every_number_stands_on_the_page() {
+        let report = TierReport { upload_failures: 1, ..TierReport::default() };
+        let text = render(&report, None);
+        let page = Page { now: &report, before: None };
+        for shown in TierReport::SHOWN {
+            let words = page.words(shown);
+            let is_there = text.lines().any(|line| line.starts_with(shown.line) && line.contains(&words));
+            assert!(is_there, "{}: {words}\n{text}", shown.line);
+        }
+    }
+
     #[test]
     fn what_holds_it_up_and_what_a_person_must_see_is_there() {
         let mut report = TierReport {
@@ -346,20 +288,22 @@ mod tests {
             ..TierReport::default()
         };
         report.cost.per_gib_usd = Some(0.0009);
-        report.entry_bytes = 3 << 20;
+        (report.entry_bytes, report.read_failures) = (3 << 20, 2);
         (report.unreferenced_objects, report.upkeep_doubt) = (7, Some("an old copy".to_owned()));
         let before = TierReport { entry_bytes: 1 << 20, ..report.clone() };
         let text = render(&report, Some((&before, Duration::from_secs(2))));
         for expected in [
-            "7 objects of 0 B wait",
+            "upkeep    7 objects wait for their deletion, 0 deleted",
+            "moved     0 entries, 3.0 MiB, 1.0 MiB/s, 0 objects",
+            "trouble   0 uploads failed, 2 ledgers left out",
             "doubt     an old copy",
             "upload, busy 93 % of the time",
             "ALARM     ledger 7: look",
             "$0.0009 for each GiB",
-            "1.0 MiB/s",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
-        assert!(render(&TierReport::default(), None).contains("everything that is due finds room"));
+        let quiet = render(&TierReport::default(), None);
+        assert!(quiet.contains("everything that is due finds room") && !quiet.contains("trouble"), "{quiet}");
     }
 }

@@ -15,6 +15,7 @@ use crate::output;
 use crate::printable;
 use crate::progress::{Progress, Unit};
 use crate::runtime;
+use crate::status_line;
 use bindery_tiering::ClusterId;
 use bindery_tiering::scrub::{Event, Fault, Finding, ScrubError, ScrubOptions, Scrubbed, Severity, scrub};
 use bindery_tiering::store::Store;
@@ -71,13 +72,13 @@ struct Report {
 
 impl Report {
     fn new(is_json: bool) -> Report {
-        let progress = Progress::start(Unit::Bytes, None, false);
+        let progress = Progress::start("listing the objects", Unit::Wait, None, false);
         Report { is_json, progress, read: 0, counts: [0; 3], lost_catalogue: false, failed: None }
     }
 
     fn on(&mut self, event: &Event<'_>) {
         match event {
-            Event::Total(bytes) => self.progress = Progress::start(Unit::Bytes, Some(*bytes), false),
+            Event::Total(bytes) => self.progress = Progress::start("", Unit::Bytes, Some(*bytes), false),
             Event::Bytes(bytes) => {
                 self.read += bytes;
                 self.progress.set(self.read);
@@ -98,7 +99,7 @@ impl Report {
     /// The first error of standard output is kept: the look goes on, for its exit code.
     fn print(&mut self, text: &[u8]) {
         if self.failed.is_none() {
-            self.failed = self.progress.beside(|| output::write_all(text)).err();
+            self.failed = status_line::beside(|| output::write_all(text)).err();
         }
     }
 

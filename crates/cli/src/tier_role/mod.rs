@@ -1,112 +1,25 @@
-//! A tierer inside this process: its settings, its start (again and again where bookies must not wait for it), its end, and what
+//! A tierer inside this process: its start (again and again where bookies must not wait for it), its end, and what
 //! its admin port answers.
 
-pub mod settings;
-pub mod tuning;
-
-use self::tuning::{Compress, TierTuning, Updates};
-use crate::bookie_security::BookieSecurity;
 use crate::bucket;
 use crate::exit::{self, Failure};
 use crate::own_client::{NotOpened, OwnClient};
-use crate::parse::parse_size;
+pub use bindery_config::tier::{TierSettings, settings};
 use bindery_io::{Clock, SystemClock, SystemRandom};
 use bindery_metadata::{MetadataUri, Security};
-use bindery_reconciler::core::updates::UpdateMode;
-use bindery_reconciler::{
-    Components, MEMORY_MIN, MetricSink, StartError, Tierer, TiererConfig, TiererHandle,
-};
+use bindery_metrics::{Exposition, Row, Table};
+use bindery_reconciler::{Components, StartError, TierReport, Tierer, TiererHandle};
 use bindery_server::admin::extension::{
     AdminExtension, Extending, ExtensionAnswer, ExtensionFault, ExtensionRequest,
 };
 use bindery_server::latch::Latch;
-use bindery_server::metrics::Exposition;
 use bindery_tiering::ClusterId;
-use bindery_tiering::object::Compression;
-use bindery_tiering::store::{self, CheckError, Gate, Store, StoreOptions, StoreUrl};
+use bindery_tiering::store::{self, CheckError, Gate, StoreUrl};
 use bindery_types::LedgerId;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-/// Settings of a tierer of this process.
-#[derive(Debug, Clone)]
-pub struct TierSettings {
-    /// The store, which is open.
-    pub store: Store,
-    /// How it works.
-    pub config: TiererConfig,
-    /// How it speaks to bookies.
-    pub security: BookieSecurity,
-}
-
-impl TierSettings {
-    /// The settings for a process that also runs bookies: when it stops, objects under construction get less time, since the bookies have
-    /// to stop as well.
-    pub fn beside_bookies(mut self) -> TierSettings {
-        self.config.stop_patience = BESIDE_BOOKIES_PATIENCE;
-        self
-    }
-}
-
-/// The bounds of an object's size: at least a block, and at most what stores accept in one piece.
-const OBJECT_BYTES: (u64, u64) = (5 << 20, 4 << 30);
-
-/// Puts a URL and flags together. Every fault names its option.
-pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSettings, Vec<String>> {
-    let mut faults = Vec::new();
-    let mut config = TiererConfig::default();
-    let mut size = |option: &str, text: &Option<String>, least: u64, most: u64| {
-        let text = text.as_ref()?;
-        let bytes = parse_size(text).filter(|bytes| (least..=most).contains(bytes));
-        if bytes.is_none() {
-            let (least, most) = (least >> 20, most >> 20);
-            faults.push(format!(
-                "{option} {text}: give a size from {least}MiB to {most}MiB, for example 256MiB"
-            ));
-        }
-        bytes
-    };
-    if let Some(bytes) = size("--memory-limit", &tuning.memory_limit, MEMORY_MIN, 1 << 40) {
-        config.memory_limit = bytes;
-    }
-    config.bytes_per_second = size("--rate", &tuning.rate, 1 << 20, 1 << 40);
-    if let Some(bytes) = size("--object-size", &tuning.object_size, OBJECT_BYTES.0, OBJECT_BYTES.1) {
-        config.settings.object_bytes_max = bytes;
-    }
-    if let Some(updates) = tuning.updates {
-        config.settings.updates.in_flight_max = usize::from(updates);
-    }
-    if let Some(delay) = tuning.delete_delay {
-        config.settings.upkeep.set_delete_delay(delay);
-    }
-    if let Some(share) = tuning.rewrite_below {
-        config.settings.upkeep.rewrite_below = share;
-    }
-    config.settings.updates.mode = match tuning.update_mode {
-        Some(Updates::Single) => UpdateMode::Single,
-        Some(Updates::Batched) | None => UpdateMode::Batched,
-    };
-    config.compression = match tuning.compression {
-        Some(Compress::Zstd) => Compression::Zstd,
-        Some(Compress::None) | None => Compression::None,
-    };
-    let opened = url
-        .parse::<StoreUrl>()
-        .map_err(|error| error.to_string())
-        .and_then(|url| store::open(&url, &StoreOptions::default()).map_err(|error| error.to_string()));
-    match opened {
-        Ok(store) if faults.is_empty() => {
-            Ok(TierSettings { store, config, security: BookieSecurity::default() })
-        }
-        Ok(_) => Err(faults),
-        Err(fault) => {
-            faults.push(format!("{option}: {fault}"));
-            Err(faults)
-        }
-    }
-}
 
 /// A tierer that runs, with the client it works with.
 struct Started {
@@ -179,8 +92,6 @@ fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {
     }
 }
 
-/// How long objects under construction may take when a process with bookies ends.
-const BESIDE_BOOKIES_PATIENCE: Duration = Duration::from_secs(5);
 /// How long such a process waits for the whole tierer to end.
 const STOP_MAX: Duration = Duration::from_secs(15);
 /// How long a request waits for a tierer that is starting; commands wait longer for an answer.
@@ -416,26 +327,21 @@ impl AdminExtension for TierAdmin {
                 Ok(handle) => handle.report().await,
                 Err(_) => None,
             };
-            out.gauge("bindery_tier_up", &[], i64::from(report.is_some()));
+            UP.expose(&report.is_some(), out);
             match report {
-                Some(report) => report.metrics(&mut Sink(out)),
-                // As of a tierer that runs: it is one alarm that none does.
-                None => out.gauge("bindery_tier_alarms", &[], i64::from(self.fault().is_some())),
+                Some(report) => TierReport::TABLE.expose(&report, out),
+                None => ALARMS.expose(&self.fault().is_some(), out),
             }
         })
     }
 }
 
-struct Sink<'a>(&'a mut Exposition);
-
-impl MetricSink for Sink<'_> {
-    fn counter(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
-        self.0.counter(name, labels, value);
-    }
-    fn gauge(&mut self, name: &str, labels: &[(&str, &str)], value: i64) {
-        self.0.gauge(name, labels, value);
-    }
-}
+/// Whether a tierer runs.
+pub const UP: Table<bool> =
+    Table::new(&[Row::flag("bindery_tier_up", "1 while the tierer of this process runs.", |is_up| *is_up)]);
+/// As of a tierer that runs: it is one alarm that none does.
+const ALARMS: Table<bool> =
+    Table::new(&[Row::flag("bindery_tier_alarms", "Alarms of the tierer.", |is_alarm| *is_alarm)]);
 
 /// The fault of a store, and where its settings come from if that may help.
 pub fn check_failure(url: &StoreUrl, error: &CheckError) -> Failure {
@@ -524,43 +430,5 @@ mod tests {
             assert_eq!(failure.code, code, "{text}");
             assert!(text.contains(words) && text.len() <= 320, "{}: {text}", text.len());
         }
-    }
-
-    #[test]
-    fn every_fault_names_its_option() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("file://{}", dir.path().display());
-        let tuning = TierTuning {
-            memory_limit: Some("1MiB".into()),
-            rate: Some("much".into()),
-            object_size: Some("1TiB".into()),
-            ..TierTuning::default()
-        };
-        let faults = settings("--store", "ftp://x", &tuning).unwrap_err();
-        assert_eq!(faults.len(), 4, "{faults:?}");
-        for (fault, word) in
-            faults.iter().zip(["--memory-limit 1MiB", "--rate much", "--object-size 1TiB", "--store"])
-        {
-            assert!(fault.contains(word), "{fault}");
-        }
-        let tuning = TierTuning {
-            memory_limit: Some("64MiB".into()),
-            rate: Some("5MiB".into()),
-            compression: Some(Compress::Zstd),
-            updates: Some(4),
-            update_mode: Some(Updates::Single),
-            object_size: Some("16MiB".into()),
-            delete_delay: None,
-            rewrite_below: Some(0.3),
-        };
-        let config = settings("--store", &url, &tuning).unwrap().config;
-        assert_eq!((config.memory_limit, config.bytes_per_second), (64 << 20, Some(5 << 20)));
-        assert_eq!(config.settings.updates.in_flight_max, 4);
-        assert_eq!(
-            (config.settings.updates.mode, config.compression),
-            (UpdateMode::Single, Compression::Zstd)
-        );
-        assert_eq!(config.settings.object_bytes_max, 16 << 20);
-        assert_eq!(config.settings.upkeep.rewrite_below, 0.3);
     }
 }

@@ -8,13 +8,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output};
 use std::thread::JoinHandle;
 
-const FIRST: &str = include_str!("../flow/view-0.json");
+pub const FIRST: &str = include_str!("../flow/view-0.json");
 /// The same bookie a second later.
-const SECOND: &str = include_str!("../flow/view-1.json");
+pub const SECOND: &str = include_str!("../flow/view-1.json");
 const TABLE: &str = include_str!("../flow/once.txt");
 
 /// Answers one connection after the other; gives the request of each.
-fn serve(answers: Vec<String>) -> (SocketAddr, JoinHandle<Vec<String>>) {
+pub fn serve(answers: Vec<String>) -> (SocketAddr, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let task = std::thread::spawn(move || {
@@ -35,7 +35,7 @@ fn serve(answers: Vec<String>) -> (SocketAddr, JoinHandle<Vec<String>>) {
     (address, task)
 }
 
-fn ok(body: &str) -> String {
+pub fn ok(body: &str) -> String {
     format!("HTTP/1.0 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 

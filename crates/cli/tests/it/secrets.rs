@@ -131,6 +131,7 @@ fn of_admin(admin: u16, authorization: &str) -> String {
         "/api/v1/bookie/state",
         "/api/v1/bookie/flow",
         "/api/v1/bookie/gc",
+        "/api/v1/config/server_config",
         "/nowhere",
     ];
     let answers = paths

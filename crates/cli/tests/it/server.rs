@@ -71,7 +71,7 @@ impl Place {
     }
 
     pub fn metadata(&self) -> String {
-        format!("zk+hierarchical://127.0.0.1:{}/ledgers", self.coordinator_port)
+        format!("zk://127.0.0.1:{}/ledgers", self.coordinator_port)
     }
 
     /// The command that starts it.

@@ -81,7 +81,7 @@ fn a_standalone_cluster_moves_its_ledgers_and_says_so() {
     assert_eq!(told["bookies"][0][1], 99, "{told:#}");
 
     // For people, and for metrics.
-    let shown = text(&bindery(&["tier", "status", "--admin", &admin]).output().unwrap().stdout);
+    let shown = text(&place.run(&["tier", "status"]).stdout);
     for line in ["lag       0 entries", "limit     none", "100 entries", "STAGE", "commit", "list prices"] {
         assert!(shown.contains(line), "{line}: {shown}");
     }

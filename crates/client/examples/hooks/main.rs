@@ -47,7 +47,7 @@ async fn write_and_read(client: &Client, writer: LedgerWriter) -> Result<(), Box
     writer.close().await?;
     let reader = client.open_ledger(id, b"", OpenMode::ReadOnly).await?;
     let last = reader.last_add_confirmed().ok_or("the ledger is empty")?;
-    let mut entries = reader.read(EntryId::FIRST, last);
+    let mut entries = reader.read(EntryId::FIRST..=last);
     let mut count = 0;
     while let Some(entry) = entries.next().await {
         let entry = entry?;

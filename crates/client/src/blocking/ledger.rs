@@ -1,8 +1,9 @@
 //! Writer and reader of one ledger, blocking.
 
 use std::fmt;
+use std::ops::RangeBounds;
 
-use bindery_types::{EntryId, LedgerId};
+use bindery_types::{EntryId, LedgerId, Quorum};
 
 use super::{Calls, Error};
 use crate::entry::Entry;
@@ -22,6 +23,11 @@ impl LedgerWriter {
     /// The ledger.
     pub fn id(&self) -> LedgerId {
         self.writer.id()
+    }
+
+    /// On how many bookies its entries are.
+    pub fn quorum(&self) -> Quorum {
+        self.writer.quorum()
     }
 
     /// The largest payload that fits an entry.
@@ -49,7 +55,8 @@ impl LedgerWriter {
         self.writer.progress().borrow().clone()
     }
 
-    /// Waits until every entry enqueued so far is confirmed; the last confirmed entry.
+    /// Waits until every entry enqueued so far is confirmed, and bookies know it; the last confirmed entry. See
+    /// [`drain`](crate::LedgerWriter::drain).
     pub fn drain(&self) -> Result<Option<EntryId>, Error<AppendError>> {
         self.calls.wait(self.writer.drain())
     }
@@ -77,7 +84,7 @@ impl fmt::Debug for LedgerWriter {
 }
 
 /// A ledger opened for reading; see [`LedgerReader`](crate::LedgerReader). As an iterator (`for entry in &reader`) it gives
-/// all entries that it knows of.
+/// all entries that are confirmed, as [`read`](Self::read) of `..` does.
 #[derive(Clone)]
 pub struct LedgerReader {
     pub(super) calls: Calls,
@@ -115,12 +122,13 @@ impl LedgerReader {
         self.calls.wait(self.reader.read_entry(entry))
     }
 
-    /// Entries `first..=last`, in order, read ahead; see [`read`](crate::LedgerReader::read).
-    pub fn read(&self, first: EntryId, last: EntryId) -> Entries {
-        Entries { calls: self.calls.clone(), stream: Some(self.reader.read(first, last)) }
+    /// These entries, in order, read ahead: all that are confirmed where there is no last one (`..`); see
+    /// [`read`](crate::LedgerReader::read).
+    pub fn read(&self, entries: impl RangeBounds<EntryId>) -> Entries {
+        Entries { calls: self.calls.clone(), stream: Some(self.reader.read(entries)) }
     }
 
-    /// The same, also behind the LAC (last add confirmed); see
+    /// Entries `first..=last`, also behind the LAC (last add confirmed); see
     /// [`read_unconfirmed`](crate::LedgerReader::read_unconfirmed).
     pub fn read_unconfirmed(&self, first: EntryId, last: EntryId) -> Entries {
         Entries { calls: self.calls.clone(), stream: Some(self.reader.read_unconfirmed(first, last)) }
@@ -147,8 +155,7 @@ impl IntoIterator for &LedgerReader {
     type IntoIter = Entries;
 
     fn into_iter(self) -> Entries {
-        let stream = self.last_add_confirmed().map(|last| self.reader.read(EntryId::FIRST, last));
-        Entries { calls: self.calls.clone(), stream }
+        self.read(..)
     }
 }
 

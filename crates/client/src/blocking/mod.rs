@@ -2,19 +2,19 @@
 //!
 //! ```no_run
 //! use bindery_client::blocking::Client;
-//! use bindery_client::{CreateOptions, EntryId, OpenMode, Quorum};
+//! use bindery_client::CreateOptions;
 //!
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let builder = bindery_client::Client::builder().metadata("zk://127.0.0.1:2181/ledgers".parse()?);
 //! let client = Client::connect(builder)?;
-//! let writer = client.create_ledger(CreateOptions::new(Quorum::new(3, 3, 2)?))?;
+//! let writer = client.create_ledger(CreateOptions::default())?;
 //! for line in ["one", "two", "three"] {
 //!     writer.enqueue(line.as_bytes())?; // waits for room only
 //! }
 //! writer.drain()?; // confirmed, all of them
 //! let id = writer.id();
 //! writer.close()?;
-//! for entry in &client.open_ledger(id, b"", OpenMode::Recover)? {
+//! for entry in &client.open(id)? {
 //!     println!("{}", String::from_utf8_lossy(&entry?.payload));
 //! }
 //! client.close()?;
@@ -43,7 +43,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bindery_metadata::StoreError;
-use bindery_types::{BookieId, LedgerId};
+use bindery_types::{BookieId, LedgerId, Quorum, QuorumSizes};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 pub use self::ledger::{Entries, Following, LedgerReader, LedgerWriter};
@@ -164,6 +164,16 @@ impl Client {
         Ok(LedgerWriter { calls: self.calls.clone(), writer })
     }
 
+    /// See [`quorum`](crate::Client::quorum).
+    pub fn quorum(&self, sizes: QuorumSizes) -> Result<Quorum, Error<CreateError>> {
+        self.calls.wait(self.client.quorum(sizes))
+    }
+
+    /// See [`open`](crate::Client::open).
+    pub fn open(&self, id: LedgerId) -> Result<LedgerReader, Error<OpenError>> {
+        self.open_ledger(id, b"", OpenMode::ReadOnly)
+    }
+
     /// See [`open_ledger`](crate::Client::open_ledger).
     pub fn open_ledger(
         &self,
@@ -200,6 +210,11 @@ impl Client {
     /// See [`bookies`](crate::Client::bookies).
     pub fn bookies(&self) -> Result<Vec<BookieInfo>, Error<StoreError>> {
         self.calls.wait(self.client.bookies())
+    }
+
+    /// See [`member_bookies`](crate::Client::member_bookies).
+    pub fn member_bookies(&self) -> Result<Vec<BookieId>, Error<StoreError>> {
+        self.calls.wait(self.client.member_bookies())
     }
 
     /// See [`ask_bookies`](crate::Client::ask_bookies). Inside a runtime nobody is asked.

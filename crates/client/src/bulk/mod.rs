@@ -271,6 +271,11 @@ impl LedgerView {
         self.ledger.state.created_ms()
     }
 
+    /// Whether these bytes, from wherever they are, are an entry of this ledger: they have its ids and its digest.
+    pub fn is_authentic(&self, entry: EntryId, stored: &[u8]) -> bool {
+        self.ledger.state.codec.check(entry, stored).is_some()
+    }
+
     /// Whether it was closed: it ends where [`last_readable`](Self::last_readable) says, for good.
     pub fn is_sealed(&self) -> bool {
         self.ledger.state.end().is_some()

@@ -16,10 +16,9 @@ use std::task::{Context, Poll, ready};
 
 use bindery_types::LedgerId;
 use tokio::io::AsyncWrite;
-use tokio::sync::watch;
 
 use crate::error::{AppendError, CloseError, ForceError, Stopped, TryAppendError, WhyStopped};
-use crate::writer::{Closed, LedgerWriter, Progress};
+use crate::writer::{Closed, LedgerWriter, ProgressWatch};
 
 /// Default of [`ByteWriter::entry_size_bytes`]: large enough that what each entry costs does not show, small enough that
 /// several readers have room for some.
@@ -65,7 +64,7 @@ type Closing = Pin<Box<dyn Future<Output = Result<Closed, CloseError>> + Send>>;
 /// did. Bytes that were written and not flushed before may be lost: the error says which entry is the last that is safe.
 pub struct ByteWriter {
     id: LedgerId,
-    progress: watch::Receiver<Progress>,
+    progress: ProgressWatch,
     state: State,
     /// Bytes of the next entry. Away while the state is `Enqueuing`.
     buffer: Vec<u8>,
@@ -151,7 +150,7 @@ impl ByteWriter {
     }
 
     /// What is confirmed, as it moves.
-    pub fn progress(&self) -> watch::Receiver<Progress> {
+    pub fn progress(&self) -> ProgressWatch {
         self.progress.clone()
     }
 

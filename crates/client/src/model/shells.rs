@@ -306,7 +306,7 @@ impl Actors {
                 let first = EntryId::new(first).unwrap();
                 let mut entries = match is_unconfirmed {
                     true => reader.read_unconfirmed(first, last),
-                    false => reader.read(first, last),
+                    false => reader.read(first..=last),
                 };
                 let mut next = first.get();
                 while let Some(entry) = entries.next().await {
@@ -555,7 +555,7 @@ async fn scene(seed: u64, canaries: Canaries) -> Seen {
         bookie.lock().mode = if random.chance(0.5) { Mode::Down } else { Mode::Stopped };
     }
     if let Some(last) = EntryId::new(last) {
-        let mut entries = reader.read(EntryId::FIRST, last);
+        let mut entries = reader.read(EntryId::FIRST..=last);
         for id in 0..=last.get() {
             let entry = entries
                 .next()

@@ -422,7 +422,7 @@ async fn a_read_that_is_dropped_counts_no_more() {
 async fn runs_of_entries_are_chosen_and_hedged_as_single_ones() {
     let setup = Setup::new().await;
     let read_all = || async {
-        let mut stream = setup.reader.read(at(0), at(ENTRIES - 1));
+        let mut stream = setup.reader.read(at(0)..=at(ENTRIES - 1));
         let mut count = 0;
         while let Some(entry) = stream.next().await {
             entry.unwrap();
@@ -453,7 +453,7 @@ async fn runs_of_entries_are_chosen_and_hedged_as_single_ones() {
 async fn runs_of_a_closed_ledger_come_from_one_replica_until_that_one_is_not_well() {
     let setup = Setup::new().await;
     let read_all = async || {
-        let mut stream = setup.reader.read(at(0), at(ENTRIES - 1));
+        let mut stream = setup.reader.read(at(0)..=at(ENTRIES - 1));
         while let Some(entry) = stream.next().await {
             entry.unwrap();
         }
@@ -528,7 +528,7 @@ async fn the_first_batches_that_meet_a_dead_replica_do_not_wait() {
         setup.set("a", Way::Dead);
         setup.set("b", Way::Dead);
         let started = Instant::now();
-        let mut stream = setup.reader.read(at(0), at(ENTRIES - 1));
+        let mut stream = setup.reader.read(at(0)..=at(ENTRIES - 1));
         while let Some(entry) = stream.next().await {
             entry.unwrap();
         }

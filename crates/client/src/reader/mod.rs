@@ -103,17 +103,38 @@ impl LedgerReader {
 
     /// Reads one entry up to the LAC (last add confirmed). If the entry is beyond the known LAC, the LAC is read again.
     pub async fn read_entry(&self, entry: EntryId) -> Result<Entry, ReadError> {
-        let mut stream = self.read(entry, entry);
+        let mut stream = self.read(entry..=entry);
         stream.next().await.expect("a run of one entry has one outcome")
     }
 
-    /// Entries `first..=last`, in order, read ahead within the client's budget. Nothing when `last` is below `first`.
+    /// These entries, in order, read ahead within the client's budget.
+    ///
+    /// - With a last entry (`EntryId::FIRST..=last`) all of them, or an error. None when the last one is below the first.
+    /// - Without (`..` for the whole ledger, `first..`) all that are confirmed. Before the stream ends, the LAC (last add
+    ///   confirmed) of an open ledger is read again, so everything is there that was announced before it ended. A writer that
+    ///   adds faster than this is read keeps it going: name a last entry then, such as
+    ///   [`last_add_confirmed`](Self::last_add_confirmed). To wait for more there is [`tail`](Self::tail).
     ///
     /// # Errors
-    /// The first [`EntryStream::next`] says [`ReadError::BeyondEnd`] when `last` is behind the end or, of an open
+    /// The first [`EntryStream::next`] says [`ReadError::BeyondEnd`] when there is a last entry and it is behind the end or, of an open
     /// ledger, the LAC (last add confirmed).
-    pub fn read(&self, first: EntryId, last: EntryId) -> EntryStream {
-        EntryStream::new(self.state.clone(), first, last, false)
+    pub fn read(&self, entries: impl RangeBounds<EntryId>) -> EntryStream {
+        let state = self.state.clone();
+        let first = match entries.start_bound() {
+            Bound::Included(first) => Some(*first),
+            Bound::Excluded(before) => before.get().checked_add(1).and_then(EntryId::new),
+            Bound::Unbounded => Some(EntryId::FIRST),
+        };
+        let Some(first) = first else { return EntryStream::of_nothing(state) };
+        let last = match entries.end_bound() {
+            Bound::Included(last) => Some(*last),
+            Bound::Excluded(behind) => EntryId::new(behind.get() - 1),
+            Bound::Unbounded => return EntryStream::without_end(state, first),
+        };
+        match last {
+            Some(last) => EntryStream::new(state, first, last, false),
+            None => EntryStream::of_nothing(state),
+        }
     }
 
     /// As [`read`](Self::read), also behind the LAC (last add confirmed) of an open ledger: such entries may be there or
@@ -122,7 +143,7 @@ impl LedgerReader {
         EntryStream::new(self.state.clone(), first, last, true)
     }
 
-    /// The bytes of these entries, one behind the other: `..` for all that this reader knows of, which may be none.
+    /// The bytes of these entries, one behind the other: `..` for all that are confirmed, which may be none.
     ///
     /// ```no_run
     /// # async fn example(reader: bindery_client::LedgerReader) -> std::io::Result<()> {
@@ -136,21 +157,7 @@ impl LedgerReader {
     /// # Errors
     /// Those of [`read`](Self::read), inside an [`io::Error`](std::io::Error).
     pub fn byte_reader(&self, entries: impl RangeBounds<EntryId>) -> ByteReader<EntryStream> {
-        let first = match entries.start_bound() {
-            Bound::Included(first) => Some(*first),
-            Bound::Excluded(before) => before.get().checked_add(1).and_then(EntryId::new),
-            Bound::Unbounded => Some(EntryId::FIRST),
-        };
-        let last = match entries.end_bound() {
-            Bound::Included(last) => Some(*last),
-            Bound::Excluded(behind) => EntryId::new(behind.get() - 1),
-            Bound::Unbounded => self.last_add_confirmed(),
-        };
-        let state = self.state.clone();
-        ByteReader::new(match (first, last) {
-            (Some(first), Some(last)) => EntryStream::new(state, first, last, false),
-            (_, _) => EntryStream::of_nothing(state),
-        })
+        ByteReader::new(self.read(entries))
     }
 
     /// Follows the ledger from `from` on: waits for entries, ends when the ledger is closed and read to its end.

@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. The LAC (last add confirmed) never goes back (IC21). That of a closed ledger is its last entry.
 //! 2. The LAC of an open ledger is the largest that a covering set of bookies reports, each with a valid digest
-//!    (protocol reference, section 7.6).
+//!    (protocol reference, section 7.6), or what a writer of the same client has confirmed.
 //! 3. Metadata is replaced by newer metadata only.
 
 use std::sync::Arc;
@@ -301,6 +301,8 @@ impl ReaderState {
             self.reread().await?;
         }
         if self.end().is_none() {
+            let replicas = self.replicas();
+            self.advance(self.shared.own_writers.confirmed(self.id, &replicas.metadata));
             self.ask_for_lac().await?;
         }
         Ok(self.lac())

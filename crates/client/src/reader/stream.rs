@@ -9,7 +9,8 @@
 //! polled again.
 //!
 //! # Invariants
-//! 1. Entries come in order, once each, without a gap, up to the last one or the first error.
+//! 1. Entries come in order, once each, without a gap, up to the last one or the first error. A run without a last entry ends where a
+//!    look at the LAC (last add confirmed) that began after its last entry came found no more.
 //! 2. Entries read ahead hold permits of the client's read budget, for as many bytes as came: an answer larger than
 //!    expected gets more, or is dropped and read again when its turn comes. Only the range that the caller waits for is
 //!    read without a permit, so streams that are not read cannot hold up another (no stream waits for a permit).
@@ -65,8 +66,21 @@ enum Progress {
 /// What a task came to.
 enum Event {
     Checked(Result<(), ReadError>),
+    /// The LAC (last add confirmed) was read again.
+    Looked(Result<(), ReadError>),
     /// Of the range with this number.
     Range(u64, Progress),
+}
+
+/// The state of a run without a last entry that has read everything up to the known LAC (last add confirmed).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// The LAC is to be read again.
+    Due,
+    /// A task is at it.
+    UnderWay,
+    /// It brought nothing new: the run is over.
+    Done,
 }
 
 /// A run of entries, see [`LedgerReader::read`](crate::LedgerReader::read). Also a [`Stream`], for the combinators of
@@ -74,9 +88,12 @@ enum Event {
 #[must_use = "nothing is read before the stream is polled"]
 pub struct EntryStream {
     state: Arc<ReaderState>,
-    /// The next entry to ask for; one behind the last entry there can be is no entry.
+    /// The next entry to ask for.
     next: u64,
-    last: u64,
+    /// One behind the last entry.
+    end: u64,
+    /// The run has no last entry: `end` is what is known to be confirmed, and grows.
+    open_end: Option<Look>,
     /// Entries behind the LAC (last add confirmed) may be read.
     is_unconfirmed: bool,
     /// Of more than one entry.
@@ -102,7 +119,8 @@ impl EntryStream {
         EntryStream {
             state,
             next: first.get().unsigned_abs(),
-            last: last.get().unsigned_abs(),
+            end: last.get().unsigned_abs() + 1,
+            open_end: None,
             is_unconfirmed,
             is_run: first < last,
             check: Check::Due,
@@ -118,12 +136,24 @@ impl EntryStream {
     /// Of no entry.
     pub(super) fn of_nothing(state: Arc<ReaderState>) -> EntryStream {
         let stream = EntryStream::new(state, EntryId::FIRST, EntryId::FIRST, false);
-        EntryStream { next: stream.last + 1, ..stream }
+        EntryStream { next: stream.end, ..stream }
+    }
+
+    /// From `first` on, all that is confirmed: at the end the LAC (last add confirmed) is read again, until that brings no more.
+    pub(super) fn without_end(state: Arc<ReaderState>, first: EntryId) -> EntryStream {
+        let stream = EntryStream::new(state, first, first, false);
+        EntryStream {
+            end: stream.next,
+            open_end: Some(Look::Due),
+            is_run: true,
+            check: Check::Done,
+            ..stream
+        }
     }
 
     /// Goes on to a later entry.
     pub(super) fn extend(&mut self, last: EntryId) {
-        self.last = self.last.max(last.get().unsigned_abs());
+        self.end = self.end.max(last.get().unsigned_abs() + 1);
         self.is_run = true;
     }
 
@@ -157,7 +187,7 @@ impl EntryStream {
         }
         loop {
             match self.check {
-                Check::Due if self.next <= self.last => self.begin_check()?,
+                Check::Due if self.next < self.end => self.begin_check()?,
                 Check::Due | Check::UnderWay | Check::Done => {}
             }
             if self.check != Check::UnderWay {
@@ -165,7 +195,18 @@ impl EntryStream {
             }
             match self.ranges.front().map(|front| &front.progress) {
                 None if self.check == Check::UnderWay => {}
-                None => return Poll::Ready(Ok(false)),
+                None if self.next < self.end => {
+                    unreachable!("what the caller waits for is read without a permit")
+                }
+                None => match self.look_behind_end() {
+                    Some(true) => continue,
+                    Some(false) => {}
+                    None => {
+                        // One with a last entry may be extended.
+                        self.is_over = self.open_end.is_some();
+                        return Poll::Ready(Ok(false));
+                    }
+                },
                 Some(Progress::Reading) => {}
                 Some(Progress::NoRoom) => {
                     let front = self.ranges.pop_front().expect("it was just looked at");
@@ -185,20 +226,48 @@ impl EntryStream {
                     outcome?;
                     self.check = Check::Done;
                 }
+                Some(Ok(Event::Looked(outcome))) => {
+                    outcome?;
+                    self.open_end = Some(Look::Done);
+                }
                 Some(Ok(Event::Range(number, progress))) => {
                     if let Some(range) = self.ranges.iter_mut().find(|range| range.number == number) {
                         range.progress = progress;
                     }
                 }
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-                None => unreachable!("a check or a range without an outcome has a task"),
+                None => unreachable!("a check, a look or a range without an outcome has a task"),
             }
         }
     }
 
+    /// Where everything up to `end` was read: whether there is more by now, or a task that asks for it. `None` when the run is over.
+    fn look_behind_end(&mut self) -> Option<bool> {
+        let look = self.open_end?;
+        // The state before the LAC: one that came with the close is seen.
+        let is_closed = self.state.end().is_some();
+        let known = self.state.lac().map_or(0, |lac| lac.get().unsigned_abs() + 1);
+        if known > self.end {
+            (self.end, self.open_end) = (known, Some(Look::Due));
+            return Some(true);
+        }
+        match look {
+            Look::Due if is_closed => return None,
+            Look::Due => {
+                self.open_end = Some(Look::UnderWay);
+                let state = self.state.clone();
+                // Owned by the set: ends with the stream.
+                self.tasks.spawn(async move { Event::Looked(state.refresh().await.map(drop)) });
+            }
+            Look::UnderWay => {}
+            Look::Done => return None,
+        }
+        Some(false)
+    }
+
     /// Refuses what is behind the end, at once if that is known.
     fn begin_check(&mut self) -> Result<(), ReadError> {
-        let last = entry(self.last);
+        let last = entry(self.end - 1);
         let is_closed = self.state.end().is_some();
         if self.state.lac() >= Some(last) || (self.is_unconfirmed && !is_closed) {
             self.check = Check::Done;
@@ -239,7 +308,7 @@ impl EntryStream {
     }
 
     fn fill(&mut self) {
-        while !self.is_over && self.next <= self.last {
+        while !self.is_over && self.next < self.end {
             let next = entry(self.next);
             let replicas = self.state.replicas();
             let metadata = &replicas.metadata;
@@ -248,7 +317,7 @@ impl EntryStream {
             let fitting = BATCH_SIZE_BYTES / entry_size_bytes.max(1);
             // Of entries that fill a batch each, several are read at a time, as singles are.
             let is_batch = quorum.ensemble_size() == quorum.write_quorum_size()
-                && self.last > self.next
+                && self.end - self.next > 1
                 && fitting > 1
                 && self.state.batches.are_wanted();
             let ranges_max = match is_batch {
@@ -267,8 +336,8 @@ impl EntryStream {
                         .segments()
                         .iter()
                         .find(|segment| segment.first_entry > next)
-                        .map_or(self.last, |later| self.last.min(later.first_entry.get().unsigned_abs() - 1));
-                    let left = end - self.next + 1;
+                        .map_or(self.end, |later| self.end.min(later.first_entry.get().unsigned_abs()));
+                    let left = end - self.next;
                     (left.min(fitting.min(BATCH_ENTRIES_MAX)) as u32, BATCH_SIZE_BYTES)
                 }
                 false => (1, entry_size_bytes.max(OVERHEAD_SIZE_BYTES_MAX as u64)),
@@ -322,7 +391,7 @@ impl Stream for EntryStream {
 
 impl FusedStream for EntryStream {
     fn is_terminated(&self) -> bool {
-        let has_more = self.next <= self.last || !self.ranges.is_empty();
+        let has_more = self.next < self.end || !self.ranges.is_empty() || self.open_end.is_some();
         self.ready.is_empty() && (self.is_over || !has_more)
     }
 }
@@ -358,7 +427,7 @@ impl std::fmt::Debug for EntryStream {
         f.debug_struct("EntryStream")
             .field("ledger_id", &self.state.id)
             .field("next", &self.next)
-            .field("last", &self.last)
+            .field("end", &self.end)
             .finish_non_exhaustive()
     }
 }

@@ -292,7 +292,7 @@ impl Setup {
 }
 
 async fn assert_all(reader: &super::LedgerReader, count: i64, size: usize) {
-    let mut stream = reader.read(at(0), at(count - 1));
+    let mut stream = reader.read(at(0)..=at(count - 1));
     for entry in 0..count {
         let found = stream.next().await.unwrap().unwrap();
         assert_eq!((found.id, &found.payload[..]), (at(entry), &vec![entry as u8; size][..]));
@@ -462,7 +462,7 @@ async fn an_entry_that_no_replica_has_ends_the_stream_with_an_error() {
         setup.lose(bookie, 7);
     }
     let reader = setup.open().await.unwrap();
-    let mut stream = reader.read(at(0), at(19));
+    let mut stream = reader.read(at(0)..=at(19));
     for entry in 0..7 {
         assert_eq!(stream.next().await.unwrap().unwrap().id, at(entry));
     }
@@ -524,8 +524,8 @@ async fn bookies_that_know_no_batches_are_not_asked_for_another() {
         setup.lose(bookie, 0);
     }
     let reader = setup.open().await.unwrap();
-    assert!(reader.read(at(0), at(99)).next().await.unwrap().is_err());
-    let mut stream = reader.read(at(1), at(99));
+    assert!(reader.read(at(0)..=at(99)).next().await.unwrap().is_err());
+    let mut stream = reader.read(at(1)..=at(99));
     for entry in 1..100 {
         assert_eq!(stream.next().await.unwrap().unwrap().id, at(entry));
     }
@@ -543,7 +543,7 @@ async fn batches_that_are_wrong_end_and_what_is_in_them_is_read_otherwise() {
         let reader = setup.open().await.unwrap();
         assert_all(&reader, 50, 10).await;
         assert!(setup.bookies.batches.load(Ordering::Relaxed) > 0, "{wrong:?}: batches were tried");
-        assert!(reader.read(at(5), at(4)).next().await.is_none(), "no entries are no request");
+        assert!(reader.read(at(5)..=at(4)).next().await.is_none(), "no entries are no request");
     }
 }
 
@@ -554,7 +554,7 @@ async fn streams_that_are_not_read_do_not_hold_up_another() {
         let mut setup = Setup::new(quorum, 100, 20_000, Bookies::default()).await;
         setup.close(99).await;
         let reader = setup.open().await.unwrap();
-        let mut idle: Vec<_> = (0..5).map(|_| reader.read(at(0), at(99))).collect();
+        let mut idle: Vec<_> = (0..5).map(|_| reader.read(at(0)..=at(99))).collect();
         for stream in &mut idle {
             stream.next().await.unwrap().unwrap();
         }
@@ -577,7 +577,7 @@ async fn a_ledger_that_ends_with_the_last_number_is_read_to_its_end() {
         assert_eq!(reader.read_entry(EntryId::MAX).await.unwrap().id, EntryId::MAX);
         for first in [last - 2, last - 1, last] {
             let expected: Vec<i64> = (first..=last).collect();
-            let (mut run, mut tail) = (reader.read(at(first), at(last)), reader.tail(at(first)));
+            let (mut run, mut tail) = (reader.read(at(first)..=at(last)), reader.tail(at(first)));
             let mut found = (Vec::new(), Vec::new());
             while let Some(entry) = run.next().await {
                 found.0.push(entry.unwrap().id.get());
@@ -612,7 +612,7 @@ async fn entries_larger_than_expected_are_not_kept_beyond_the_budget() {
         }
         setup.close_with_length(299, length_bytes).await;
         let reader = setup.open().await.unwrap();
-        let (mut stream, mut held_max) = (reader.read(at(0), at(299)), 0);
+        let (mut stream, mut held_max) = (reader.read(at(0)..=at(299)), 0);
         for entry in 0..300 {
             let found = stream.next().await.unwrap().unwrap();
             let size = if entry < 100 { 10 } else { 9_000 };

@@ -15,6 +15,7 @@ use bindery_types::{BookieId, EntryId};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::announce::announce;
 use super::core::{FILL_INTERVAL, Step, WriterCore};
 use super::{Inner, TakenOver};
 use crate::handover::Handover;
@@ -66,7 +67,8 @@ pub(super) async fn run(inner: Arc<Inner>) {
                 let seen = announce_at.take().and_then(|(_, seen)| seen);
                 // While entries come one after the other, each announces the one before it.
                 if inner.wants_announcement() == seen {
-                    announce(&inner, &mut announcements);
+                    let inner = inner.clone();
+                    announcements.spawn(async move { announce(&inner).await });
                 }
             }
             // Nothing may happen any more when a bookie stands still and the budget is used up.
@@ -269,33 +271,4 @@ pub(super) async fn give_back(inner: &Inner) -> bool {
         tracing::debug!(ledger_id = %inner.id, %error, "the ledger is not given back");
     }
     is_written
-}
-
-/// Writes an explicit LAC (protocol reference, section 3.3), as well as it goes: the next entry says it again. Each task
-/// says whether its bookie has it.
-fn announce(inner: &Arc<Inner>, tasks: &mut JoinSet<bool>) {
-    let Some((lac, body, bookies)) = inner.state.lock().core.announce() else { return };
-    for bookie in bookies {
-        let (inner, body) = (inner.clone(), body.clone());
-        tasks.spawn(async move {
-            let transport = &inner.shared.transport;
-            let outcome = transport.write_lac(&bookie, inner.id, inner.master_key, lac, body).await;
-            if let Err(error) = &outcome {
-                tracing::debug!(ledger_id = %inner.id, bookie_id = %bookie, %error, "explicit LAC not written");
-            }
-            outcome.is_ok()
-        });
-    }
-}
-
-/// As [`announce`], and waits until an ack quorum has it or all have answered.
-pub(super) async fn announce_now(inner: &Arc<Inner>) {
-    let mut tasks = JoinSet::new();
-    announce(inner, &mut tasks);
-    let mut missing = inner.quorum.ack_quorum_size();
-    while missing > 0
-        && let Some(outcome) = tasks.join_next().await
-    {
-        missing -= usize::from(matches!(outcome, Ok(true)));
-    }
 }

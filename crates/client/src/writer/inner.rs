@@ -12,6 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::announce::Announcements;
 use super::core::{Fill, LetGo, Start, WriterCore, cost_bytes, frames, overhead_bytes};
 use super::counts::Counting;
 use super::gate::Gate;
@@ -19,6 +20,7 @@ use super::{Progress, TakenOver};
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{AppendError, Stopped, WhyStopped};
 use crate::kept_bytes::KeptShare;
+use crate::own_writers::OwnWriter;
 use crate::retry::Retry;
 use crate::shared::Shared;
 use crate::slow::{Share, Verdict};
@@ -104,6 +106,9 @@ pub(crate) struct Inner {
     pub(super) settled: Notify,
     /// Notified when bookies answer after the writer has stopped.
     pub(super) heard: Notify,
+    pub(super) announcements: tokio::sync::Mutex<Announcements>,
+    /// Tells readers of the same client what is confirmed.
+    own: OwnWriter,
 }
 
 /// Results that are collected under the lock and told after it is released.
@@ -129,6 +134,7 @@ impl Inner {
         let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
         let claim = taken_over.map(|start| Claim { metadata: metadata.clone(), version, start });
         let confirmed = taken_over.and_then(|start| EntryId::new(start.next.get() - 1));
+        let own = shared.own_writers.begin(id, &metadata, confirmed);
         let core = WriterCore::new(Start {
             ledger: id,
             codec: codec.clone(),
@@ -175,6 +181,8 @@ impl Inner {
             stop_driver: Notify::new(),
             settled: Notify::new(),
             heard: Notify::new(),
+            announcements: tokio::sync::Mutex::default(),
+            own,
         }
     }
 
@@ -373,6 +381,7 @@ impl Inner {
         let stopped = state.core.stopped();
         let (confirmed, acknowledged) = (state.core.confirmed(), state.core.acknowledged());
         if has_moved || stopped.is_some() {
+            self.own.tell(confirmed);
             while let Some((entry, _)) = state.waiters.front() {
                 let answer = match &stopped {
                     _ if Some(*entry) <= acknowledged => Ok(()),

@@ -7,6 +7,7 @@
 //! failure -> driver task: place, write metadata, resend
 //! a bookie lacks something -> driver task: sent to it once more when it is back (`core::kept`)
 //! force -> Transport::force x E -> [lock: LAC]        (`force`)
+//! LAC that no entry tells -> Transport::write_lac x Qw: of an idle ledger, and before a drain returns        (`announce`)
 //! ```
 //!
 //! # Invariants
@@ -25,6 +26,7 @@
 //! one bookie, over all ledgers: `slow_replica_bytes_max` (IC17); kept for bookies that lack it: a quarter of the limit
 //! (`kept`)
 
+mod announce;
 pub(crate) mod core;
 mod counts;
 pub(crate) mod driver;
@@ -39,11 +41,12 @@ use std::time::Duration;
 
 use bindery_flow::Permit;
 use bindery_metadata::store::Version;
-use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerSecret};
+use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerSecret, Quorum};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
+use self::announce::announce;
 use self::core::WriterCore;
 use self::gate::Place;
 use self::inner::Inner;
@@ -67,6 +70,38 @@ pub struct Progress {
     pub acknowledged: Option<EntryId>,
     /// Why nothing more will be confirmed.
     pub failure: Option<AppendError>,
+}
+
+/// The progress of a writer, to look at (`borrow`) and to wait for (`changed`, `wait_for`), as tokio's watch channel offers it.
+#[derive(Clone)]
+pub struct ProgressWatch(watch::Receiver<Progress>);
+
+/// Of a channel of one's own: for tests of what watches.
+impl From<watch::Receiver<Progress>> for ProgressWatch {
+    fn from(receiver: watch::Receiver<Progress>) -> ProgressWatch {
+        ProgressWatch(receiver)
+    }
+}
+
+impl std::ops::Deref for ProgressWatch {
+    type Target = watch::Receiver<Progress>;
+
+    fn deref(&self) -> &watch::Receiver<Progress> {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for ProgressWatch {
+    fn deref_mut(&mut self) -> &mut watch::Receiver<Progress> {
+        &mut self.0
+    }
+}
+
+/// The progress, not the channel.
+impl std::fmt::Debug for ProgressWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.borrow().fmt(f)
+    }
 }
 
 /// A ledger that was closed.
@@ -117,6 +152,11 @@ impl LedgerWriter {
         self.inner.id
     }
 
+    /// On how many bookies its entries are.
+    pub fn quorum(&self) -> Quorum {
+        self.inner.quorum
+    }
+
     /// The largest payload that fits an entry.
     pub fn payload_bytes_max(&self) -> u64 {
         self.inner.payload_bytes_max
@@ -135,6 +175,10 @@ impl LedgerWriter {
     /// [`enqueue`](Self::enqueue), then waits until the entry is confirmed; with
     /// [deferred sync](crate::CreateOptions::deferred_sync), until it is acknowledged. A call dropped while it waits leaves the
     /// entry on its way.
+    ///
+    /// Readers of this client see a confirmed entry at once. Others see it with the next one, which tells bookies that this one is
+    /// confirmed, or without a next one within [`explicit_lac_interval`](crate::ClientBuilder::explicit_lac_interval), or when
+    /// [`drain`](Self::drain) returns.
     pub async fn append(&self, payload: &[u8]) -> Result<EntryId, AppendError> {
         let (permit, place) = self.permit(payload.len()).await?;
         let (sender, confirmed) = oneshot::channel();
@@ -202,13 +246,26 @@ impl LedgerWriter {
     }
 
     /// The progress of the writer, as it is made.
-    pub fn progress(&self) -> watch::Receiver<Progress> {
-        self.inner.progress.subscribe()
+    pub fn progress(&self) -> ProgressWatch {
+        ProgressWatch(self.inner.progress.subscribe())
     }
 
-    /// Waits until every entry enqueued so far is confirmed; the last confirmed entry. With
-    /// [deferred sync](crate::CreateOptions::deferred_sync) acknowledged stands for confirmed.
+    /// Waits until every entry enqueued so far is confirmed, and bookies know it: a reader that looks from now on sees them. The
+    /// last confirmed entry. With [deferred sync](crate::CreateOptions::deferred_sync) acknowledged stands for confirmed, and readers
+    /// see what was [forced](Self::force).
+    ///
+    /// The bookies are told as well as it goes, and not at all if
+    /// [`explicit_lac_interval`](crate::ClientBuilder::explicit_lac_interval) is zero: entries are confirmed without that.
     pub async fn drain(&self) -> Result<Option<EntryId>, AppendError> {
+        let acknowledged = self.acknowledged().await?;
+        if !self.inner.shared.limits.explicit_lac_interval.is_zero() {
+            announce(&self.inner).await;
+        }
+        Ok(acknowledged)
+    }
+
+    /// Waits until every entry enqueued so far is acknowledged.
+    async fn acknowledged(&self) -> Result<Option<EntryId>, AppendError> {
         let waits = self.inner.wait_for_all()?;
         if let Some(confirmed) = waits {
             self.inner.shared.transport.flush();
@@ -278,8 +335,8 @@ impl LedgerWriter {
         // While it is idle its metadata says where it ends, so readers miss nothing if this fails.
         let inner = self.inner.clone();
         inner.state.lock().is_closing = true;
-        if self.drain().await.is_ok() && !inner.is_deferred {
-            driver::announce_now(&inner).await;
+        if self.acknowledged().await.is_ok() && !inner.is_deferred {
+            announce(&inner).await;
         }
         self.finish_or_give_back(WriterCore::begin_hand_over).await
     }
@@ -320,7 +377,7 @@ impl LedgerWriter {
     async fn finish(&mut self, begin: fn(&mut WriterCore)) -> Result<Option<EntryId>, CloseError> {
         let inner = self.inner.clone();
         inner.state.lock().is_closing = true;
-        if let Err(AppendError::Stopped(stopped)) = self.drain().await {
+        if let Err(AppendError::Stopped(stopped)) = self.acknowledged().await {
             return Err(stopped.into());
         }
         // Otherwise the end would be the last force (protocol reference, section 7.9).

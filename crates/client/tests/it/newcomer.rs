@@ -16,9 +16,9 @@ use bindery_client::{
     AppendError, BookieId, Bytes, Candidates, Choice, Client, ClientBuilder, CreateError, CreateOptions,
     DigestType, DiskWeights, Entry, EntryId, ErrorCode, FusedStream, LedgerId, LedgerInfo, LedgerMetadata,
     LedgerReader, LedgerSecret, LedgerState, Location, MasterKey, MetadataFormatVersion, OpenMode, Permit,
-    Placement, Progress, Quorum, RackAware, Random, RandomPlacement, ReadError, Reconcile, RegionAware,
-    SeededRandom, Segment, StoredBatch, StoredEntry, Stream, SystemRandom, Unmet, Version, Wanted,
-    WhyStopped, watch,
+    Placement, Progress, ProgressWatch, Quorum, RackAware, Random, RandomPlacement, ReadError, Reconcile,
+    RegionAware, SeededRandom, Segment, StoredBatch, StoredEntry, Stream, SystemRandom, Unmet, Version,
+    Wanted, WhyStopped,
 };
 use futures_util::{StreamExt, TryStreamExt};
 
@@ -27,7 +27,7 @@ use crate::ledgers::cluster::Cluster;
 /// All that a program could want to keep.
 struct App {
     client: Client,
-    progress: watch::Receiver<Progress>,
+    progress: ProgressWatch,
     last: Option<Bytes>,
     version: Version,
     room: Option<Permit>,
@@ -137,7 +137,7 @@ async fn a_ledger_lives_with_names_of_this_crate_alone() {
     app.progress.wait_for(|progress: &Progress| progress.confirmed >= EntryId::new(4)).await.unwrap();
     writer.close().await.unwrap();
     assert_eq!(following.await.unwrap(), [0, 1, 2, 3, 4]);
-    let mut boxed: Entries = Box::pin(reader.read(EntryId::new(3).unwrap(), EntryId::new(4).unwrap()));
+    let mut boxed: Entries = Box::pin(reader.read(EntryId::new(3).unwrap()..=EntryId::new(4).unwrap()));
     let entry: Entry = boxed.next().await.unwrap().unwrap();
     app.last = Some(entry.payload);
     assert_eq!(app.last.as_deref(), Some(&[1; 3][..]));

@@ -104,6 +104,13 @@ impl Engine {
         self.tell(ledgers, Shard::restore_from_tier, done);
     }
 
+    /// As [`Engine::restore`], for a repair that brings this bookie what it should have of ledgers, and has looked at the objects. Also of a
+    /// ledger that is in limbo, which stays so until all that it should have was compared, and of one that is known, perhaps fenced, and
+    /// has no entry here.
+    pub fn restore_lacking(&self, ledgers: Vec<Reconciliation>, done: ReconcileWaiter) {
+        self.tell(ledgers, Shard::repair_from_tier, done);
+    }
+
     /// The highest entry that is known of a ledger here: stored, let go, or told by a tierer, durable or not; `None` when
     /// it has no entry.
     ///

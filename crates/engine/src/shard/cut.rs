@@ -47,6 +47,11 @@ impl Shard {
         self.pool.has_free(lane) || self.open.as_ref().is_some_and(|open| open.remaining() >= largest)
     }
 
+    /// Records that wait for the next cut.
+    pub(crate) fn formed_records(&self) -> usize {
+        self.formed_records
+    }
+
     /// How much has formed, in the unit that admission counts: bytes or records.
     pub(crate) fn formed(&self) -> usize {
         match self.config.admission {

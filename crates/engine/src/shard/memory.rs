@@ -106,8 +106,10 @@ mod tests {
             is_recovery,
             is_high_priority,
         };
-        assert_eq!(shard.add(&add, &gate, Word::Never), Ok(Taken::Answered));
-        shard.adds.pop().unwrap().result
+        let taken = shard.add(&add, &gate, Word::Never);
+        let outcome = shard.adds.pop().unwrap().result;
+        assert_eq!(taken, Ok(if outcome.is_ok() { Taken::Answered } else { Taken::Refused }));
+        outcome
     }
 
     fn add(shard: &mut Shard, ledger: i64) -> Result<(), Refusal> {

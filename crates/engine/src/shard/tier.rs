@@ -103,18 +103,31 @@ impl Shard {
 
     /// Takes a ledger over from object storage (invariant 5). The result is true once everything up to the returned sequence is durable.
     pub(crate) fn restore_from_tier(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
+        self.take_over(update, false)
+    }
+
+    /// As [`Shard::restore_from_tier`], also of a ledger that is in limbo, and of one that is known and has no entry here.
+    pub(crate) fn repair_from_tier(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
+        self.take_over(update, true)
+    }
+
+    fn take_over(&mut self, update: &Reconciliation, is_repair: bool) -> (Reconciled, u64) {
         let ledger = update.ledger;
         let of = |lre, result| Reconciled { ledger, result, lre };
         let lre = match self.live(ledger) {
             Err(Refusal::NoLedger) => None,
+            // What was lost of it comes back with a repair.
+            Err(Refusal::Unknown) if is_repair => None,
             Err(refusal) => return (of(None, Err(refusal)), 0),
-            Ok(state) if self.is_limbo(ledger, state) => return (of(None, Err(Refusal::Unknown)), 0),
+            Ok(state) if !is_repair && self.is_limbo(ledger, state) => {
+                return (of(None, Err(Refusal::Unknown)), 0);
+            }
             Ok(state) if is_of_another(state, update) => return (of(None, Err(Refusal::BadRequest)), 0),
             Ok(state) => {
                 let lre = state.tier.as_ref().and_then(|tier| EntryId::new(tier.lre.placed()));
                 let has_copies = Shard::trimmed(state) != lre
                     || state.last_entry.placed() > EntryId::to_wire(lre)
-                    || lre.is_none();
+                    || (lre.is_none() && !is_repair);
                 // These copies were compared with no object (T19).
                 if has_copies {
                     return (of(lre, Err(Refusal::BadRequest)), 0);

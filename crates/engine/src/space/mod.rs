@@ -65,7 +65,7 @@ use crate::config::SpaceConfig;
 use crate::damage::{LogRef, Standing};
 use crate::directories::{Directories, FlushError};
 use crate::shared::Shared;
-use crate::space_desk::{Cause, CompactionKind, WantedCollection};
+use crate::space_desk::{Cause, CompactionKind, CompactionKinds, WantedCollection};
 use crate::stats::Counters;
 use bindery_io::Clock;
 use bindery_io::canary::Canary;
@@ -500,10 +500,12 @@ impl Upkeep {
         let is_due = |last: u64, interval: Duration| {
             !interval.is_zero() && now.saturating_sub(last) >= as_ns(interval)
         };
+        let suspended = self.suspended();
         // A major run does what a minor one would.
-        let kind = if wanted.major || is_due(self.space.major_ns, config.major_interval) {
+        let kind = if !suspended.major && (wanted.major || is_due(self.space.major_ns, config.major_interval))
+        {
             Some(CompactionKind::Major)
-        } else if wanted.minor || is_due(self.space.minor_ns, config.minor_interval) {
+        } else if !suspended.minor && (wanted.minor || is_due(self.space.minor_ns, config.minor_interval)) {
             Some(CompactionKind::Minor)
         } else {
             None
@@ -522,6 +524,19 @@ impl Upkeep {
         self.shared.space().on_begun(kind, self.space.has_compaction());
         let in_work = self.space.in_work();
         self.space.plan = Some(Plan::new(self, kind, threshold, &in_work));
+    }
+
+    /// The kinds of compactions that are suspended. That ends when space runs short: nobody may remember that they are.
+    fn suspended(&self) -> CompactionKinds {
+        let suspended = self.shared.space().suspended();
+        let is_short =
+            self.directories.routing().is_waiting() || self.shared.full_directories().contains(&true);
+        if is_short && suspended != CompactionKinds::default() {
+            tracing::warn!("space is short: compactions that were suspended are resumed");
+            self.shared.space().resume(suspended);
+            return CompactionKinds::default();
+        }
+        suspended
     }
 
     /// All removals so far count: they are in the state tables, or nothing gets there for want of space.

@@ -623,3 +623,65 @@ fn a_flush_does_not_pause_for_adds_that_wait_for_its_end() {
         bookie.threads.stop().unwrap();
     }
 }
+
+/// A probe of an idle journal is a write of it, and answered when that has ended: not before, and once.
+#[test]
+fn a_probe_is_answered_by_a_write_of_its_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bookie, gate) = start_with_gate("bjl", config(dir.path(), 2, 2));
+    let written = |journal: usize| bookie.engine.journal_stats()[journal].written_bytes;
+    let groups = |journal: usize| bookie.engine.pulses(0)[journal].groups;
+    let probed = |journal: usize| {
+        let (sender, answered) = sync_channel(2);
+        bookie.engine.probe_journal(journal, Box::new(move |done| sender.send(done).unwrap()));
+        answered
+    };
+    for _ in 0..3 {
+        let before = groups(1);
+        assert_eq!(probed(1).recv_timeout(HANG).expect("an idle journal answers"), Ok(()));
+        assert!(groups(1) > before, "something was written");
+    }
+    gate.set(true);
+    let hangs = probed(0);
+    let begun = Instant::now();
+    while bookie.engine.pulses(u64::MAX / 2)[0].busy.is_zero() {
+        assert!(begun.elapsed() < HANG, "it is being written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(hangs.try_recv().is_err(), "what is not written is not answered");
+    gate.set(false);
+    assert_eq!(hangs.recv_timeout(HANG).expect("the write ended"), Ok(()));
+    // Behind entries, too, and nothing of it is an entry.
+    add(&bookie, 1, 0, 500);
+    acknowledged(&bookie);
+    let journal = usize::from(written(1) > written(0));
+    assert_eq!(probed(journal).recv_timeout(HANG).expect("a journal in use answers"), Ok(()));
+    let Bookie { threads, .. } = bookie;
+    threads.stop().unwrap();
+    let machine = open(config(dir.path(), 2, 2), Arc::new(RealDisk::new())).unwrap();
+    assert!(machine.replayed.records <= 1, "{:?}", machine.replayed.records);
+    assert_eq!(read(&machine.engine, 1, 0).as_deref(), Ok(&body(1, 0, 500)[..]));
+}
+
+/// A bookie that nobody uses is probed for months: what that writes takes no more room than the groups of entries do.
+#[test]
+fn probes_of_an_idle_journal_give_its_files_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let bookie =
+        start(EngineConfig { flush_interval: Duration::from_millis(20), ..config(dir.path(), 1, 2) });
+    let (sender, answered) = sync_channel(1);
+    let needed = || bookie.engine.pulses(0)[0].groups * 4096 / (256 << 10);
+    let mut files_max = 0;
+    let begun = Instant::now();
+    // A probe during a flush may be answered without a write, so the number of probes does not tell how much was written.
+    while needed() < 16 {
+        assert!(begun.elapsed() < HANG, "probes write too little: {} files", needed());
+        let sender = sender.clone();
+        bookie.engine.probe_journal(0, Box::new(move |done| sender.send(done).unwrap()));
+        assert_eq!(answered.recv_timeout(HANG).expect("an idle journal answers"), Ok(()));
+        files_max = files_max.max(bookie.engine.journal_stats()[0].files);
+    }
+    // As fast as this a few are full before the flush that frees them.
+    assert!(files_max < needed(), "{files_max} files of {}", needed());
+    bookie.threads.stop().unwrap();
+}

@@ -160,6 +160,11 @@ impl Ledgers {
 
     /// All ledgers, in ranges of ascending ids, one directory at a time.
     pub fn list(&self) -> LedgerListing {
+        self.list_after(None)
+    }
+
+    /// As [`list`](Self::list), of the ids above `after`. Directories of lower ids are not read.
+    pub fn list_after(&self, after: Option<LedgerId>) -> LedgerListing {
         let shapes = match self.layout {
             LedgerLayout::Hierarchical => [Shape::Short, Shape::Long].as_slice(),
             LedgerLayout::LongHierarchical => &[Shape::Long],
@@ -170,7 +175,7 @@ impl Ledgers {
             path: self.root.clone(),
             level: 0,
         };
-        LedgerListing { store: self.store.clone(), pending: shapes.iter().map(start).collect() }
+        LedgerListing { store: self.store.clone(), pending: shapes.iter().map(start).collect(), after }
     }
 
     /// Creates a node and, if needed, the directories above it. A deletion that removes them in between is tried
@@ -210,11 +215,23 @@ struct Directory {
     level: usize,
 }
 
+impl Directory {
+    /// Whether an id above `after` may be below it.
+    fn may_be_above(&self, after: LedgerId) -> bool {
+        let width = self.shape.parts().iter().sum();
+        let last = format!("{:9<width$}", self.digits).parse::<i64>();
+        // More digits than an id has, all of them nines: no id is above that.
+        last.map_or(true, |last| last > after.get())
+    }
+}
+
 /// A listing in progress. Ledgers created or deleted meanwhile may or may not be in it; all others are, once each.
 pub struct LedgerListing {
     store: Arc<dyn MetadataStore>,
     /// Directories still to be read, lowest ids first.
     pending: VecDeque<Directory>,
+    /// Only ids above it are listed.
+    after: Option<LedgerId>,
 }
 
 impl LedgerListing {
@@ -234,9 +251,11 @@ impl LedgerListing {
             let parts = names.iter().filter_map(|name| Some((name, digits_of(shape, level, name)?)));
             if level + 1 == shape.parts().len() {
                 let in_range = |id: &i64| shape == Shape::Long || *id < LONG_PATHS_FROM;
+                let after = self.after;
                 let ids: Vec<LedgerId> = parts
                     .filter_map(|(_, part)| format!("{digits}{part}").parse().ok().filter(in_range))
                     .filter_map(LedgerId::new)
+                    .filter(|id| after.is_none_or(|after| *id > after))
                     .collect();
                 if !ids.is_empty() {
                     return Ok(Some(ids));
@@ -250,6 +269,7 @@ impl LedgerListing {
                     path: format!("{path}/{name}"),
                     level: level + 1,
                 })
+                .filter(|directory| self.after.is_none_or(|after| directory.may_be_above(after)))
                 .collect();
             for directory in below.into_iter().rev() {
                 self.pending.push_front(directory);
@@ -359,6 +379,14 @@ mod tests {
                 found.extend(range.iter().map(|id| id.get()));
             }
             assert_eq!(found, all, "{layout}");
+            for after in all.into_iter().chain([2, 10_001, 1 << 33, i64::MAX - 1]) {
+                let (mut listing, mut found) = (ledgers.list_after(Some(id(after))), Vec::new());
+                while let Some(range) = listing.next().await.unwrap() {
+                    found.extend(range.iter().map(|id| id.get()));
+                }
+                let above: Vec<i64> = all.into_iter().filter(|id| *id > after).collect();
+                assert_eq!(found, above, "{layout} after {after}");
+            }
         }
     }
 

@@ -47,7 +47,7 @@ use self::desk::Desk;
 use self::meter::Meter;
 pub use self::meter::Prices;
 pub use self::report::{
-    CostReport, DurationsReport, LagReport, LedgerReport, MetricSink, RequestsReport, StageReport, TierReport,
+    CostReport, DurationsReport, LagReport, LedgerReport, RequestsReport, Shown, StageReport, TierReport,
 };
 use self::run::Runner;
 use self::views::Views;

@@ -134,7 +134,7 @@ impl Registers {
                     register.last = register.last.max(update.last);
                 }
             }
-            Reconciled { ledger: update.ledger, code, last: register.last }
+            Reconciled { ledger: update.ledger, code, last: register.last, let_go: None }
         });
         Ok(results.collect())
     }
@@ -174,7 +174,7 @@ pub async fn read(client: &Client, ledger: LedgerId) -> Vec<Bytes> {
     let reader = client.open_ledger(ledger, b"secret", OpenMode::ReadOnly).await.unwrap();
     let mut entries = Vec::new();
     let Some(last) = reader.last_add_confirmed() else { return entries };
-    let mut stream = reader.read(EntryId::FIRST, last);
+    let mut stream = reader.read(EntryId::FIRST..=last);
     while let Some(entry) = stream.next().await {
         entries.push(entry.unwrap().payload);
     }

@@ -211,6 +211,14 @@ pub fn entry_bytes(metadata: &LedgerMetadata) -> u64 {
     }
 }
 
+/// About how many entries of these runs a position has.
+pub fn entries_of(metadata: &LedgerMetadata, runs: &[(EntryId, EntryId)]) -> u64 {
+    let numbers = |(first, last): &(EntryId, EntryId)| (last.get() - first.get()).unsigned_abs() + 1;
+    let quorum = metadata.quorum;
+    let (copies, bookies) = (quorum.write_quorum_size() as u64, quorum.ensemble_size() as u64);
+    runs.iter().map(numbers).sum::<u64>() * copies / bookies.max(1)
+}
+
 /// The most entries of one comparison: metadata may claim any number.
 const SLICE_ENTRIES: i64 = 1 << 20;
 

@@ -11,8 +11,8 @@
 //! The shell does one [`Action`] at a time and tells what came of it with the method that the action names; the answer is the next one.
 //!
 //! # Invariants
-//! 1. A new member is named only after it has acknowledged every entry of its place, and after another look that found the old one still
-//!    away. Metadata is written at the version that the core saw; after any other change the core looks again.
+//! 1. A new member is named only after it has acknowledged every entry of its place, or knows where in object storage the entry is
+//!    ([`super::tiered`]), and after another look that found the old one still away. Metadata is written at the version that the core saw; after any other change the core looks again.
 //! 2. Metadata and marks change only under the lock: the shell reads it just before, or the same transaction removes it.
 //! 3. The mark goes at the version that was read under the lock, and only when nothing was found lacking.
 //! 4. A place that cannot be repaired now holds up no other of the ledger.
@@ -31,7 +31,7 @@ use bindery_metadata::store::Version;
 use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState, Segment};
 
 use super::audit::{
-    Audit, Lack, SegmentEnd, audit, entry_bytes, lacks_nothing, missing_runs, segments, slices,
+    Audit, Lack, SegmentEnd, audit, entries_of, entry_bytes, lacks_nothing, missing_runs, segments, slices,
 };
 use super::queue::Attempt;
 
@@ -144,7 +144,7 @@ pub enum Action {
 /// What came of [`Action::Copy`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Copied {
-    /// The target has acknowledged all of it.
+    /// The target has acknowledged all of it, or reads from object storage what it has not, at the places that the catalogue has.
     Whole,
     /// The bookie whose copies were to be replaced is there again.
     CameBack,
@@ -159,7 +159,7 @@ pub enum Copied {
 pub enum Named {
     /// It is done.
     Done,
-    /// Something was not as it had been read, and nothing was done.
+    /// Something was not as it had been read, or it had been read too long ago, and nothing was done.
     Refused,
     /// The answer was lost.
     Unknown,
@@ -728,11 +728,7 @@ impl LedgerRepair {
 
 /// About how many bytes the entries of a position in these runs have.
 fn bytes_of(metadata: &LedgerMetadata, runs: &[(EntryId, EntryId)]) -> u64 {
-    let numbers = |(first, last): &(EntryId, EntryId)| (last.get() - first.get()).unsigned_abs() + 1;
-    let quorum = metadata.quorum;
-    let (copies, bookies) = (quorum.write_quorum_size() as u64, quorum.ensemble_size() as u64);
-    let entries = runs.iter().map(numbers).sum::<u64>() * copies / bookies.max(1);
-    entries.saturating_mul(entry_bytes(metadata))
+    entries_of(metadata, runs).saturating_mul(entry_bytes(metadata))
 }
 
 #[cfg(test)]

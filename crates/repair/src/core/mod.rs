@@ -11,6 +11,7 @@ pub mod pace;
 pub mod queue;
 pub mod safety;
 pub mod shares;
+pub mod tiered;
 
 #[cfg(test)]
 mod model;

@@ -13,7 +13,9 @@
 //! 3. A ledger is given out once at a time.
 //! 4. Those that could not be repaired hold up no other: while there are fresh ones, two of them do not come in a row; and when the room
 //!    is used up, no more than half of it is theirs.
-//! 5. What is left to other workers gives way to fresh ledgers in the same danger: for most of it the others come.
+//! 5. What is left to other workers gives way to fresh ledgers in the same danger: for most of it the others come. While they are seen to
+//!    repair what was left to them ([`OTHERS_QUIET`]), one such ledger is tried each [`LEFT_INTERVAL`], so that locks that come to nothing
+//!    are few; the endangered ones are tried when they are due.
 //!
 //! # Limits     [`LEDGERS_MAX`] ledgers; beyond them the least endangered are left out until there is room
 
@@ -31,6 +33,12 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 const ELSEWHERE_PAUSE_MAX: Duration = Duration::from_secs(16);
 /// A pause after which a ledger is not left to others any more.
 const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(32);
+/// Other workers are at work for so long after a ledger that was left to them was repaired.
+const OTHERS_QUIET: Duration = Duration::from_secs(30);
+/// Time between two tries of what is left to others who are at work.
+const LEFT_INTERVAL: Duration = Duration::from_secs(1);
+/// A ledger with so few live copies is endangered.
+const ENDANGERED_COPIES: usize = 1;
 /// The longest.
 pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -71,9 +79,9 @@ struct Marked {
 }
 
 impl Marked {
-    /// Other workers are better placed to repair it.
+    /// Other workers are better placed to repair it, and may still do it.
     fn is_left(&self) -> bool {
-        self.why.is_none() && !self.is_elsewhere
+        self.why.is_none() && !self.is_elsewhere && self.pause < LEFT_TO_OTHERS_MAX
     }
 
     fn is_stuck(&self) -> bool {
@@ -105,6 +113,10 @@ pub struct RepairQueue {
     due: BTreeSet<Rank>,
     /// As `due`, of those that are left to other workers.
     left: BTreeSet<Rank>,
+    /// Until then other workers are at work on what was left to them.
+    others_until: Duration,
+    /// While they are: when one of `left` may be tried.
+    left_at: Duration,
     /// Of `waiting` and `due`, those that could not be repaired; others are left to other workers for a while.
     stuck: usize,
     /// Whether the last one that was given out had waited.
@@ -206,14 +218,22 @@ impl RepairQueue {
     }
 
     /// Forgets ledgers that are not marked any more: those known, with ids above `after` and up to `upto`, and not among `marked`.
-    pub fn keep(&mut self, marked: &BTreeSet<LedgerId>, after: Option<LedgerId>, upto: Option<LedgerId>) {
+    pub fn keep(
+        &mut self,
+        now: Duration,
+        marked: &BTreeSet<LedgerId>,
+        after: Option<LedgerId>,
+        upto: Option<LedgerId>,
+    ) {
         use std::ops::Bound::{Excluded, Included, Unbounded};
         let range = (after.map_or(Unbounded, Excluded), upto.map_or(Unbounded, Included));
         let gone = self.ledgers.range(range);
         let gone = gone.filter(|(ledger, known)| known.turn != Turn::Out && !marked.contains(ledger));
         let gone: Vec<LedgerId> = gone.map(|(ledger, _)| *ledger).collect();
         for ledger in gone {
-            self.remove(ledger);
+            if self.remove(ledger).is_some_and(|known| known.is_left() && known.turn != Turn::Fresh) {
+                self.others_until = now + OTHERS_QUIET;
+            }
         }
         self.left_out = 0;
     }
@@ -236,8 +256,9 @@ impl RepairQueue {
         {
             self.turn_to(ledger, Turn::Due);
         }
-        let (fresh, due, left) = (self.fresh.first(), self.due.first(), self.left.first());
-        let left = left.filter(|left| fresh.is_none_or(|fresh| left.copies < fresh.copies));
+        let (fresh, due) = (self.fresh.first(), self.due.first());
+        let left = self.left.first().filter(|left| fresh.is_none_or(|fresh| left.copies < fresh.copies));
+        let left = left.filter(|left| self.left_after(left) <= now);
         let tried = due.into_iter().chain(left).min();
         let is_retry = match (fresh, tried) {
             (None, None) => return None,
@@ -247,9 +268,17 @@ impl RepairQueue {
         let ledger = if is_retry { tried } else { fresh }?.ledger;
         self.was_retry = is_retry;
         if let Some(known) = self.remove(ledger) {
+            if known.turn == Turn::Due && known.is_left() {
+                self.left_at = now + LEFT_INTERVAL;
+            }
             self.enter(Marked { turn: Turn::Out, is_better: false, ..known });
         }
         Some(ledger)
+    }
+
+    /// When the first of `left` may be tried (invariant 5).
+    fn left_after(&self, left: &Rank) -> Duration {
+        if left.copies <= ENDANGERED_COPIES { Duration::ZERO } else { self.left_at.min(self.others_until) }
     }
 
     /// Takes the outcome of an attempt in.
@@ -280,10 +309,12 @@ impl RepairQueue {
 
     /// When the next ledger may be taken; `None` when none waits.
     pub fn wake_at(&self) -> Option<Duration> {
-        if !self.fresh.is_empty() || !self.due.is_empty() || !self.left.is_empty() {
+        if !self.fresh.is_empty() || !self.due.is_empty() {
             return Some(Duration::ZERO);
         }
-        self.waiting.first().map(|(until, _)| *until)
+        let left = self.left.first().map(|left| self.left_after(left));
+        let waiting = self.waiting.first().map(|(until, _)| *until);
+        left.into_iter().chain(waiting).min()
     }
 
     /// All that are known.
@@ -466,6 +497,28 @@ mod tests {
     }
 
     #[test]
+    fn while_others_repair_what_is_left_to_them_one_is_tried_each_second() {
+        let mut queue = RepairQueue::default();
+        for ledger in 1..10 {
+            queue.put(id(ledger), 2, 0, Some(seconds(4)));
+        }
+        let marked: BTreeSet<LedgerId> = (2..10).map(id).collect();
+        queue.keep(seconds(5), &marked, None, None);
+        queue.put(id(20), 1, 0, Some(seconds(4)));
+        assert_eq!(queue.take(seconds(5)), Some(id(20)), "an endangered one waits for no other worker");
+        queue.came(seconds(5), id(20), Attempt::Done);
+        for (now, ledger) in [(6, 2), (7, 3), (8, 4)] {
+            assert_eq!(queue.wake_at(), Some(seconds(now)));
+            assert_eq!(queue.take(seconds(now)), Some(id(ledger)));
+            assert_eq!(queue.take(seconds(now)), None, "the others are at work");
+            queue.came(seconds(now), id(ledger), Attempt::Done);
+        }
+        let rest: Vec<i64> =
+            std::iter::from_fn(|| queue.take(seconds(35))).map(|ledger| ledger.get()).collect();
+        assert_eq!(rest, [5, 6, 7, 8, 9], "the others were quiet for half a minute");
+    }
+
+    #[test]
     fn what_cannot_be_repaired_waits_ever_longer_and_holds_up_no_other() {
         let mut queue = RepairQueue::default();
         queue.put(id(1), 1, 0, None);
@@ -491,7 +544,7 @@ mod tests {
         queue.put(id(1), 0, 0, None);
         assert_eq!(queue.take(now), Some(id(1)), "it is in greater danger");
         queue.came(now, id(1), Attempt::Later(seconds(30), "its writer may be alive".into()));
-        queue.keep(&BTreeSet::new(), None, None);
+        queue.keep(seconds(0), &BTreeSet::new(), None, None);
         assert!(queue.is_empty() && queue.stuck().next().is_none());
     }
 
@@ -535,7 +588,7 @@ mod tests {
         assert_eq!(known, LEDGERS_MAX / 2);
         assert_eq!(queue.take(seconds(1)), Some(id(LEDGERS_MAX as i64)));
         // A part of the ids was looked at: the others stay.
-        queue.keep(&BTreeSet::new(), Some(id(9)), Some(id(LEDGERS_MAX as i64)));
+        queue.keep(seconds(1), &BTreeSet::new(), Some(id(9)), Some(id(LEDGERS_MAX as i64)));
         assert!(queue.knows(id(9)) && !queue.knows(id(10)));
         assert!(queue.knows(id(LEDGERS_MAX as i64)), "it is under way");
         assert!(queue.knows(id(LEDGERS_MAX as i64 + 1)));

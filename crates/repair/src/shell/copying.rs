@@ -4,6 +4,7 @@
 //! what the target has --> runs that it lacks --> bulk reader --+--> intake, past the journal of this bookie
 //!                                                              '--> recovery adds, acknowledged
 //! ```
+//! What others let go of is not copied to this bookie: it is told where in object storage that is ([`tiered`](super::tiered)).
 //!
 //! # Limits     copies under way: the budget of the bulk reader; [`COPIES_MAX`] batches of a ledger wait for acknowledgements
 
@@ -32,11 +33,11 @@ fn failed(why: impl ToString) -> Stopped {
 }
 
 /// Copies of a position on their way to a bookie.
-struct Copying<'a> {
-    core: &'a LedgerRepair,
-    view: &'a LedgerView,
-    lack: &'a Lack,
-    target: &'a BookieId,
+pub(super) struct Copying<'a> {
+    pub core: &'a LedgerRepair,
+    pub view: &'a LedgerView,
+    pub lack: &'a Lack,
+    pub target: &'a BookieId,
     key: MasterKey,
 }
 
@@ -52,6 +53,7 @@ impl Job<'_> {
         let secret = core.metadata().secret.as_ref().expect("the core copies only ledgers with a password");
         let CopyTask { lack, target } = copy;
         let copying = Copying { core, view, lack, target, key: secret.master_key() };
+        self.forget_look();
         let copied = match self.own_engine(target) {
             Some(engine) => self.copy_here(&copying, engine).await,
             None => self.copy_to(&copying).await,
@@ -60,7 +62,7 @@ impl Job<'_> {
     }
 
     /// The engine of a bookie, if this process is that bookie.
-    fn own_engine(&self, bookie: &BookieId) -> Option<&Arc<Engine>> {
+    pub fn own_engine(&self, bookie: &BookieId) -> Option<&Arc<Engine>> {
         let is_own = matches!(&self.common.config.targets, Targets::Own(own) if own == bookie);
         self.common.own.as_ref().filter(|_| is_own).map(|own| &own.engine)
     }
@@ -74,11 +76,18 @@ impl Job<'_> {
             self.check_wanted(copying).await?;
             tokio::task::yield_now().await;
         }
-        Ok(())
+        // Metadata names a member of before already, and tierers tell it where entries are.
+        match copying.target == &copying.lack.bookie {
+            true => Ok(()),
+            false => self.confirm_copies_of(copying.target, copying.lack).await.map_err(failed),
+        }
     }
 
-    /// Copies into this bookie: large copies go past its journal.
+    /// Copies into this bookie: large copies go past its journal, and entries that others let go stay where they are.
     async fn copy_here(&self, copying: &Copying<'_>, engine: &Arc<Engine>) -> Result<(), Stopped> {
+        self.end_other_life(engine).await.map_err(failed)?;
+        self.move_places(copying, engine).await;
+        self.check_wanted(copying).await?;
         for slice in slices(copying.lack) {
             let mut runs = self.missing_here(copying, engine, &slice).await?;
             let is_damaged = engine
@@ -97,7 +106,7 @@ impl Job<'_> {
             self.send_all(copying, &runs).await?;
             self.check_wanted(copying).await?;
         }
-        Ok(())
+        self.confirm_places(copying.view, copying.lack, engine).await.map_err(failed)
     }
 
     /// Runs of entries of a slice that this bookie lacks.
@@ -148,7 +157,7 @@ impl Job<'_> {
     }
 
     /// Between two batches: whether to go on, and whether the bookie whose copies are replaced is still away.
-    async fn check_wanted(&self, copying: &Copying<'_>) -> Result<(), Stopped> {
+    pub async fn check_wanted(&self, copying: &Copying<'_>) -> Result<(), Stopped> {
         let known = self.known().await.map_err(failed)?;
         copying.core.unwanted(known.facts()).map_or(Ok(()), Err)
     }

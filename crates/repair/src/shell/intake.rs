@@ -67,7 +67,9 @@ impl IntakeError {
 }
 
 /// Runs on a thread that may block.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, IntakeError> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, IntakeError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => Ok(done),
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -17,6 +17,7 @@ use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, Marked, Repaired, ReplicationLock};
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, EntryId, LedgerId};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -43,7 +44,8 @@ pub(super) async fn repair(
         Ok(None) => return Attempt::Elsewhere,
         Err(error) => return Attempt::Failed(error.to_string()),
     };
-    let job = Job { common, ledger, is_for_others, stopped, lock: &lock };
+    let looked_at_places = Mutex::default();
+    let job = Job { common, ledger, is_for_others, stopped, lock: &lock, looked_at_places };
     let (attempt, place) = job.attempt().await;
     let has_lock = match place {
         LockPlace::Held => true,
@@ -68,6 +70,8 @@ pub(super) struct Job<'a> {
     is_for_others: bool,
     stopped: &'a watch::Receiver<bool>,
     lock: &'a ReplicationLock,
+    /// When the look at places in object storage began on which the naming after the last copy relies, if it does.
+    pub(super) looked_at_places: Mutex<Option<Instant>>,
 }
 
 /// What is known without a request, at one moment.
@@ -183,8 +187,16 @@ impl Job<'_> {
                 }
                 (Action::Check, _) => core.on_check(self.known().await?.facts()),
                 (Action::ProveLock, _) => core.on_lock(self.holds_lock().await?),
-                (Action::Name(naming), _) => core.on_named(self.name(&naming).await),
-                (Action::NameLast(naming, mark), _) => core.on_named(self.name_last(&naming, mark).await),
+                (Action::Name(naming), Some(view)) => {
+                    let named = self.name(&naming).await;
+                    self.look_after_naming(&naming.copy, view, &named).await;
+                    core.on_named(named)
+                }
+                (Action::NameLast(naming, mark), Some(view)) => {
+                    let named = self.name_last(&naming, mark).await;
+                    self.look_after_naming(&naming.copy, view, &named).await;
+                    core.on_named(named)
+                }
                 (Action::Unmark(version), _) => {
                     let marks = self.common.layout().under_replication();
                     core.on_unmarked(marks.unmark(self.ledger, version).await?)
@@ -192,9 +204,10 @@ impl Job<'_> {
                 (Action::Age, _) => core.on_age(self.open_for()),
                 (Action::Watch, Some(view)) => core.on_growth(self.growth(core, view).await),
                 (Action::Close, Some(_)) => core.on_closed(self.close(core).await),
-                (Action::Copy(_) | Action::Watch | Action::Close, None) => {
-                    unreachable!("metadata was looked at before")
-                }
+                (
+                    Action::Copy(_) | Action::Name(_) | Action::NameLast(..) | Action::Watch | Action::Close,
+                    None,
+                ) => unreachable!("metadata was looked at before"),
             };
         }
     }
@@ -239,10 +252,12 @@ impl Job<'_> {
     pub async fn held_by(&self, bookie: &BookieId) -> Result<Held, String> {
         match self.common.client.entries_of(bookie, self.ledger).await {
             Ok(found) => Ok(Held(found)),
-            // It may lack anything.
-            Err(BookieError::Refused(ErrorCode::UnknownLedgerState | ErrorCode::BadRequest)) => {
-                Ok(Held(None))
-            }
+            // It may lack anything. A Java bookie with DbLedgerStorage never answers for a ledger that it has; one that answers
+            // nothing fails with the copies.
+            Err(
+                BookieError::Refused(ErrorCode::UnknownLedgerState | ErrorCode::BadRequest)
+                | BookieError::TimedOut(_),
+            ) => Ok(Held(None)),
             Err(error) => Err(format!("{bookie} does not say which entries it has: {error}")),
         }
     }
@@ -279,6 +294,9 @@ impl Job<'_> {
     }
 
     async fn name(&self, naming: &Naming) -> Named {
+        if self.is_look_stale() {
+            return Named::Refused;
+        }
         let ledgers = self.common.layout().ledgers();
         match ledgers.update(self.ledger, &naming.metadata, naming.version).await {
             Ok(_) => self.replaced(naming),
@@ -289,6 +307,9 @@ impl Job<'_> {
     }
 
     async fn name_last(&self, naming: &Naming, mark: Version) -> Named {
+        if self.is_look_stale() {
+            return Named::Refused;
+        }
         let Naming { metadata, version, .. } = naming;
         let repaired = Repaired { ledger: self.ledger, metadata, version: *version, mark, lock: self.lock };
         match self.common.layout().commit_repair(&repaired).await {

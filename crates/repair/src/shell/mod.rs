@@ -14,6 +14,7 @@ mod ledger;
 mod pacing;
 mod ranking;
 mod report;
+mod tiered;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,8 @@ use tokio::time::Instant;
 pub use self::auditing::{LedgersOf, for_each_ledger, mark_ledgers, mark_ledgers_of};
 use self::facts::{Bookies, Facts};
 pub use self::report::{CheckReport, PlacementReport, RepairReport, StuckLedger};
+use self::tiered::Places;
+pub use self::tiered::{LetsGo, OwnTier};
 pub use self::worker::repair_ledgers;
 use crate::core::absence::Absences;
 use crate::core::auditor::AuditorSettings;
@@ -89,6 +92,8 @@ pub struct OwnBookie {
     pub engine: Arc<Engine>,
     /// Copies give way while its adds take longer.
     pub adds: AddTimes,
+    /// Object storage, if it reads from one: places of entries there are moved instead of the entries.
+    pub tier: Option<OwnTier>,
 }
 
 /// Ledgers that are repaired at a time by default, and by a bookie's worker at most: ingests of an engine are as many.
@@ -161,6 +166,7 @@ struct Common {
     client: Client,
     own: Option<OwnBookie>,
     bulk: BulkReader,
+    places: Places,
     clock: Arc<dyn Clock>,
     began: Instant,
     state: Mutex<RepairReport>,
@@ -182,6 +188,7 @@ impl Common {
             BulkOptions::new().memory_limit(config.memory_limit).bytes_per_second(config.bytes_per_second);
         Common {
             bulk: client.bulk(bulk),
+            places: Places::default(),
             facts: Facts::new(client.layout().clone()),
             config,
             client,

@@ -23,6 +23,7 @@ pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>)
         }
         // Since when a bookie is away is to be known also while nothing is marked. A failure is met again by who needs the bookies.
         let _known = common.bookies().await;
+        common.places.rest();
         let mut state = common.state.lock();
         (state.bytes_per_second, state.is_slowed_down) = (pace.allowed(), pace.is_slowed_down());
     }

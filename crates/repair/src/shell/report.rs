@@ -54,6 +54,8 @@ pub struct RepairReport {
     pub bytes: u64,
     /// Those of these bytes that went into entry logs of this bookie past its journal.
     pub bytes_past_journal: u64,
+    /// Entries that were not copied, because the bookie that lacked them was told their places in object storage.
+    pub tiered_entries: u64,
     /// Copies that were dropped because the bookie they replaced came back.
     pub dropped: u64,
     /// Open ledgers that were closed to be repaired.

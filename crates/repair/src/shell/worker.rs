@@ -275,7 +275,7 @@ impl Worker {
             }
         }
         (self.listed, self.listed_upto) = (marked.len(), upto);
-        self.queue.keep(&marked, after, upto);
+        self.queue.keep(self.common.now(), &marked, after, upto);
         let is_listed =
             |ledger| after.is_none_or(|after| ledger > after) && upto.is_none_or(|upto| ledger <= upto);
         self.common.open_since.lock().retain(|ledger, _| marked.contains(ledger) || !is_listed(*ledger));

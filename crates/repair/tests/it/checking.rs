@@ -271,7 +271,7 @@ impl Names {
 /// Two of five bookies are lost at once: three ledgers of ten lack one copy and three have one left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ledgers_with_one_copy_left_are_marked_before_all_others() {
-    const LEDGERS: i64 = 100_000;
+    const LEDGERS: i64 = 20_000;
     let names = Names::new(5).await;
     let layout = names.layout().await;
     let ensembles: Vec<[usize; 3]> =

@@ -8,9 +8,10 @@ use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerW
 use bindery_io::{Clock as _, SystemClock};
 use bindery_metadata::Layout;
 use bindery_metadata::memory::MemoryCluster;
-use bindery_repair::OwnBookie;
+use bindery_repair::{OwnBookie, OwnTier};
 use bindery_server::config::BookieConfig;
 use bindery_server::maintenance::garbage::GarbageConfig;
+use bindery_server::tier::TierConfig;
 use bytes::Bytes;
 
 use super::bookies::Bookies;
@@ -21,6 +22,8 @@ pub const PASSWORD: &[u8] = b"secret";
 /// The cluster of one test.
 pub struct Cluster {
     bookies: Bookies,
+    /// Bookies that are started read from there and let copies go.
+    pub tier: Option<TierConfig>,
 }
 
 pub fn id(name: &str) -> BookieId {
@@ -32,7 +35,7 @@ impl Cluster {
     pub async fn start(count: usize) -> Cluster {
         // Marks say since when, and workers compare that with their clock.
         let metadata = MemoryCluster::starting_at(SystemClock::new().wall_ms());
-        let mut cluster = Cluster { bookies: Bookies::new(metadata, [1; 16]).await };
+        let mut cluster = Cluster { bookies: Bookies::new(metadata, [1; 16]).await, tier: None };
         for index in 0..count {
             cluster.start_bookie(index).await;
         }
@@ -58,6 +61,23 @@ impl Cluster {
             config.accept_lost_directories = accepts_loss;
             config.accept_journal_damage = accepts_loss;
             config.garbage = GarbageConfig { interval: Duration::from_secs(1), ..GarbageConfig::default() };
+            config.tier = self.tier.clone();
+            if config.tier.is_some() {
+                // Copies that are let go are soon gone.
+                config.flush_interval = Duration::from_millis(200);
+                config.space.collection_interval = Duration::from_millis(300);
+                config.space.replaced_grace = Duration::ZERO;
+            }
+        };
+        self.bookies.start(index, tune).await;
+    }
+
+    /// It removes no ledger that metadata does not name it for.
+    pub async fn start_keeping_bookie(&mut self, index: usize) {
+        let tune = |config: &mut BookieConfig| {
+            config.garbage =
+                GarbageConfig { interval: Duration::from_secs(3600), ..GarbageConfig::default() };
+            config.tier = self.tier.clone();
         };
         self.bookies.start(index, tune).await;
     }
@@ -65,7 +85,18 @@ impl Cluster {
     /// Of a bookie that runs.
     pub fn own(&self, index: usize) -> Option<OwnBookie> {
         let store = self.bookies.store(index)?.clone();
-        Some(OwnBookie { engine: store.engine().clone(), adds: Arc::new(move || store.add_times()) })
+        let tier = store.tier().cloned().map(|tier| OwnTier {
+            cluster: tier.cluster(),
+            reader: tier.reader(),
+            lets_go: Arc::new(move |metadata| tier.lets_go(metadata)),
+        });
+        Some(OwnBookie { engine: store.engine().clone(), adds: Arc::new(move || store.add_times()), tier })
+    }
+
+    /// Bytes of objects that a bookie read from the bucket since it began.
+    pub fn bytes_from_bucket(&self, index: usize) -> u64 {
+        let tier = self.bookies.store(index).and_then(|store| store.tier().cloned()).unwrap();
+        tier.fetcher().unwrap().stats().request_bytes
     }
 
     /// It flushes, scrubs and compacts all the time.
@@ -90,6 +121,14 @@ impl Cluster {
         logs.retain(|path| path.extension().is_some_and(|extension| extension == "elog"));
         logs.sort();
         logs
+    }
+
+    /// Bytes of the entry logs of a bookie.
+    pub fn local_bytes(&self, index: usize) -> u64 {
+        // One may go meanwhile.
+        let lengths =
+            self.entry_logs(index).into_iter().map(|log| std::fs::metadata(log).map(|file| file.len()));
+        lengths.filter_map(Result::ok).sum()
     }
 
     pub async fn stop_bookie(&mut self, index: usize) {
@@ -152,7 +191,7 @@ pub async fn assert_whole(client: &Client, ledger: LedgerId, entries: i64, lost:
     while look.step().await.unwrap() {}
     assert_eq!(look.report().findings, [], "ledger {ledger}");
     assert_eq!(look.report().entries, entries as u64);
-    let mut stream = reader.read(EntryId::FIRST, entry(entries - 1));
+    let mut stream = reader.read(EntryId::FIRST..=entry(entries - 1));
     let mut next = 0;
     while let Some(read) = stream.next().await {
         assert_eq!(read.unwrap().payload, Bytes::from(payload(next)));

@@ -57,7 +57,7 @@ fn damages(disk: &Arc<dyn Disk>, log: &Path) -> u64 {
 async fn read_all(client: &Client, ledgers: &[LedgerId]) {
     for ledger in ledgers {
         let reader = client.open_ledger(*ledger, PASSWORD, OpenMode::ReadOnly).await.unwrap();
-        let mut stream = reader.read(EntryId::FIRST, entry(ENTRIES - 1));
+        let mut stream = reader.read(EntryId::FIRST..=entry(ENTRIES - 1));
         let mut next = 0;
         while let Some(read) = stream.next().await {
             assert_eq!(read.unwrap().payload, Bytes::from(payload(next)), "{ledger}:{next}");
@@ -144,8 +144,13 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
     }
     // What was replaced is replaced for good.
     cluster.stop_bookie(2).await;
-    assert_eq!(found(&cluster), 0);
     cluster.start_bookie(2).await;
+    // A stop leaves a log that a merge had begun; the start removes it.
+    let began = Instant::now();
+    while found(&cluster) > 0 {
+        assert!(began.elapsed() < HANG, "{} damages after a restart", found(&cluster));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     for ledger in &ids {
         assert_whole(&client, *ledger, ENTRIES, "nobody").await;
     }

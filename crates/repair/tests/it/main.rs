@@ -10,3 +10,4 @@ mod healing;
 mod many;
 mod repairing;
 mod requests;
+mod tiered;

@@ -25,7 +25,7 @@ pub fn config(name: &str, delay: Duration) -> RepairConfig {
 }
 
 /// Auditor and worker of each of these bookies.
-async fn start_all(cluster: &Cluster, indexes: std::ops::Range<usize>, delay: Duration) -> Vec<Repair> {
+pub async fn start_all(cluster: &Cluster, indexes: std::ops::Range<usize>, delay: Duration) -> Vec<Repair> {
     let mut all = Vec::new();
     for index in indexes {
         let client = cluster.client().await;
@@ -35,11 +35,11 @@ async fn start_all(cluster: &Cluster, indexes: std::ops::Range<usize>, delay: Du
     all
 }
 
-fn reports(all: &[Repair]) -> Vec<RepairReport> {
+pub fn reports(all: &[Repair]) -> Vec<RepairReport> {
     all.iter().map(|repair| repair.handle().report()).collect()
 }
 
-async fn until(all: &[Repair], what: &str, is_it: impl AsyncFn(&[RepairReport]) -> bool) {
+pub async fn until(all: &[Repair], what: &str, is_it: impl AsyncFn(&[RepairReport]) -> bool) {
     let began = Instant::now();
     while !is_it(&reports(all)).await {
         assert!(began.elapsed() < HANG, "{what}: {:#?}", reports(all));
@@ -48,7 +48,7 @@ async fn until(all: &[Repair], what: &str, is_it: impl AsyncFn(&[RepairReport]) 
 }
 
 /// Nothing is marked, and at least `repaired` ledgers were made whole.
-async fn until_repaired(cluster: &Cluster, all: &[Repair], repaired: u64) {
+pub async fn until_repaired(cluster: &Cluster, all: &[Repair], repaired: u64) {
     let marks = cluster.layout().await.under_replication();
     until(all, "all is repaired", async |reports: &[RepairReport]| {
         // One that was marked again meanwhile was found whole at its last look.
@@ -58,7 +58,7 @@ async fn until_repaired(cluster: &Cluster, all: &[Repair], repaired: u64) {
     .await;
 }
 
-async fn stop_all(all: Vec<Repair>) {
+pub async fn stop_all(all: Vec<Repair>) {
     for repair in all {
         repair.stop().await;
     }

@@ -1,4 +1,4 @@
-//! Which requests the admin port answers: anybody may look, changes are for this machine, for the bearers of a token, and for users and
+//! Which requests the admin port answers: anybody may look, but for what users stored; that, and changes, are for this machine, for the bearers of a token, and for users and
 //! certificates of the role admin.
 //!
 //! # Data flow
@@ -9,21 +9,23 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Whatever is not a GET comes from this machine (a loopback address, or the one that it was sent to), bears a token of
+//! 1. Whatever is not a GET, or shows what users stored, comes from this machine (a loopback address, or the one that it was sent to), bears a token of
 //!    the file, the name and password of a user of the role admin, or comes over a connection with a certificate of that role. A proxy on this machine counts as this machine, and must decide itself whom it lets through.
 //! 2. A token is compared by its SHA-256 in constant time, a password as [`crate::auth`] does it, and neither stands in a log line, answer or
 //!    error.
 //! 3. Names and passwords, which are those of the port for clients, are taken over TLS only, or from a loopback address.
-//! 4. Each change, with its outcome, and each refusal is a line of the audit log (`bindery::audit`), of changes [`CHANGES_MAX`] in a minute
-//!    and of refusals one in a second; the next line counts those left out.
+//! 4. Each change and each look at what is private, with its outcome, and each refusal is a line of the audit log (`bindery::audit`), of
+//!    either [`CHANGES_MAX`] in a minute and of refusals one in a second; the next line counts those left out.
 //! 5. No page in a browser speaks through it: a request with an `Origin` that is not this port's, or from another site
 //!    (`Sec-Fetch-Site: cross-site`), is refused, and so is one of this machine that was sent to a name which is not this port's. A name
-//!    in DNS may point to any address, so a request that comes from this machine may be one of a page of anybody's.
+//!    in DNS may point to any address, so a request that comes from this machine may be one of a page of anybody's. A link may lead to the
+//!    console ([`PAGE`]) from anywhere: it is the same for everybody, and is shown in no frame.
 //!
 //! # Limits
 //! The file: [`FILE_BYTES_MAX`]. One request at a time has it read, and one has a password checked, on a thread that may block; others
 //! wait in the order of arrival, one of each address, all of it for [`LOOK_MAX`] at most.
 
+use super::endpoints;
 use crate::auth::Auth;
 use crate::log_limit::LogLimit;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -58,8 +60,8 @@ type Hash = [u8; 32];
 
 /// The role of certificates that may make changes, as `BookieAuthZFactory` of BookKeeper finds roles: `OU=0:admin`.
 const ADMIN: &str = "admin";
-/// Paths of health checks, which tell nothing: probes ask them by whatever name the machine has.
-pub(super) const HEALTH: [&str; 2] = ["/heartbeat", "/api/v1/bookie/is_ready"];
+/// The page of the console, to which other consoles have links.
+const PAGE: &str = "/";
 
 /// Who asks.
 #[derive(Debug, Clone)]
@@ -90,7 +92,8 @@ pub struct Access {
     /// Names of this port, besides addresses and `localhost`; in lower case.
     names: Vec<String>,
     refusals: Mutex<LogLimit>,
-    changes: Mutex<Changes>,
+    /// Changes, and looks at what is private, so that neither keeps the others out of the log.
+    changes: [Mutex<Changes>; 2],
     begun: Instant,
 }
 
@@ -151,7 +154,7 @@ impl Access {
             asking: Arc::default(),
             trusts_this_machine: true,
             names: Vec::new(),
-            changes: Mutex::default(),
+            changes: Default::default(),
             refusals: Mutex::new(LogLimit::new(REFUSALS_INTERVAL)),
             begun: Instant::now(),
         }
@@ -190,13 +193,13 @@ impl Access {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Option<Admitted>, Response> {
-        let is_look = *method == Method::GET || *method == Method::HEAD;
-        if is_look && HEALTH.contains(&path) {
+        let is_look = is_look(method);
+        if is_look && endpoints::is_health(path) {
             return Ok(None);
         }
-        let refusal = match self.of_a_page(asking, headers) {
+        let refusal = match self.of_a_page(asking, headers, is_look && path == PAGE) {
             Some(refusal) => refusal,
-            None if is_look => return Ok(None),
+            None if is_look && !endpoints::is_private(path) => return Ok(None),
             None => match self.judge(asking, headers).await {
                 Ok(user) => return Ok(Some(Admitted { user })),
                 Err(refusal) => refusal,
@@ -223,7 +226,7 @@ impl Access {
         status: StatusCode,
     ) {
         let left_out = {
-            let mut changes = self.changes.lock();
+            let mut changes = self.changes[usize::from(is_look(method))].lock();
             if changes.since.is_none_or(|since| since.elapsed() >= CHANGES_INTERVAL) {
                 (changes.since, changes.written) = (Some(Instant::now()), 0);
             }
@@ -238,10 +241,10 @@ impl Access {
         tracing::info!(target: "bindery::audit", %peer, user, %method, path, status, left_out, "admin request");
     }
 
-    /// Invariant 5.
-    fn of_a_page(&self, asking: &Asking, headers: &HeaderMap) -> Option<Refusal> {
+    /// Invariant 5. `is_linked`: a link may lead there.
+    fn of_a_page(&self, asking: &Asking, headers: &HeaderMap, is_linked: bool) -> Option<Refusal> {
         let text = |name: HeaderName| headers.get(name).map(HeaderValue::as_bytes);
-        if text(HeaderName::from_static("sec-fetch-site")) == Some(b"cross-site") {
+        if text(HeaderName::from_static("sec-fetch-site")) == Some(b"cross-site") && !is_linked {
             return Some(Refusal::OtherSite);
         }
         let host = text(header::HOST);
@@ -330,6 +333,11 @@ impl Access {
     }
 }
 
+/// Whether nothing is changed.
+fn is_look(method: &Method) -> bool {
+    *method == Method::GET || *method == Method::HEAD
+}
+
 /// Whether it comes from this machine.
 fn is_near(asking: &Asking) -> bool {
     let ip = asking.peer.ip().to_canonical();
@@ -354,10 +362,10 @@ impl Refusal {
                 access.names_shown()
             ),
             Refusal::OtherSite => "this port does not answer pages of other sites: ask it with a program".to_owned(),
-            Refusal::Remote => "changes are taken from this machine only; to take them from others, give the bookie a file of \
-                                tokens with --admin-tokens FILE (httpServerTokensFile)"
+            Refusal::Remote => "changes are taken from this machine only, and entries are shown there only; for others, give the bookie \
+                                a file of tokens with --admin-tokens FILE (httpServerTokensFile)"
                 .to_owned(),
-            Refusal::NoToken => "a change needs a token: send Authorization: Bearer TOKEN (the bindery command takes it from \
+            Refusal::NoToken => "a change, or a look at entries, needs a token: send Authorization: Bearer TOKEN (the bindery command takes it from \
                                  BINDERY_ADMIN_TOKEN); or, where clients have to log in, the name and password of a user of the role admin"
                 .to_owned(),
             Refusal::WrongUser => "unknown user, wrong password, or not of the role admin".to_owned(),
@@ -620,7 +628,7 @@ mod tests {
             let headers: HeaderMap = sent.iter().map(header).collect();
             let mut statuses = Vec::new();
             for method in [Method::GET, Method::HEAD, Method::PUT] {
-                let admitted = access.admit(&asking, &method, "/", &headers).await;
+                let admitted = access.admit(&asking, &method, "/metrics", &headers).await;
                 statuses.push(admitted.err().map_or(200, |answer| answer.status().as_u16()));
             }
             statuses.dedup();
@@ -665,6 +673,23 @@ mod tests {
         }
         let text = access.names_shown();
         assert_eq!(text, "an IP address, localhost, bookie-1.example");
+
+        // A link to the console, from the page of another node for example; not by a name that is not this port's.
+        let near: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let asking = Asking { peer: near, here: None, is_encrypted: false, certificate_roles: Vec::new() };
+        for (method, path, host, status) in [
+            (Method::GET, "/", "localhost", 200),
+            (Method::GET, "/console/main.js", "localhost", 403),
+            (Method::PUT, "/", "localhost", 403),
+            (Method::GET, "/", "page.example", 421),
+        ] {
+            let sent = [("host", host), ("sec-fetch-site", "cross-site")];
+            let headers = sent
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()));
+            let admitted = access.admit(&asking, &method, path, &headers.into_iter().collect()).await;
+            let answered = admitted.err().map_or(200, |answer| answer.status().as_u16());
+            assert_eq!(answered, status, "{method} {path} {host}");
+        }
     }
 
     /// This machine needs a token where the settings require one.

@@ -8,20 +8,18 @@
 //! metrics and state from nobody, and whoever may only look keeps no change from being made. Others wait their turn for [`TURN_MAX`] at most,
 //! those who came first first. A list of marked ledgers: [`LIST_BYTES_MAX`] and [`LIST_TIME_MAX`]; the header [`MORE`] says how to go on.
 
-use super::{AdminState, json};
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{Query, State};
+use super::endpoints::Call;
+use super::json;
+use axum::extract::Query;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
 use bindery_metadata::layout::CookiesError;
 use bindery_metadata::{Layout, RegistrationMode, StoreError};
 use bindery_types::LedgerId;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -32,13 +30,13 @@ const WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long a question waits for those before it.
 const TURN_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a list of ledgers, and the time it may take: it ends after either, and says so.
-const LIST_BYTES_MAX: usize = 256 << 10;
-const LIST_TIME_MAX: Duration = Duration::from_secs(2);
+pub(super) const LIST_BYTES_MAX: usize = 256 << 10;
+pub(super) const LIST_TIME_MAX: Duration = Duration::from_secs(2);
 /// Marked ledgers of which the ids are read at a time, and of which the marks are.
 const PAGE: usize = 1000;
 const MARK_READS_MAX: usize = 32;
 /// The header of a list that is not whole: `after=ID`, the query that continues it.
-const MORE: &str = "bindery-more";
+pub(super) const MORE: &str = "bindery-more";
 
 /// Questions to the metadata store, one at a time, and changes, one at a time.
 pub(crate) struct MetadataQuestions {
@@ -61,7 +59,7 @@ impl MetadataQuestions {
     }
 
     /// Asks; or the answer to a request that cannot be answered.
-    async fn ask<T, F>(&self, question: impl FnOnce(Layout) -> F) -> Result<T, Refusal>
+    pub(super) async fn ask<T, F>(&self, question: impl FnOnce(Layout) -> F) -> Result<T, Refusal>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
@@ -69,7 +67,7 @@ impl MetadataQuestions {
     }
 
     /// Changes; or the answer to a request that cannot be answered.
-    async fn change<T, F>(&self, change: impl FnOnce(Layout) -> F) -> Result<T, Refusal>
+    pub(super) async fn change<T, F>(&self, change: impl FnOnce(Layout) -> F) -> Result<T, Refusal>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
@@ -101,45 +99,21 @@ impl MetadataQuestions {
     }
 }
 
-const CLUSTER_INFO: &str = "/api/v1/bookie/cluster_info";
-const LIST_BOOKIES: &str = "/api/v1/bookie/list_bookies";
-const STATUS: &str = "/api/v1/autorecovery/status";
-const LIST_UNDER_REPLICATED: &str = "/api/v1/autorecovery/list_under_replicated_ledger";
-const WHO_IS_AUDITOR: &str = "/api/v1/autorecovery/who_is_auditor";
-const DELAY: &str = "/api/v1/autorecovery/lost_bookie_recovery_delay";
-
 /// What is said of auditor and worker where this process has none.
 pub(super) const NO_REPAIR: &str = "Repair is off on this bookie: ask one with autoRecoveryDaemonEnabled=true, or run bindery bookie recover or decommission\n";
 
-/// Whether looking at a path is a question to the metadata store, which waits its turn here.
-pub(super) fn asks_store(path: &str) -> bool {
-    [CLUSTER_INFO, LIST_BOOKIES, STATUS, LIST_UNDER_REPLICATED, WHO_IS_AUDITOR, DELAY].contains(&path)
-}
-
-/// The paths of this module.
-pub(super) fn routes() -> Router<Arc<AdminState>> {
-    Router::new()
-        .route(CLUSTER_INFO, any(cluster_info))
-        .route(LIST_BOOKIES, any(list_bookies))
-        .route(STATUS, any(status))
-        .route(LIST_UNDER_REPLICATED, any(list_under_replicated))
-        .route(WHO_IS_AUDITOR, any(who_is_auditor))
-        .route("/api/v1/autorecovery/trigger_audit", any(trigger_audit))
-        .route(DELAY, any(delay))
-}
-
 /// The answer to a request that is not carried out.
-type Refusal = (StatusCode, String);
+pub(super) type Refusal = (StatusCode, String);
 
 fn refused_as_absent(text: impl Into<String>) -> Refusal {
     (StatusCode::NOT_FOUND, text.into())
 }
 
-fn not_found(text: impl Into<String>) -> Response {
+pub(super) fn not_found(text: impl Into<String>) -> Response {
     refused_as_absent(text).into_response()
 }
 
-fn bad_request(text: String) -> Refusal {
+pub(super) fn bad_request(text: String) -> Refusal {
     (StatusCode::BAD_REQUEST, text + "\n")
 }
 
@@ -149,7 +123,7 @@ fn answered(asked: Result<Value, Refusal>) -> Response {
 }
 
 /// The parameters behind the question mark.
-fn parameters(uri: &Uri) -> Result<HashMap<String, String>, Refusal> {
+pub(super) fn parameters(uri: &Uri) -> Result<HashMap<String, String>, Refusal> {
     match Query::try_from_uri(uri) {
         Ok(Query(parameters)) => Ok(parameters),
         Err(error) => Err(bad_request(error.to_string())),
@@ -161,10 +135,7 @@ async fn auditor(layout: &Layout) -> Result<Option<String>, StoreError> {
     Ok(layout.auditor_votes().auditors().await?.into_iter().next())
 }
 
-async fn cluster_info(State(state): State<Arc<AdminState>>, method: Method) -> Response {
-    if method != Method::GET {
-        return not_found("Only GET is supported.");
-    }
+pub(super) async fn cluster_info(Call { state, .. }: Call) -> Response {
     let asked = state.metadata.ask(async |layout| {
         let auditor = auditor(&layout).await?;
         let is_disabled = layout.repair_settings().is_disabled().await?;
@@ -190,10 +161,7 @@ async fn cluster_info(State(state): State<Arc<AdminState>>, method: Method) -> R
     answered(asked.await)
 }
 
-async fn list_bookies(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) -> Response {
-    if method != Method::GET {
-        return not_found("Not found method. Should be GET method");
-    }
+pub(super) async fn list_bookies(Call { state, uri, .. }: Call) -> Response {
     let parameters = match parameters(&uri) {
         Ok(parameters) => parameters,
         Err(refusal) => return refusal.into_response(),
@@ -224,10 +192,10 @@ async fn list_bookies(State(state): State<Arc<AdminState>>, method: Method, uri:
 }
 
 /// Whether repair is enabled in the cluster; PUT changes it.
-async fn status(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) -> Response {
+pub(super) async fn status(Call { state, method, uri, .. }: Call) -> Response {
     let wanted = match method {
         Method::GET => None,
-        Method::PUT => {
+        _ => {
             let parameters = match parameters(&uri) {
                 Ok(parameters) => parameters,
                 Err(refusal) => return refusal.into_response(),
@@ -244,7 +212,6 @@ async fn status(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) 
                 }
             }
         }
-        _ => return not_found("Not found method. Should be GET or PUT method"),
     };
     let is_disabled = match wanted {
         None => state.metadata.ask(async |layout| layout.repair_settings().is_disabled().await).await,
@@ -263,10 +230,7 @@ async fn status(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) 
     answered(is_disabled.map(|is_disabled| serde_json::json!({ "enabled": !is_disabled })))
 }
 
-async fn who_is_auditor(State(state): State<Arc<AdminState>>, method: Method) -> Response {
-    if method != Method::GET {
-        return not_found("Not found method. Should be GET method");
-    }
+pub(super) async fn who_is_auditor(Call { state, .. }: Call) -> Response {
     match state.metadata.ask(async |layout| auditor(&layout).await).await {
         Ok(Some(auditor)) => (StatusCode::OK, format!("Auditor: {auditor}")).into_response(),
         Ok(None) => not_found("No auditor elected"),
@@ -275,10 +239,7 @@ async fn who_is_auditor(State(state): State<Arc<AdminState>>, method: Method) ->
 }
 
 /// Asks the auditor for a look through all ledgers, by writing the delay again.
-async fn trigger_audit(State(state): State<Arc<AdminState>>, method: Method) -> Response {
-    if method != Method::PUT {
-        return not_found("Not found method. Should be PUT method");
-    }
+pub(super) async fn trigger_audit(Call { state, .. }: Call) -> Response {
     let asked = state.metadata.change(async |layout| {
         let settings = layout.repair_settings();
         if settings.is_disabled().await? {
@@ -300,7 +261,7 @@ async fn trigger_audit(State(state): State<Arc<AdminState>>, method: Method) -> 
 }
 
 /// How long a bookie may be away before its ledgers are repaired; PUT changes it for the whole cluster.
-async fn delay(State(state): State<Arc<AdminState>>, method: Method, body: Bytes) -> Response {
+pub(super) async fn delay(Call { state, method, body, .. }: Call) -> Response {
     match method {
         Method::GET => {
             match state.metadata.ask(async |layout| layout.repair_settings().delay().await).await {
@@ -312,7 +273,7 @@ async fn delay(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
                 Err(refusal) => refusal.into_response(),
             }
         }
-        Method::PUT => {
+        _ => {
             let seconds = match seconds_of(&body) {
                 Ok(seconds) => seconds,
                 Err(refusal) => return refusal.into_response(),
@@ -325,7 +286,6 @@ async fn delay(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
                 Err(refusal) => refusal.into_response(),
             }
         }
-        _ => not_found("Not found method. Should be PUT method"),
     }
 }
 
@@ -390,10 +350,7 @@ struct Listed {
 }
 
 /// The marked ledgers, the lowest id first.
-async fn list_under_replicated(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) -> Response {
-    if method != Method::GET {
-        return not_found("Not found method. Should be GET method");
-    }
+pub(super) async fn list_under_replicated(Call { state, uri, .. }: Call) -> Response {
     let wanted = match parameters(&uri).and_then(|parameters| Wanted::of(&parameters)) {
         Ok(wanted) => wanted,
         Err(refusal) => return refusal.into_response(),
@@ -480,6 +437,7 @@ mod tests {
     use super::*;
     use bindery_metadata::memory::MemoryCluster;
     use bindery_metadata::{LedgerLayout, layout};
+    use std::sync::Arc;
 
     async fn questions() -> MetadataQuestions {
         let store = Arc::new(MemoryCluster::new().open());

@@ -2,9 +2,10 @@
 //! port of its own for a process that has no bookie.
 
 use super::access::Access;
-use super::port;
+use super::console::{self, Remembering};
+use super::endpoints::Call;
+use super::{cluster, port};
 use crate::latch::Latch;
-use crate::metrics::Exposition;
 use crate::tls::{Tls, TlsConfig, TlsError};
 use crate::turns::Turns;
 use axum::Router;
@@ -15,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bindery_flow::ByteBudget;
 use bindery_io::{Clock, SystemClock};
+use bindery_metrics::Exposition;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -132,6 +134,20 @@ pub async fn open_tls(config: TlsConfig) -> Result<Arc<Tls>, TlsError> {
     }
 }
 
+/// Answers a request for a path of a part of this process; where it has none, 404 says so.
+pub(super) async fn of_part(part: Part, call: Call) -> Response {
+    let Call { state, method, uri, body, peer } = call;
+    let absent = match part {
+        Part::Tier => "No tierer runs in this process\n",
+        Part::Repair => cluster::NO_REPAIR,
+    };
+    let name = uri.path().rsplit('/').next().unwrap_or("");
+    match state.extensions.get(part) {
+        Some(extension) => answer(&**extension, name, peer, (&method, &uri, &body)).await,
+        None => (StatusCode::NOT_FOUND, absent).into_response(),
+    }
+}
+
 /// What a port of an extension shows.
 #[derive(Clone)]
 struct Alone {
@@ -154,12 +170,19 @@ pub async fn serve_extension(
         Part::Tier => ("/api/v1/tier/state", "/api/v1/tier/{name}"),
         Part::Repair => ("/api/v1/autorecovery/state", "/api/v1/autorecovery/{name}"),
     };
+    let alone_here = Alone { part, extension, tls: tls.clone(), clock: Arc::new(SystemClock::new()) };
+    // Its task ends with this port.
+    let remembering = Remembering::of_part(part, {
+        let alone = alone_here.clone();
+        move || metrics(State(alone.clone()), Method::GET)
+    });
     let router = Router::new()
         .route("/heartbeat", any(|| async { "OK\n" }))
         .route("/metrics", any(metrics))
         .route(of_state, any(state))
         .route(of_others, any(alone))
-        .with_state(Alone { part, extension, tls: tls.clone(), clock: Arc::new(SystemClock::new()) });
+        .with_state(alone_here)
+        .merge(console::routes(&remembering.history));
     let serving = port::Serving { router, access, tls };
     port::serve(listener, serving, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
 }
@@ -171,17 +194,18 @@ async fn metrics(State(alone): State<Alone>, method: Method) -> Response {
     let mut out = Exposition::new();
     if alone.part == Part::Tier {
         let is_reachable = !alone.extension.fault().is_some_and(|fault| fault.is_of_store);
-        out.gauge("bindery_tier_reachable", &[], i64::from(is_reachable));
+        crate::tier::REACHABLE.expose(&is_reachable, &mut out);
     }
-    Tls::expose(alone.tls.iter().map(|tls| (&**tls, super::OF_ADMIN_PORT)), &mut out);
+    Tls::expose(alone.tls.iter().map(|tls| (super::OF_ADMIN_PORT, &**tls)), &mut out);
     alone.extension.expose(&mut out).await;
+    super::expose_process(&mut out).await;
     super::exposed(out)
 }
 
 /// Whether the extension does its work, and what an operator must know, as `/api/v1/bookie/state` says it of a bookie.
 async fn state(State(alone): State<Alone>, method: Method) -> Response {
     if method != Method::GET && method != Method::HEAD {
-        return super::not_found(&method);
+        return (StatusCode::NOT_FOUND, "Not found method. Should be GET method").into_response();
     }
     let now_ms = u64::try_from(alone.clock.wall_ms()).unwrap_or(0);
     let fault = alone.extension.fault();

@@ -22,8 +22,8 @@
 //! 7. A request has one length, in `Content-Length`. One with `Transfer-Encoding` is refused and ends its connection: a proxy in front
 //!    that believes another length than this port would pass a request on as a part of a body, unexamined.
 
-use super::access::{Access, Asking, HEALTH};
-use super::cluster;
+use super::access::{Access, Asking};
+use super::endpoints;
 use super::socket::{PatientSocket, TlsSocket};
 use crate::auth::certificate_roles;
 use crate::latch::Latch;
@@ -307,6 +307,8 @@ async fn answer(
     parts.extensions.insert(ConnectInfo(asking.peer));
     let handled = Counted::new(&load, |load| &load.handled);
     let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+    // With the query, which says what was changed: credentials are in headers alone.
+    let asked = parts.uri.path_and_query().map_or_else(|| path.clone(), ToString::to_string);
     // Invariant 6.
     if method == Method::HEAD {
         parts.method = Method::GET;
@@ -317,10 +319,10 @@ async fn answer(
         Err(refusal) => refusal,
         Ok(Some(admitted)) => {
             let Ok(response) = common.router.call(request).await;
-            common.access.log_change(&asking, &admitted, (&method, &path), response.status());
+            common.access.log_change(&asking, &admitted, (&method, &asked), response.status());
             response
         }
-        Ok(None) if HEALTH.contains(&path.as_str()) => {
+        Ok(None) if endpoints::is_health(&path) => {
             let Ok(response) = common.router.call(request).await;
             response
         }
@@ -330,7 +332,7 @@ async fn answer(
                 (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
             }
             Some(_looker) => {
-                let turn = match cluster::asks_store(&path) {
+                let turn = match endpoints::waits_elsewhere(&path) {
                     true => None,
                     false => Some(common.turns.clone().acquire_owned().await),
                 };

@@ -33,9 +33,9 @@ pub(crate) use certificate::roles as certificate_roles;
 pub use rights::{Need, Rights, Role, Roles, UnknownRole};
 
 use crate::log_limit::LogLimit;
-use crate::metrics::Exposition;
 use crate::turns::Turns;
 use bindery_io::Random;
+use bindery_metrics::{About, Exposition, Row, Table};
 use bindery_sasl::digest_md5::{
     self, BOOKKEEPER_HOST, BOOKKEEPER_SERVICE, Nonce, RESPONSE_BYTES_MAX, ServerStep,
 };
@@ -182,6 +182,11 @@ impl Identity {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// True for a user's name, false for a role.
+    pub fn is_user(&self) -> bool {
+        self.user.is_some()
+    }
 }
 
 /// A plugin that a client may name.
@@ -240,6 +245,19 @@ struct State {
     reload_failed: Option<String>,
     reloads: u64,
 }
+
+/// Of the files.
+const NUMBERS: Table<State> = Table::new(&[
+    Row::counter("bindery_users_reloads", "Times changed user files were loaded.", |state| state.reloads),
+    Row::flag(
+        "bindery_users_reload_failed",
+        "1 while the user files cannot be loaded: users loaded earlier stay in effect.",
+        |state| state.reload_failed.is_some(),
+    ),
+    Row::flag("bindery_users_file_empty", "1 while the file of users has lost all of them.", |state| {
+        state.is_empty
+    }),
+]);
 
 /// See the module.
 pub struct Auth {
@@ -458,12 +476,14 @@ impl Auth {
         }
     }
 
+    /// The names of its metrics.
+    pub(crate) fn about_numbers() -> Vec<About> {
+        NUMBERS.about()
+    }
+
     /// Metrics of the files.
     pub(crate) fn expose(&self, out: &mut Exposition) {
-        let state = self.state.lock();
-        out.counter("bindery_users_reloads", &[], state.reloads);
-        out.gauge("bindery_users_reload_failed", &[], i64::from(state.reload_failed.is_some()));
-        out.gauge("bindery_users_file_empty", &[], i64::from(state.is_empty));
+        NUMBERS.expose(&self.state.lock(), out);
     }
 
     /// Problems that an operator must know about.

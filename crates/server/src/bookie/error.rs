@@ -5,6 +5,7 @@ use crate::config::IdentityError;
 use crate::data_dirs::DataDirError;
 use crate::descriptors::TooFewDescriptors;
 use crate::memory::MemoryPlanError;
+use crate::tenants::rules::RulesError;
 use crate::tier::TierError;
 use crate::tls::TlsError;
 use bindery_metadata::layout::CookiesError;
@@ -56,6 +57,9 @@ pub enum StartError {
     /// TLS cannot be spoken as it is configured.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The file of tenants is missing or not understood.
+    #[error(transparent)]
+    Tenants(#[from] RulesError),
     /// No client could log in with this configuration.
     #[error(transparent)]
     Auth(#[from] AuthError),

@@ -145,6 +145,7 @@ impl Bookie {
             metadata_checker,
             drain_watch,
             watch,
+            health_watch,
             stop_admin,
             admin,
             dirs,
@@ -177,6 +178,9 @@ impl Bookie {
                  continues"
                 );
             }
+            if health_watch.await.is_err() {
+                tracing::error!("the task that tries out disks and journals panicked");
+            }
             if drain_watch.await.is_err() {
                 tracing::error!("the task that looks whether the bookie is being emptied panicked");
             }
@@ -207,12 +211,9 @@ impl Bookie {
             Ok(Err(StopError::Waits(why))) => {
                 tracing::warn!(
                     why,
-                    "stopped cleanly, except for unflushed data: it is in the journal, and the next start replays \
-                     it"
+                    "stopped; what could not be flushed is in the journal, and the next start replays it"
                 );
-                return Some(format!(
-                    "{why}; the unflushed data is in the journal, and the next start replays it"
-                ));
+                return None;
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("not everything ended within {stop_max:?}"),

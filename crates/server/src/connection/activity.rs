@@ -43,10 +43,13 @@ pub enum Wait {
     WriteRoom,
     /// For reads in hand to finish: they are as many as the connection may have, or as the pool for them has room for.
     Reads,
+    /// For the limit of the tenant whose adds come next.
+    Tenant,
 }
 
 impl Wait {
-    const ALL: [Wait; 5] = [Wait::Inbound, Wait::LargeFrame, Wait::Outbox, Wait::WriteRoom, Wait::Reads];
+    const ALL: [Wait; 6] =
+        [Wait::Inbound, Wait::LargeFrame, Wait::Outbox, Wait::WriteRoom, Wait::Reads, Wait::Tenant];
 
     fn code(self) -> u64 {
         self as u64 + 1
@@ -56,11 +59,11 @@ impl Wait {
         Wait::ALL.into_iter().find(|wait| wait.code() == code)
     }
 
-    /// True for a wait that no peer ends by reading its answers.
+    /// True for a wait that is for memory, which no peer ends by reading its answers.
     fn is_for_memory(self) -> bool {
         match self {
             Wait::Inbound | Wait::LargeFrame | Wait::WriteRoom => true,
-            Wait::Outbox | Wait::Reads => false,
+            Wait::Outbox | Wait::Reads | Wait::Tenant => false,
         }
     }
 }

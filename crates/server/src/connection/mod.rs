@@ -41,6 +41,7 @@ use crate::io_pool::Place;
 use crate::latch::Latch;
 use crate::read_class::{PerClass, ReadClass};
 use crate::shared::Shared;
+use crate::tenants::Tenancy;
 use crate::tier::Arrival;
 use activity::Activity;
 use bindery_engine::Refusal;
@@ -94,6 +95,8 @@ pub struct Connection {
     /// A whole, well-formed request came, of a peer who has said who it is if it has to: the peer is a client.
     has_spoken: AtomicBool,
     activity: Activity,
+    /// What it took of its tenants.
+    tenancy: Mutex<Tenancy>,
     /// When its peer did not take what waited for it.
     peer_time: Mutex<PeerTime>,
 }
@@ -195,6 +198,7 @@ impl Connection {
             waits_for_credit: AtomicBool::new(false),
             identity: OnceLock::new(),
             has_spoken: AtomicBool::new(false),
+            tenancy: Mutex::default(),
             peer_time: Mutex::new(PeerTime::new(limits.request_age_max)),
         });
         shared.connections.door().add_silent(connection.arrived_ns, connection.id);
@@ -435,6 +439,12 @@ impl Connection {
         };
         flow.held_bytes = flow.sum_held();
         flow
+    }
+
+    /// Its reads in the queue, those being loaded, and whether what was loaded waits for its peer.
+    pub(crate) fn reads_unanswered(&self) -> (u64, u64, bool) {
+        let outbox = self.outbox.view();
+        (self.reads.lock().len() as u64, outbox.loads as u64, outbox.is_window_full)
     }
 
     /// How old what has waited since then is, but for the time that its peer took.

@@ -10,6 +10,7 @@ use crate::memory::Pools;
 use crate::metadata_check::ParkedAdds;
 use crate::metrics::Metrics;
 use crate::pressure::Pressure;
+use crate::tenants::Tenants;
 use crate::tier::Tier;
 use crate::tls::Tls;
 use crate::volumes::Volumes;
@@ -49,6 +50,8 @@ pub struct Shared {
     pub tls: Option<Arc<Tls>>,
     /// Authenticates clients, if they have to log in.
     pub auth: Option<Arc<Auth>>,
+    /// Whose requests are, if they are counted and limited by tenant.
+    pub tenants: Option<Arc<Tenants>>,
     /// Object storage, if there is any.
     pub tier: Option<Arc<Tier>>,
     /// Places of parked long polls.

@@ -33,14 +33,15 @@ pub use usage::DiskLimits;
 pub use crate::data_dirs::Volume;
 use crate::latch::Latch;
 use crate::maintenance::garbage::{GarbageDesk, GarbageRequest};
-use crate::metrics::Exposition;
 use bindery_engine::{Engine, WantedCollection};
 use bindery_io::{Clock, Disk, Space};
+use bindery_metrics::{Exposition, Kind, Row, Table};
 use ledger_hang::LedgerHangCore;
 use ledger_memory::LedgerMemoryCore;
 use parking_lot::Mutex;
 use reserve::Reserve;
 use slow_journal::{Pulse, SlowJournalCore};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,8 @@ use usage::{Reading, UsageCore, Verdict};
 /// Time between the first two rounds of garbage collection, with their compactions, while a volume is full. It doubles, up to
 /// the configured time between rounds, while they remove nothing.
 const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(30);
+/// Disks of which one is full are measured so often at least: space that comes back is used soon.
+const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the engine is checked.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a check waits for a volume.
@@ -69,10 +72,22 @@ pub struct VolumeStatus {
     pub is_full: bool,
 }
 
+/// What an operator sees of one ledger directory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DirectoryStatus {
+    /// Its path.
+    pub dir: PathBuf,
+    /// The share of its volume in use, from 0 to 1, when it is known.
+    pub used: Option<f64>,
+    /// Above the threshold: it gets no entries.
+    pub is_full: bool,
+}
+
 /// What the last check found, for the admin port.
 #[derive(Default)]
 pub struct DiskDesk {
     volumes: Mutex<Vec<VolumeStatus>>,
+    directories: Mutex<Vec<DirectoryStatus>>,
 }
 
 impl DiskDesk {
@@ -81,33 +96,55 @@ impl DiskDesk {
         self.volumes.lock().clone()
     }
 
+    /// The ledger directories at the last check, by number.
+    pub fn directories(&self) -> Vec<DirectoryStatus> {
+        self.directories.lock().clone()
+    }
+
     /// Writes the gauges of volumes and of reasons to be read-only.
     pub fn expose(&self, standing: &ReadOnlyReasons, out: &mut Exposition) {
         let volumes = self.volumes();
-        let names: Vec<String> = volumes.iter().map(|volume| volume.dir.display().to_string()).collect();
-        let known = || volumes.iter().zip(&names).filter_map(|(volume, name)| Some((volume.space?, name)));
-        for (space, name) in known() {
-            out.gauge_of("bindery_volume_total_bytes", &[("dir", name)], space.total);
-        }
-        for (space, name) in known() {
-            out.gauge_of("bindery_volume_free_bytes", &[("dir", name)], space.free);
-        }
-        for (volume, name) in volumes.iter().zip(&names) {
-            out.gauge_of("bindery_volume_reserve_bytes", &[("dir", name)], volume.reserve.0);
-        }
-        for (volume, name) in volumes.iter().zip(&names) {
-            out.gauge("bindery_volume_full", &[("dir", name)], i64::from(volume.is_full));
-        }
-        let reasons = standing.reasons();
-        for cause in Cause::ALL {
-            out.gauge(
-                "bindery_read_only",
-                &[("cause", cause.name())],
-                i64::from(reasons.contains_key(&cause)),
-            );
-        }
+        let named: Vec<_> = volumes.iter().map(|of| (of.dir.display().to_string(), of)).collect();
+        VOLUMES.expose_each(named.iter().map(|(dir, of)| (dir.as_str(), *of)), out);
+        REASONS.expose(&standing.reasons(), out);
     }
 }
+
+/// By volume.
+pub const VOLUMES: Table<VolumeStatus> = Table::by(
+    "dir",
+    &[
+        Row::each(Kind::Gauge, "bindery_volume_total_bytes", &[], "Size of a volume.", |of, series| {
+            if let Some(space) = of.space {
+                series.count(&[], space.total);
+            }
+        }),
+        Row::each(Kind::Gauge, "bindery_volume_free_bytes", &[], "Free bytes of a volume.", |of, series| {
+            if let Some(space) = of.space {
+                series.count(&[], space.free);
+            }
+        }),
+        Row::gauge(
+            "bindery_volume_reserve_bytes",
+            "Bytes of a volume that a file of the bookie holds for the time when it is full.",
+            |of| of.reserve.0,
+        ),
+        Row::flag("bindery_volume_full", "1 while a volume is above its threshold.", |of| of.is_full),
+    ],
+);
+
+/// Why the bookie is read-only.
+pub const REASONS: Table<BTreeMap<Cause, String>> = Table::new(&[Row::each(
+    Kind::Gauge,
+    "bindery_read_only",
+    &["cause"],
+    "1 for each cause for which no adds, or no new ledgers, are taken.",
+    |reasons, series| {
+        for cause in Cause::ALL {
+            series.signed(&[("cause", cause.name())], i64::from(reasons.contains_key(&cause)));
+        }
+    },
+)]);
 
 /// What is measured, and what is kept free.
 struct Gauges {
@@ -124,6 +161,7 @@ struct Gauges {
 struct Checked {
     verdict: Verdict,
     volumes: Vec<VolumeStatus>,
+    directories: Vec<DirectoryStatus>,
     /// Bytes that recoveries may add from now on while no other adds are taken; `None` leaves them those they have.
     recovery_reserve: Option<u64>,
 }
@@ -273,6 +311,8 @@ pub struct DiskWatch {
     ledger_rounds: Mutex<FullRounds>,
     /// The configured time between rounds of garbage collection.
     round_interval: Duration,
+    /// Some ledger directory was full at the last check.
+    is_full: bool,
 }
 
 impl DiskWatch {
@@ -325,6 +365,7 @@ impl DiskWatch {
             rounds: Mutex::default(),
             ledger_rounds: Mutex::default(),
             round_interval,
+            is_full: false,
         }
     }
 
@@ -345,16 +386,18 @@ impl DiskWatch {
         let may_take_adds = standing.takes_adds() && !is_short;
         let leaves = engine.clone();
         let leave_room: LeaveRoom = Arc::new(move |room| leaves.set_rewrite_room(room));
-        let Checked { verdict, volumes, recovery_reserve } =
+        let Checked { verdict, volumes, directories, recovery_reserve } =
             self.gauges.check(is_short, may_take_adds, leave_room, ANSWER_MAX).await;
         if let Some(bytes) = recovery_reserve {
             engine.set_recovery_reserve(bytes);
         }
         *self.desk.volumes.lock() = volumes;
+        *self.desk.directories.lock() = directories;
         if verdict.is_almost_full && self.limits.forces_collection {
             engine.want_collection(WantedCollection { minor: true, major: false });
         }
-        self.ask_for_space(is_short || verdict.full.contains(&true), garbage);
+        self.is_full = verdict.full.contains(&true);
+        self.ask_for_space(is_short || self.is_full, garbage);
         self.ask_for_ledgers(are_ledgers_too_many, garbage);
         engine.set_full_directories(&verdict.full);
         standing.set_high_priority(verdict.takes_high_priority);
@@ -376,8 +419,10 @@ impl DiskWatch {
         }
     }
 
-    /// The log tells operators to delete ledgers: this makes it help soon, however long the configured intervals are.
+    /// The log tells operators to delete ledgers: this makes it help soon, however long the configured intervals are. The rounds asked
+    /// for here compact whatever they remove; those in between compact when they do.
     fn ask_for_space(&self, is_short: bool, garbage: &GarbageDesk) {
+        garbage.want_space(is_short);
         let removed = garbage.removed.get() + garbage.surplus_removed.get();
         if self.rounds.lock().is_due(Instant::now(), is_short, removed, self.round_interval) {
             garbage.ask(GarbageRequest { minor: true, major: true, ..GarbageRequest::default() });
@@ -431,7 +476,11 @@ impl DiskWatch {
             let adds_wait = engine.adds_wait();
             let reason = hang.tick(Duration::from_nanos(now_ns), &calls.silences(), adds_wait);
             standing.set(Cause::LedgersHang, reason);
-            if checks.is_due(now_ns, is_short, self.limits.interval) {
+            let interval = match self.is_full {
+                true => self.limits.interval.min(FULL_CHECK_INTERVAL),
+                false => self.limits.interval,
+            };
+            if checks.is_due(now_ns, is_short, interval) {
                 self.check(&engine, &standing, &garbage).await;
             }
         }
@@ -486,7 +535,15 @@ impl Gauges {
             }
             answered.push(answers);
         }
-        let verdict = self.core.check(&self.readings());
+        let readings = self.readings();
+        let verdict = self.core.check(&readings);
+        let directories = (self.dirs.iter().zip(&readings).zip(&verdict.full))
+            .map(|((dir, reading), is_full)| DirectoryStatus {
+                dir: dir.clone(),
+                used: reading.space.is_ok().then(|| reading.used()),
+                is_full: *is_full,
+            })
+            .collect();
         let takes_adds = may_take_adds && verdict.read_only.is_none();
         let of_whole_reserves: Arc<[u64]> = self.rewrite_room(|guarded| guarded.reserve.size()).into();
         let until = Instant::now() + answer_max;
@@ -514,7 +571,7 @@ impl Gauges {
             is_full: guarded.volume.ledger_dirs.iter().any(|index| verdict.full[*index]),
         };
         let volumes = self.volumes.iter().map(status).collect();
-        Checked { verdict, volumes, recovery_reserve: self.recovery_reserve(is_short) }
+        Checked { verdict, volumes, directories, recovery_reserve: self.recovery_reserve(is_short) }
     }
 
     /// One for each ledger directory.

@@ -22,6 +22,8 @@ use tokio::sync::watch;
 pub enum Cause {
     /// The configuration (`forceReadOnlyBookie`).
     Configured,
+    /// An operator, over the admin port, until they say otherwise or it restarts.
+    Ordered,
     /// Its copies are being replaced, so that it can be taken out of the cluster.
     Draining,
     /// Journal or ledger storage failed.
@@ -46,8 +48,9 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 11] = [
+    pub const ALL: [Cause; 12] = [
         Cause::Configured,
+        Cause::Ordered,
         Cause::Draining,
         Cause::StorageFailed,
         Cause::DiskFull,
@@ -65,6 +68,7 @@ impl Cause {
         match self {
             Cause::NoConnections | Cause::TooManyLedgers => false,
             Cause::Configured
+            | Cause::Ordered
             | Cause::Draining
             | Cause::StorageFailed
             | Cause::DiskFull
@@ -80,6 +84,7 @@ impl Cause {
     pub fn name(self) -> &'static str {
         match self {
             Cause::Configured => "configured",
+            Cause::Ordered => "ordered",
             Cause::Draining => "draining",
             Cause::StorageFailed => "storage_failed",
             Cause::DiskFull => "disk_full",

@@ -145,7 +145,8 @@ impl UsageCore {
         };
         let full: Vec<String> = (0..readings.len()).filter(|i| self.full[*i]).map(of).collect();
         format!(
-            "{}; writable up to {:.1} % (diskUsageThreshold): delete ledgers or enlarge the volume",
+            "{}; writable up to {:.1} % (diskUsageThreshold): delete ledgers, which is noticed within seconds (bindery bookie gc \
+             --major looks at once), or enlarge the volume",
             full.join(", "),
             self.limits.usage.min(self.limits.low_water) * 100.0
         )

@@ -24,7 +24,10 @@
 //!    costs no proof. A bookie without ledgers leaves a mark only while it knows none, the first one at its start.
 //! 7. The highest ledger that the store was seen to know is remembered when its new mark is known to be there, not before:
 //!    so a store that shows a mark we know knew it.
-//! 8. An unproven ledger ([`GarbageRound`], invariant 5) goes in the first round that finds it so [`GarbageConfig::unproven_kept`]
+//! 8. While a ledger directory is full, or a write waits for space, rounds look for what was deleted [`SPACE_LOOK`] after one another,
+//!    or [`SPACE_LOOK_SHARE`] times as long as the last one took: a deletion helps soon, and the metadata store is asked for a
+//!    twentieth of the time at most. What such a round removes is followed by a major compaction.
+//! 9. An unproven ledger ([`GarbageRound`], invariant 5) goes in the first round that finds it so [`GarbageConfig::unproven_kept`]
 //!    after another one did, when no round in between was in doubt; and not before the restart after that.
 //!
 //! # Limits
@@ -38,7 +41,6 @@ use crate::maintenance::damage::{self, Remedy};
 use crate::maintenance::integrity::{self, InLimbo};
 use crate::maintenance::surplus::Surplus;
 use crate::maintenance::{JournalHangs, durable};
-use crate::metrics::Counter;
 use bindery_engine::{
     Changes, Doubt, Engine, Evidence, GarbageLimits, GarbageRound, LedgerPresence, Listed, Refusal,
     SecondLook, WantedCollection,
@@ -47,12 +49,13 @@ use bindery_io::canary::Canaries;
 use bindery_io::{Clock, Random};
 use bindery_metadata::layout::{CookiesError, LedgerError};
 use bindery_metadata::{Layout, StoreError};
+use bindery_metrics::{Row, numbers};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -64,6 +67,9 @@ const ROOM_PAUSE: Duration = Duration::from_millis(50);
 const ROOM_ATTEMPTS: u32 = 20;
 /// Between a round that found a large share gone and the one that confirms it, at least.
 const CONFIRM_PAUSE: Duration = Duration::from_secs(5);
+/// Between two rounds of a bookie that needs space, at least, and in times of what the last one took.
+const SPACE_LOOK: Duration = Duration::from_secs(3);
+const SPACE_LOOK_SHARE: u32 = 20;
 /// Ledgers in limbo that are shown one by one.
 pub const LIMBO_LISTED_MAX: usize = 1000;
 /// How often ledgers in limbo, and those with damaged entries, are looked at while there are any.
@@ -139,45 +145,49 @@ pub struct GarbageStatus {
     pub last_doubt: Option<String>,
     /// Ledgers that it left here because nothing shows that metadata ever knew them.
     pub unproven: u64,
+    /// Ledgers that it found deleted and left to the next round: so large a share is looked at twice.
+    pub to_be_confirmed: u64,
     /// Why the last round over surplus ledgers ended early.
     pub surplus_doubt: Option<String>,
     /// Why the last look at ledgers in limbo ended early.
     pub limbo_doubt: Option<String>,
 }
 
-/// What the collector shares with the admin port.
-pub struct GarbageDesk {
-    asked: Notify,
-    request: Mutex<Option<GarbageRequest>>,
-    status: Mutex<GarbageStatus>,
-    /// Rounds begun.
-    pub rounds: Counter,
-    /// Rounds that ended in doubt.
-    pub doubts: Counter,
-    /// Ledgers removed.
-    pub removed: Counter,
-    /// Rounds over surplus ledgers begun.
-    pub surplus_rounds: Counter,
-    /// Surplus ledgers removed.
-    pub surplus_removed: Counter,
-    limbo: Mutex<Vec<InLimbo>>,
-    limbo_count: AtomicU64,
-}
-
-impl Default for GarbageDesk {
-    fn default() -> GarbageDesk {
-        GarbageDesk {
-            asked: Notify::new(),
-            request: Mutex::default(),
-            status: Mutex::default(),
-            rounds: Counter::default(),
-            doubts: Counter::default(),
-            removed: Counter::default(),
-            surplus_rounds: Counter::default(),
-            surplus_removed: Counter::default(),
-            limbo: Mutex::default(),
-            limbo_count: AtomicU64::new(0),
-        }
+numbers! {
+    /// What the collector shares with the admin port. A round that ended in doubt shows as `bindery_gc_stopped` until one goes through.
+    pub struct GarbageDesk {
+        rounds: Counter("bindery_gc_rounds", "Rounds of garbage collection begun."),
+        doubts: Counter("bindery_gc_rounds_stopped", "Rounds of garbage collection that ended in doubt."),
+        removed: Counter("bindery_gc_ledgers_removed", "Ledgers removed because metadata has them no more."),
+        surplus_rounds: Counter("bindery_gc_surplus_rounds", "Rounds over ledgers that should not be here, begun."),
+        surplus_removed: Counter("bindery_gc_surplus_removed", "Ledgers removed because they should not be here."),
+    }
+    with {
+        asked: Notify,
+        /// Set while the bookie needs space (invariant 8).
+        is_space_wanted: AtomicBool,
+        request: Mutex<Option<GarbageRequest>>,
+        status: Mutex<GarbageStatus>,
+        limbo: Mutex<Vec<InLimbo>>,
+        limbo_count: AtomicU64,
+    }
+    also {
+        Row::flag(
+            "bindery_gc_surplus_stopped",
+            "1 when the last round over ledgers that should not be here ended in doubt.",
+            |desk| desk.status.lock().surplus_doubt.is_some(),
+        ),
+        Row::gauge("bindery_limbo_ledgers", "Ledgers of which entries may be missing here.", |desk| desk.limbo_count()),
+        Row::flag(
+            "bindery_gc_stopped",
+            "1 when the last round of garbage collection ended in doubt about the metadata.",
+            |desk| desk.status.lock().last_doubt.is_some(),
+        ),
+        Row::signed(
+            "bindery_gc_last_end_ms",
+            "When the last round of garbage collection ended, in ms since 1970; 0: none did. It must move every gcWaitTime.",
+            |desk| desk.status.lock().last_end_ms.unwrap_or(0),
+        ),
     }
 }
 
@@ -189,6 +199,11 @@ impl GarbageDesk {
         *slot = Some(before.joined(request));
         self.status.lock().is_forced = true;
         self.asked.notify_one();
+    }
+
+    /// Says whether a ledger directory is full or a write waits for space (invariant 8). Begins no round: that is [`ask`](Self::ask).
+    pub fn want_space(&self, is_wanted: bool) {
+        self.is_space_wanted.store(is_wanted, Ordering::Relaxed);
     }
 
     /// Ledgers in limbo, the first [`LIMBO_LISTED_MAX`], as they were last looked at.
@@ -264,10 +279,15 @@ impl GarbageCollector {
             () = self.mark_at_start() => {}
         }
         let mut surplus_at = Instant::now() + self.surplus.config.interval;
-        let mut ended_at = Instant::now();
+        let (mut ended_at, mut looked_at, mut took) = (Instant::now(), Instant::now(), Duration::ZERO);
         loop {
+            let is_space_wanted = self.desk.is_space_wanted.load(Ordering::Relaxed);
+            let interval = match is_space_wanted {
+                true => self.config.interval.min(SPACE_LOOK.max(took * SPACE_LOOK_SHARE)),
+                false => self.config.interval,
+            };
             let pause = match self.found_before.is_empty() {
-                true => (ended_at + self.config.interval).saturating_duration_since(Instant::now()),
+                true => (ended_at + interval).saturating_duration_since(Instant::now()),
                 false => self.confirms_from.saturating_duration_since(Instant::now()),
             };
             // Repair may bring what ledgers lack at any time, and damage may be found at any time.
@@ -285,28 +305,37 @@ impl GarbageCollector {
                         () = stop.wait() => return,
                         () = look => {}
                     }
+                    looked_at = Instant::now();
                     continue;
                 }
                 () = tokio::time::sleep(pause), if !is_look_first => {}
                 () = self.desk.asked.notified() => {}
             }
-            let request = self.desk.request.lock().take().unwrap_or_default();
-            let request = std::mem::take(&mut self.carried).joined(request);
+            let asked = self.desk.request.lock().take();
+            let is_look_due = asked.is_some() || looked_at.elapsed() >= LOOK_INTERVAL;
+            let request = std::mem::take(&mut self.carried).joined(asked.unwrap_or_default());
             let is_surplus_due = !self.surplus.config.interval.is_zero() && Instant::now() >= surplus_at;
             let rounds = async {
                 if request.surplus || is_surplus_due {
                     surplus_at = Instant::now() + self.surplus.config.interval;
                     self.surplus_round(request.is_waived).await;
                 }
-                self.look_at_limbo().await;
-                self.look_at_damage().await;
+                if is_look_due {
+                    self.look_at_limbo().await;
+                    self.look_at_damage().await;
+                }
+                let begun_at = Instant::now();
                 self.round(request).await;
+                begun_at.elapsed()
             };
-            tokio::select! {
+            took = tokio::select! {
                 () = stop.wait() => return,
-                () = rounds => {}
-            }
+                took = rounds => took,
+            };
             ended_at = Instant::now();
+            if is_look_due {
+                looked_at = ended_at;
+            }
         }
     }
 
@@ -435,10 +464,12 @@ impl GarbageCollector {
                 last_removed: removed,
                 last_doubt: outcome.err().map(|doubt| doubt.to_string()),
                 unproven: self.unproven.len() as u64,
+                to_be_confirmed: self.found_before.len() as u64,
             };
         }
         // Ledgers removed in earlier rounds may give space back now, whatever the outcome of this round.
-        let GarbageRequest { minor, major, .. } = request;
+        let GarbageRequest { minor, mut major, .. } = request;
+        major |= removed > 0 && self.desk.is_space_wanted.load(Ordering::Relaxed);
         if !self.found_before.is_empty() {
             self.carried = GarbageRequest { minor, major, ..GarbageRequest::default() };
         }

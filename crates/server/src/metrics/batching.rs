@@ -1,90 +1,21 @@
 //! How well work is batched: a few relaxed atomic additions for each socket read, batch and wake-up, none for an entry.
 
-use super::{Counter, Exposition};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use bindery_metrics::numbers;
 
-/// Number of buckets with an upper bound: 1, 2, 4, to 2^(n - 1). There is one more for what is above.
-const BOUNDED: usize = 14;
-
-/// Counts of things by the power of two that bounds their size.
-#[derive(Debug, Default)]
-pub struct Log2Histogram {
-    buckets: [AtomicU64; BOUNDED + 1],
-    sum: AtomicU64,
-}
-
-impl Log2Histogram {
-    /// Counts one thing of this size. Size 0 counts with 1.
-    pub fn record(&self, size: u64) {
-        let bucket = (size.max(1) - 1).checked_ilog2().map_or(0, |power| power as usize + 1).min(BOUNDED);
-        self.buckets[bucket].fetch_add(1, Relaxed);
-        self.sum.fetch_add(size, Relaxed);
-    }
-
-    /// How many there were, and their sizes together.
-    pub fn totals(&self) -> (u64, u64) {
-        (self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum(), self.sum.load(Relaxed))
-    }
-
-    fn expose(&self, name: &str, out: &mut Exposition) {
-        let mut below = 0;
-        let buckets = self.buckets.iter().enumerate().map(|(power, bucket)| {
-            below += bucket.load(Relaxed);
-            ((power < BOUNDED).then_some(1u64 << power), below)
-        });
-        let buckets: Vec<_> = buckets.collect();
-        out.histogram(name, &buckets, self.sum.load(Relaxed));
-    }
-}
-
-/// Batches of adds, and the system calls and wake-ups they share.
-#[derive(Debug, Default)]
-pub struct Batching {
-    /// Reads of client sockets that brought something.
-    pub socket_reads: Counter,
-    /// Writes to client sockets, those that took nothing included.
-    pub socket_writes: Counter,
-    /// Times a reader task found its socket readable after it had nothing to do.
-    pub reader_wakes: Counter,
-    /// Adds that a shard took at once.
-    pub add_batches: Log2Histogram,
-    /// Answers to adds put into a connection's outbox by one group.
-    pub answers: Log2Histogram,
-}
-
-impl Batching {
-    /// Writes everything this struct holds.
-    pub fn expose(&self, out: &mut Exposition) {
-        out.counter("bindery_socket_reads", &[], self.socket_reads.get());
-        out.counter("bindery_socket_writes", &[], self.socket_writes.get());
-        out.counter("bindery_reader_wakes", &[], self.reader_wakes.get());
-        self.add_batches.expose("bindery_add_batch_entries", out);
-        self.answers.expose("bindery_add_answers_per_connection_and_group", out);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_size_counts_in_the_bucket_of_the_power_that_bounds_it() {
-        let sizes = Log2Histogram::default();
-        for size in [0, 1, 2, 3, 4, 5, 1000, 8192, 8193, u64::from(u32::MAX)] {
-            sizes.record(size);
-        }
-        assert_eq!(sizes.totals(), (10, 1 + 2 + 3 + 4 + 5 + 1000 + 8192 + 8193 + u64::from(u32::MAX)));
-        let mut out = Exposition::new();
-        sizes.expose("sizes", &mut out);
-        let text = out.into_text();
-        let cumulative = [(1, 2), (2, 3), (4, 5), (8, 6), (16, 6), (512, 6), (1024, 7), (4096, 7), (8192, 8)];
-        for (bound, count) in cumulative {
-            assert!(text.contains(&format!("sizes_bucket{{le=\"{bound}\"}} {count}\n")), "{bound}: {text}");
-        }
-        assert!(text.starts_with("# TYPE sizes histogram\n"), "{text}");
-        assert!(
-            text.contains("sizes_bucket{le=\"+Inf\"} 10\nsizes_sum 4294984695\nsizes_count 10\n"),
-            "{text}"
-        );
+numbers! {
+    /// Batches of adds, and the system calls and wake-ups they share.
+    #[derive(Debug)]
+    pub struct Batching {
+        socket_reads: Counter("bindery_socket_reads", "Reads of client sockets that brought something."),
+        socket_writes: Counter("bindery_socket_writes", "Writes to client sockets, those that took nothing included."),
+        reader_wakes: Counter(
+            "bindery_reader_wakes",
+            "Times a reader task found its socket readable after it had nothing to do."
+        ),
+        add_batches: Log2Histogram("bindery_add_batch_entries", "Adds that a shard took at once."),
+        answers: Log2Histogram(
+            "bindery_add_answers_per_connection_and_group",
+            "Answers to adds put into a connection's outbox by one group."
+        ),
     }
 }

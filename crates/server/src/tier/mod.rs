@@ -40,7 +40,7 @@ mod view;
 pub use proof::REREAD_INTERVAL;
 pub use trim::{TrimDesk, TrimStatus, TrimTask};
 pub use trimmer::{Blocked, Candidate, Room, TrimConfig, Trimmer, Verdict};
-pub use view::{expose, json, ledger_json};
+pub use view::{NUMBERS, REACHABLE, TierNumbers, expose, json, ledger_json};
 
 use crate::log_limit::LogLimit;
 use crate::metrics::{Counter, Summary};
@@ -53,7 +53,7 @@ use bindery_tiering::fetch::{
 use bindery_tiering::store::{self, OpenError, Store, StoreOptions, StoreUrl};
 use bindery_tiering::{ClusterId, InvalidId};
 use bindery_types::tier::{ObjectRef, TierExtent};
-use bindery_types::{EntryId, LedgerId};
+use bindery_types::{EntryId, LedgerId, LedgerMetadata};
 use bindery_wire::ErrorCode;
 use bindery_wire::v3::reconcile::Reconciled;
 use extents::Extents;
@@ -268,6 +268,7 @@ pub struct Tier {
     pub second_looks: Counter,
     /// Trimming.
     pub desk: TrimDesk,
+    trim: TrimConfig,
     cluster: ClusterId,
     /// Once it has joined the cluster.
     home: OnceLock<proof::Home>,
@@ -312,6 +313,7 @@ impl Tier {
     ) -> Result<Arc<Tier>, TierError> {
         let cluster: ClusterId = instance_id.trim().parse().map_err(TierError::Cluster)?;
         let tier = Tier::new(&config.url, cluster, &config.fetch, clock, canaries)?;
+        let tier = Tier { trim: config.trim.clone(), ..tier };
         let memory_bytes = memory_bytes - TierConfig::extents_bytes(memory_bytes);
         let fetch = FetchOptions {
             memory_bytes_max: memory_bytes,
@@ -380,6 +382,7 @@ impl Tier {
             waits: Summary::latency(1),
             second_looks: Counter::default(),
             desk: TrimDesk::default(),
+            trim: TrimConfig::default(),
             cluster,
             home: OnceLock::new(),
             warnings: Mutex::new(LogLimit::new(LOG_INTERVAL)),
@@ -407,6 +410,16 @@ impl Tier {
     /// Whose objects it reads.
     pub fn cluster(&self) -> ClusterId {
         self.cluster
+    }
+
+    /// The reader of entries, which is not there while its directory is not.
+    pub fn reader(&self) -> Arc<OnceLock<Fetcher>> {
+        self.fetcher.clone()
+    }
+
+    /// Whether local copies of a ledger go here once it is in object storage, by the settings.
+    pub fn lets_go(&self, metadata: &LedgerMetadata) -> bool {
+        self.trim.is_on && self.trim.wants(metadata)
     }
 
     /// A place for a request of a tierer, unless too many are under way.

@@ -88,6 +88,14 @@ impl TrimConfig {
         self.grace_when_short = self.grace_when_short.min(grace);
         self.interval = self.interval.min(grace.max(Duration::from_secs(1)));
     }
+
+    /// Whether a ledger has one of the properties, if there are any.
+    pub fn wants(&self, metadata: &LedgerMetadata) -> bool {
+        let has = |(name, value): &(String, String)| {
+            metadata.custom.get(name).is_some_and(|found| found[..] == *value.as_bytes())
+        };
+        self.properties.is_empty() || self.properties.iter().any(has)
+    }
 }
 
 /// A ledger of which something is in object storage and not trimmed.
@@ -270,11 +278,7 @@ impl Trimmer {
 
     /// Whether a ledger may go, by its metadata (invariant 1).
     pub fn judge(&self, candidate: &Candidate, metadata: &LedgerMetadata) -> Verdict {
-        let wanted = &self.config.properties;
-        let has = |(name, value): &(String, String)| {
-            metadata.custom.get(name).is_some_and(|found| found[..] == *value.as_bytes())
-        };
-        if !wanted.is_empty() && !wanted.iter().any(has) {
+        if !self.config.wants(metadata) {
             return Verdict::NotWanted;
         }
         match &metadata.state {

@@ -29,9 +29,9 @@ pub use load::TlsError;
 pub(crate) use validity::first_subject_unit;
 
 use crate::log_limit::LogLimit;
-use crate::metrics::Exposition;
 use crate::reload::Reload;
 use crate::turns::Turns;
+use bindery_metrics::{About, Exposition, Kind, Row, Table};
 use bindery_tls::store::PasswordSource;
 use limits::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 use load::{Contents, Loaded};
@@ -139,6 +139,32 @@ struct State {
     reloads: u64,
 }
 
+/// Of the files.
+const NUMBERS: Table<Tls> = Table::by(
+    "port",
+    &[
+        Row::counter("bindery_tls_reloads", "Times changed TLS files were loaded.", |tls| {
+            tls.state.lock().reloads
+        }),
+        Row::flag(
+            "bindery_tls_reload_failed",
+            "1 while the TLS files cannot be loaded: certificates loaded earlier stay in use.",
+            |tls| tls.state.lock().reload_failed.is_some(),
+        ),
+        Row::each(
+            Kind::Gauge,
+            "bindery_tls_certificate_expires_seconds",
+            &[],
+            "Seconds since 1970 at which the first of the certificates expires.",
+            |tls, series| {
+                if let Some(expires_s) = tls.state.lock().expires_s {
+                    series.count(&[], expires_s);
+                }
+            },
+        ),
+    ],
+);
+
 /// See the module.
 pub struct Tls {
     config: TlsConfig,
@@ -237,28 +263,14 @@ impl Tls {
         self.state.lock().reload_failed.is_some()
     }
 
-    /// Metrics of the files, for some ports with their labels: none is that of the port for clients.
-    pub(crate) fn expose<'a>(
-        ports: impl IntoIterator<Item = (&'a Tls, &'a [(&'a str, &'a str)])>,
-        out: &mut Exposition,
-    ) {
-        let of_port = |(tls, labels): (&Tls, &'a [(&str, &str)])| {
-            let state = tls.state.lock();
-            (labels, state.reloads, state.reload_failed.is_some(), state.expires_s)
-        };
-        let ports: Vec<_> = ports.into_iter().map(of_port).collect();
-        for (labels, reloads, ..) in &ports {
-            out.counter("bindery_tls_reloads", labels, *reloads);
-        }
-        for (labels, _, has_failed, _) in &ports {
-            out.gauge("bindery_tls_reload_failed", labels, i64::from(*has_failed));
-        }
-        for (labels, .., expires_s) in &ports {
-            if let Some(expires_s) = expires_s {
-                let expires_s = i64::try_from(*expires_s).unwrap_or(i64::MAX);
-                out.gauge("bindery_tls_certificate_expires_seconds", labels, expires_s);
-            }
-        }
+    /// The names of its metrics.
+    pub(crate) fn about_numbers() -> Vec<About> {
+        NUMBERS.about()
+    }
+
+    /// Metrics of the files, for some ports by their names: the port for clients has none.
+    pub(crate) fn expose<'a>(ports: impl IntoIterator<Item = (&'a str, &'a Tls)>, out: &mut Exposition) {
+        NUMBERS.expose_each(ports.into_iter().collect::<Vec<_>>(), out);
     }
 
     /// Problems that an operator must know about, at `now_ms` of the wall clock.

@@ -306,6 +306,9 @@ async fn a_port_for_metrics_serves_nothing_else() {
     for (method, path) in [
         ("GET", "/api/v1/bookie/state"),
         ("GET", "/api/v1/bookie/flow"),
+        ("GET", "/"),
+        ("GET", "/console/main.js"),
+        ("GET", "/api/v1/console/history"),
         ("PUT", "/api/v1/bookie/gc"),
         ("PUT", "/api/v1/bookie/scrub"),
     ] {

@@ -276,9 +276,26 @@ async fn with_all_places_taken_the_longest_idle_client_makes_room_and_one_that_w
     bookie.until_metric("bindery_connections_crowded", 1).await;
     let state = bookie.get("/api/v1/bookie/state").await;
     assert!(state.contains("all 3 places for connections (maxConnections) are taken"), "{state}");
+    let told = async |status: &str| {
+        let told = async {
+            loop {
+                let (found, why) =
+                    crate::common::frames::http(bookie.admin, "GET", "/api/v1/bookie/is_ready", "").await;
+                if found.contains(status) {
+                    return why;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, told).await.unwrap()
+    };
+    // When that has lasted for a while, readiness probes are told; a restart would end all who are served.
+    assert!(told("503").await.contains("maxConnections"));
+    assert!(bookie.get("/api/v1/bookie/is_alive").await.contains("OK"));
     drop(second);
     assert!(answer(&mut waiting).await.is_some(), "served as soon as there is a place");
     bookie.until_metric("bindery_connections_crowded", 0).await;
+    told("200").await;
     assert!(!bookie.get("/api/v1/bookie/state").await.contains("places for connections"));
     drop((first, third));
     bookie.stop().await;

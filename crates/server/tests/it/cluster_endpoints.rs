@@ -4,13 +4,13 @@
 
 use crate::common::whole::{Running, cluster, config, id, start};
 use bindery_metadata::store::{CreateMode, MetadataStore as _};
+use bindery_metrics::{Exposition, Row, Table};
 use bindery_server::admin::extension::{
     AdminExtension, Extending, ExtensionAnswer, ExtensionFault, ExtensionRequest, Part,
 };
 use bindery_server::bookie::{Bookie, Components, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::latch::Latch;
-use bindery_server::metrics::Exposition;
 use bindery_types::BookieId;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -134,8 +134,8 @@ async fn other_methods_are_not_found_as_in_java() {
     ] {
         assert_eq!(said(&running, method, &format!("/api/v1/{path}"), "").await, text(404, why), "{path}");
     }
-    for path in ["bookie", "decommission", "report", "x"] {
-        let (status, why) = repair(&running, "PUT", path, "{}").await;
+    for (method, path) in [("PUT", "bookie"), ("PUT", "decommission"), ("GET", "report")] {
+        let (status, why) = repair(&running, method, path, "{}").await;
         assert!(status == 404 && why.contains("autoRecoveryDaemonEnabled"), "{path}: {status} {why}");
     }
     running.stop().await;
@@ -280,7 +280,8 @@ impl AdminExtension for Echo {
     }
 
     fn expose<'a>(&'a self, out: &'a mut Exposition) -> Extending<'a, ()> {
-        out.gauge(&format!("{}_here", self.0), &[], 1);
+        const HERE: Table<()> = Table::by("part", &[Row::gauge("echo_here", "For the test.", |()| 1)]);
+        HERE.expose_each([(self.0, &())], out);
         Box::pin(async {})
     }
 }
@@ -313,7 +314,13 @@ async fn parts_of_the_process_have_paths_of_their_own() {
         text(200, r#"{"enabled":true}"#),
         "it is the bookie's"
     );
-    assert_eq!((running.metric("tier_here").await, running.metric("repair_here").await), (1, 1));
+    assert_eq!(
+        (
+            running.metric("echo_here{part=\"tier\"}").await,
+            running.metric("echo_here{part=\"repair\"}").await
+        ),
+        (1, 1)
+    );
     let alarms = running.json("/api/v1/bookie/state").await["alarms"].clone();
     assert_eq!(alarms, json!(["tier ails", "repair ails"]));
     running.stop().await;

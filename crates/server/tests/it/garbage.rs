@@ -21,12 +21,12 @@ use std::time::Duration;
 
 impl Running {
     /// As clients do: metadata first, then an entry.
-    async fn create(&self, ledger: i64) {
+    pub async fn create(&self, ledger: i64) {
         self.layout.ledgers().create(id(ledger), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
         assert_eq!(self.add(ledger, 0).await, ErrorCode::Ok);
     }
 
-    async fn delete(&self, ledger: i64) {
+    pub async fn delete(&self, ledger: i64) {
         self.layout.ledgers().delete(id(ledger), None).await.unwrap();
     }
 

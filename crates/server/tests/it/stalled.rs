@@ -129,6 +129,8 @@ async fn a_peer_that_takes_nothing_holds_a_write_of_entries_and_its_share_of_des
         let flow = connection.flow();
         assert!(flow.outbound_bytes < 32 * 1024, "{flow:?}");
     }
+    let reads = bindery_server::flow_view::reads(&shared).await;
+    assert!(reads.blocked > 100 && reads.blocked <= reads.in_progress, "as metrics show it: {reads:?}");
     let control = shared.pools.control.gauge();
     assert!(control.used < control.capacity, "{control:?}");
     for entry in 0..ENTRIES {

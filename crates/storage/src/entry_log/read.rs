@@ -523,6 +523,11 @@ impl EntryLog {
         Ok(records)
     }
 
+    /// Number of entries.
+    pub fn entry_count(&self) -> u64 {
+        self.entries
+    }
+
     /// Number of runs.
     pub fn run_count(&self) -> u64 {
         self.extents

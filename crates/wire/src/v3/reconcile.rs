@@ -95,6 +95,9 @@ pub struct Reconciled {
     pub code: ErrorCode,
     /// The register after the request, durable; nothing when no entry is reconciled, or the bookie cannot tell.
     pub last: Option<EntryId>,
+    /// In the answer to a question: up to this entry the bookie let its copies go and reads from object storage; nothing when there is no
+    /// such entry, or the bookie does not say.
+    pub let_go: Option<EntryId>,
 }
 
 impl Reconciled {
@@ -104,6 +107,7 @@ impl Reconciled {
             ledger_id: self.ledger.get(),
             status: self.code.v3(),
             last_reconciled: EntryId::to_wire(self.last),
+            let_go: self.let_go.map(EntryId::get),
         }
     }
 
@@ -112,7 +116,12 @@ impl Reconciled {
         let ledger = LedgerId::new(message.ledger_id).ok_or(InvalidReconcile("a ledger's id is negative"))?;
         let code =
             ErrorCode::from_v3(message.status).ok_or(InvalidReconcile("a ledger's status is unknown"))?;
-        Ok(Reconciled { ledger, code, last: register(message.last_reconciled)? })
+        let last = register(message.last_reconciled)?;
+        let let_go = message.let_go.map(register).transpose()?.flatten();
+        if let_go > last {
+            return Err(InvalidReconcile("entries were let go above the last reconciled one"));
+        }
+        Ok(Reconciled { ledger, code, last, let_go })
     }
 }
 

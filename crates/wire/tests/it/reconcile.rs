@@ -241,13 +241,29 @@ fn a_message_above_the_limit_is_refused_without_being_decoded() {
 
 #[test]
 fn an_answer_that_no_bookie_gives_is_an_error() {
-    let good =
-        Reconciled { ledger: LedgerId::new(4).unwrap(), code: ErrorCode::BadRequest, last: EntryId::new(2) };
+    let good = Reconciled {
+        ledger: LedgerId::new(4).unwrap(),
+        code: ErrorCode::BadRequest,
+        last: EntryId::new(2),
+        let_go: EntryId::new(1),
+    };
     let message = good.into_message();
-    assert_eq!((message.ledger_id, message.status, message.last_reconciled), (4, 404, 2));
+    assert_eq!(
+        (message.ledger_id, message.status, message.last_reconciled, message.let_go),
+        (4, 404, 2, Some(1))
+    );
     assert_eq!(Reconciled::from_message(&message), Ok(good));
+    // A bookie of an earlier release does not say what it let go.
+    let earlier = proto::reconcile_ledgers_response::Result { let_go: None, ..message };
+    assert_eq!(Reconciled::from_message(&earlier), Ok(Reconciled { let_go: None, ..good }));
     type Spoil = fn(&mut proto::reconcile_ledgers_response::Result);
-    let cases: [Spoil; 3] = [|r| r.ledger_id = -1, |r| r.status = 1, |r| r.last_reconciled = -2];
+    let cases: [Spoil; 5] = [
+        |r| r.ledger_id = -1,
+        |r| r.status = 1,
+        |r| r.last_reconciled = -2,
+        |r| r.let_go = Some(3),
+        |r| r.let_go = Some(-2),
+    ];
     for spoil in cases {
         let mut message = good.into_message();
         spoil(&mut message);

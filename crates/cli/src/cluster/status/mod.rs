@@ -20,11 +20,15 @@ use self::marks::{Marks, MissingCopies};
 use super::args::StatusArgs;
 use crate::admin_http::{Address, tls_if_named};
 use crate::exit::Failure;
+use crate::figure::grouped;
 use crate::ledger::access::{store_failure, with_client};
 use crate::ledger::form;
+use crate::live::fit;
+use crate::live::spark::{self, Glyphs, Row, Track};
 use crate::live::{Event, Events, Key, Screen};
 use crate::metadata_failure::cookie_failure;
 use crate::output;
+use crate::printable::within_line;
 use bindery_client::{BookieInfo, Client, RegistrationMode};
 use bindery_io::{Clock, SystemClock};
 use bindery_repair::RepairReport;
@@ -63,32 +67,76 @@ async fn watch(client: Client, args: StatusArgs) -> Result<(), Failure> {
         }
         return match args.json {
             true => output::write_all(&form::line(&render::object(&now))),
-            false => output::write_text(&render::text(&now, None)),
+            false => output::write_text(&render::text(&now, None, &[])),
         };
     }
     // Whatever is wrong is said before the screen changes.
     let mut now = watcher.look(PATIENCE_LIVE, READS_LIVE).await?;
     let mut events = Events::new()?;
     let mut screen = Screen::enter()?;
-    let mut trouble: Option<String> = None;
+    let glyphs = Glyphs::of(args.draw.ascii);
+    let (mut trouble, mut answered_at): (Option<String>, _) = (None, Instant::now());
+    let mut charts = Charts::default();
+    charts.look(&now);
     loop {
         let (columns, _) = screen.size();
+        let columns = usize::from(columns);
         let mut text = String::new();
         if let Some(trouble) = &trouble {
-            let _ = writeln!(text, "NOT UP TO DATE: {trouble}");
+            let age = form::span(answered_at.elapsed().as_secs_f64());
+            let line = format!("NOT UP TO DATE for {age}: {trouble}");
+            let _ = writeln!(text, "{}", fit::words(&within_line(&line), Some(columns)));
         }
-        text += &render::text(&now, Some(usize::from(columns)));
-        screen.draw_page(&text)?;
+        text += &render::text(&now, Some(columns), &charts.lines(columns, glyphs));
+        screen.draw_page(&glyphs.page(text))?;
         match events.next(&mut screen, interval).await {
             Event::Quit | Event::Key(Key::Quit) => return Ok(()),
             Event::Resized => continue,
             Event::Key(_) | Event::Time => {}
         }
         match watcher.look(PATIENCE_LIVE, READS_LIVE).await {
-            Ok(look) => (now, trouble) = (look, None),
+            Ok(look) => {
+                charts.look(&look);
+                (now, trouble, answered_at) = (look, None, Instant::now());
+            }
             // The metadata store may come back.
-            Err(failure) => trouble = Some(failure.to_string()),
+            Err(failure) => {
+                charts.miss();
+                trouble = Some(failure.to_string());
+            }
         }
+    }
+}
+
+/// What looks brought, one after the other.
+#[derive(Debug, Default)]
+struct Charts {
+    marked: Track,
+    copied: Track,
+}
+
+impl Charts {
+    fn look(&mut self, look: &Look) {
+        self.marked.push(Some(look.missing.marked as f64));
+        self.copied.push(look.rates.map(|rates| rates.bytes));
+    }
+
+    /// A look that brought nothing.
+    fn miss(&mut self) {
+        self.marked.push(None);
+        self.copied.push(None);
+    }
+
+    fn lines(&self, columns: usize, glyphs: Glyphs) -> Vec<String> {
+        let rows = [
+            Row { name: "marked ledgers", track: &self.marked, words: |count| grouped(count as u64) },
+            Row {
+                name: "copied",
+                track: &self.copied,
+                words: |bytes| format!("{}/s", form::size(bytes as u64)),
+            },
+        ];
+        spark::rows(&rows, columns, glyphs)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A [`Look`] as text and as JSON.
 
 use super::{Look, OneBookie};
-use crate::ledger::form::{count, size, utc};
+use crate::ledger::form::{count, size, span, utc};
 use crate::live::fit::{self, Column};
 use crate::printable::within_line;
 use bindery_client::RegistrationMode;
@@ -22,8 +22,8 @@ const COLUMNS: [Column; 7] = [
     Column::text("", 0, 0),
 ];
 
-/// The whole text. `width` is in characters; without one, no column is left out.
-pub fn text(look: &Look, width: Option<usize>) -> String {
+/// The whole text. `width` is in characters; without one, no column is left out. `charts` stand behind what is missing.
+pub fn text(look: &Look, width: Option<usize>, charts: &[String]) -> String {
     let mut lines =
         vec![fit::parts(&head(look), "   ", width), fit::parts(&repair(look), "   ", width), String::new()];
     let rows: Vec<Vec<String>> = look.bookies.iter().map(|bookie| row(look, bookie)).collect();
@@ -33,6 +33,7 @@ pub fn text(look: &Look, width: Option<usize>) -> String {
     if look.missing.marked > 0 {
         lines.push(fit::parts(&progress(look), "   ", width));
     }
+    lines.extend_from_slice(charts);
     let notes = look.notes();
     let mut several = |title: &str, all: Vec<String>, count: u64| {
         if all.is_empty() {
@@ -194,16 +195,6 @@ fn names(bookies: &[BookieId]) -> String {
     }
 }
 
-/// A time for people.
-fn span(seconds: f64) -> String {
-    match seconds {
-        some if some < 120.0 => format!("{some:.0} s"),
-        long if long < 7200.0 => format!("{:.0} min", long / 60.0),
-        long if long < 172_800.0 => format!("{:.1} h", long / 3600.0),
-        long => format!("{:.1} days", long / 86_400.0),
-    }
-}
-
 /// The same for programs.
 pub fn object(look: &Look) -> Value {
     let stuck: Vec<Value> = look
@@ -277,6 +268,7 @@ mod tests {
     use super::super::marks::MissingCopies;
     use super::super::{Look, OneBookie, Rates};
     use super::*;
+    use crate::live::spark::Glyphs;
     use std::collections::BTreeMap;
     use std::time::Duration;
 
@@ -343,14 +335,32 @@ STUCK  and 2 more
 NOTE  2 ledgers are marked of which an entry has one live copy left, or none
 ";
         assert_eq!(
-            text(&look(), None).replace("    COPIES/S", "  COPIES/S"),
+            text(&look(), None, &[]).replace("    COPIES/S", "  COPIES/S"),
             expected.replace("    COPIES/S", "  COPIES/S")
         );
         for width in [40, 80, 100] {
-            let narrow = text(&look(), Some(width));
+            let narrow = text(&look(), Some(width), &[]);
             assert!(narrow.lines().all(|line| line.chars().count() <= width.max(60)), "{width}:\n{narrow}");
             assert!(narrow.contains("10.0.0.3:3181  away"), "{narrow}");
         }
+    }
+
+    #[test]
+    fn charts_stand_behind_what_is_missing() {
+        let mut charts = super::super::Charts::default();
+        for marked in [40, 30, 20, 12] {
+            let mut look = look();
+            look.missing.marked = marked;
+            charts.look(&look);
+        }
+        charts.miss();
+        let text = text(&look(), Some(70), &charts.lines(70, Glyphs::Blocks));
+        let at = text.lines().position(|line| line.starts_with("about 80.0 MiB")).unwrap();
+        let shown: Vec<Vec<&str>> =
+            text.lines().skip(at + 1).take(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(shown[0], ["marked", "ledgers", "-", "█▇▅▄·", "most", "40"], "{text}");
+        assert_eq!(shown[1], ["copied", "-", "████·", "most", "2.0", "MiB/s"], "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 70), "{text}");
     }
 
     #[test]
@@ -377,7 +387,7 @@ NOTE  2 ledgers are marked of which an entry has one live copy left, or none
                 answer.report = None;
             }
         }
-        let text = text(&look, None);
+        let text = text(&look, None, &[]);
         for words in [
             "repair DISABLED",
             "bindery cluster repair enable",

@@ -1,6 +1,6 @@
 //! The metadata that a restored ledger gets, from what its last object has of it. Reads and writes nothing.
 
-use bindery_client::HANDOVER_PROPERTY;
+use bindery_client::{CONTINUED_PROPERTY, HANDOVER_PROPERTY};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Quorum, Segment};
 
 /// How the end of a restored ledger came about.
@@ -101,7 +101,9 @@ pub fn difference(there: &LedgerMetadata, original: &LedgerMetadata, last: Entry
     }
     let own = |metadata: &LedgerMetadata| {
         let mut custom = metadata.custom.clone();
+        // These come and go after an object was built.
         custom.remove(HANDOVER_PROPERTY);
+        custom.remove(CONTINUED_PROPERTY);
         custom
     };
     (own(there) != own(original)).then(|| "a ledger of this id exists, with other properties".to_owned())
@@ -162,6 +164,13 @@ mod tests {
         let ensemble: Vec<&str> = after.segments()[0].ensemble.iter().map(|bookie| bookie.as_str()).collect();
         assert_eq!(ensemble, ["b2:1", "b3:1", "b0:1"]);
         assert_eq!(difference(&after, &before, entry(9)), None, "a second time finds it there");
+        let mut continued = after.clone();
+        continued.custom.insert(CONTINUED_PROPERTY.into(), b"7".to_vec());
+        assert_eq!(
+            difference(&continued, &before, entry(9)),
+            None,
+            "its writer died after the object was built"
+        );
         // Fewer bookies than the ensemble had.
         let small = restored(ledger, &before, (entry(9), 321), &bookies[..1]);
         assert_eq!((small.quorum.ensemble_size(), small.quorum.ack_quorum_size()), (1, 1));

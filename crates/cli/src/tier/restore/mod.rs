@@ -36,6 +36,7 @@ use crate::output;
 use crate::printable::within_line;
 use crate::progress::{Progress, Unit};
 use crate::runtime;
+use crate::status_line;
 use batch::{Batch, Done, Restorer, Step};
 use bindery_client::{Client, TierSupport};
 use bindery_metadata::RegistrationMode;
@@ -155,11 +156,13 @@ async fn restore(
         footers: Footers::new(store.clone(), cluster),
     };
     let outcome = all(&mut catalogue, &mut restorer, args, &mut report).await;
-    report.progress.clear();
+    report.progress =
+        Progress::start("comparing with the bucket", Unit::Ledgers, Some(catalogue.totals().ledgers), true);
     let missing = match outcome {
-        Ok(()) => missing(&mut catalogue, layout).await,
+        Ok(()) => missing(&mut catalogue, layout, &report.progress).await,
         Err(failure) => Err(failure),
     };
+    report.progress.clear();
     let missing = missing.map_err(|failure| report.ended_early(failure))?;
     // In a cluster that was tiering before, other ledgers of the same ids are its own affair.
     let is_resumed = missing == 0 && is_our_pause && (is_new_pause || report.taken == 0);
@@ -210,7 +213,7 @@ async fn all(
             Failure::with_code(code, error)
         })?;
     }
-    report.progress = Progress::start(Unit::Ledgers, Some(catalogue.totals().ledgers), true);
+    report.progress = Progress::start("restoring", Unit::Ledgers, Some(catalogue.totals().ledgers), true);
     if !args.ledgers.is_empty() {
         let rows = catalogue.ledgers(&args.ledgers).await;
         let mut rows = rows.map_err(|error| of_catalogue(catalogue, error))?;
@@ -272,13 +275,15 @@ async fn some(
 }
 
 /// Ledgers of the bucket that the cluster does not have (invariant 3).
-async fn missing(catalogue: &mut Catalogue, layout: &Layout) -> Result<u64, Failure> {
-    let (mut after, mut missing) = (None, 0);
+async fn missing(catalogue: &mut Catalogue, layout: &Layout, progress: &Progress) -> Result<u64, Failure> {
+    let (mut after, mut missing, mut looked_at) = (None, 0, 0);
     loop {
         let page = catalogue.ledgers_after(after, PAGE).await;
         let page = page.map_err(|error| catalogue_failure(catalogue.store(), &error))?;
         let Some((last, _)) = page.last() else { return Ok(missing) };
         after = Some(*last);
+        looked_at += page.len() as u64;
+        progress.set(looked_at);
         for (ledger, _) in page.iter().filter(|(_, row)| !row.is_removed) {
             let exists = layout.ledgers().exists(*ledger).await;
             missing += u64::from(!exists.map_err(|error| crate::ledger::access::ledger_failure(&error))?);
@@ -308,7 +313,7 @@ struct Report {
 
 impl Report {
     fn new(is_json: bool) -> Report {
-        let progress = Progress::start(Unit::Ledgers, None, true);
+        let progress = Progress::wait("reading the catalogue");
         Report {
             is_json,
             progress,
@@ -324,12 +329,12 @@ impl Report {
     }
 
     fn say(&self, line: &str) {
-        self.progress.beside(|| output::say(line));
+        output::say(line);
     }
 
     fn print(&mut self, text: &[u8]) {
         if self.broken.is_none() {
-            self.broken = self.progress.beside(|| output::write_all(text)).err();
+            self.broken = status_line::beside(|| output::write_all(text)).err();
         }
     }
 

@@ -99,7 +99,8 @@ fn a_ledger_that_is_closed_taken_or_foreign_is_refused_with_5() {
     let ids = writer.lines();
     assert_eq!(ids.next(), "2");
     let busy = cluster.pipe(&["ledger", "append", &id], b"d\n");
-    busy.failed(5, &["has a writer", &format!("bindery ledger close {id}")]);
+    let advice = [format!("bindery ledger append --take-over {id}"), format!("bindery ledger close {id}")];
+    busy.failed(5, &["has a writer", &advice[0], &advice[1]]);
     writer.wait().done();
     for _ in 0..2 {
         let closed = cluster.run(&["ledger", "close", &id]).done();
@@ -116,6 +117,55 @@ fn a_ledger_that_is_closed_taken_or_foreign_is_refused_with_5() {
     );
     cluster.pipe(&["ledger", "append", &id], b"d\n").failed(5, &["is closed", "entry 2"]);
     assert_eq!(cluster.read(&id), b"a\nb\nc\n");
+}
+
+#[test]
+fn the_ledger_of_a_writer_that_was_killed_is_read_with_a_note_and_taken_over() {
+    let cluster = Cluster::start();
+    let id = cluster.create();
+    let mut writer = cluster.spawn(&["ledger", "append", &id, "--print-ids"]);
+    let ids = writer.lines();
+    for line in 0..20 {
+        writer.write(b"line\n");
+        assert_eq!(ids.next(), line.to_string());
+    }
+    drop(writer);
+    let read = cluster.run(&["ledger", "read", &id]);
+    assert_eq!(read.code, 0);
+    assert!((19 * 5..=20 * 5).contains(&read.stdout.len()), "acknowledged, and perhaps not known to be");
+    for part in ["is open: entries up to", "there may be more", "bindery ledger tail", "bindery ledger close"]
+    {
+        assert!(read.stderr.contains(part), "{}", read.stderr);
+    }
+    let part = cluster.run(&["ledger", "read", &id, "--last", "3"]);
+    assert_eq!(
+        (part.stdout.len(), part.stderr.as_str()),
+        (20, ""),
+        "nothing is missing of what was asked for"
+    );
+
+    let taken = cluster.pipe(&["ledger", "append", "--take-over", &id], b"more\n");
+    let said = taken.stderr.clone();
+    assert_eq!(taken.done(), "");
+    assert!(
+        said.contains(&format!("ledger {id} was recovered and closed: its last entry is 19\n")),
+        "{said}"
+    );
+    let next = said.split("going on in ledger ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    assert!(said.contains(&format!("ledger {next}: 1 entry, 0 to 0")), "{said}");
+    let read = cluster.run(&["ledger", "read", &id]);
+    assert_eq!((read.stdout.len(), read.stderr), (20 * 5, format!("ledger {id} goes on in ledger {next}\n")));
+    assert_eq!(cluster.read(&next), b"more\n", "nobody has it now, so there is no note");
+
+    // Again and again, and plainly where nobody died.
+    cluster.pipe(&["ledger", "append", "--take-over", &id], b"and more\n").done();
+    cluster.pipe(&["ledger", "append", "--take-over", &next], b"still\n").done();
+    assert_eq!(cluster.read(&next), b"more\nand more\nstill\n");
+    let parts = [&format!("goes on in ledger {next}")[..], "--take-over"];
+    cluster.pipe(&["ledger", "append", &id], b"x\n").failed(5, &parts);
+    cluster.run(&["ledger", "close", &next]).done();
+    let parts = [&format!("ledger {next} is closed: it ends with entry 2")[..]];
+    cluster.pipe(&["ledger", "append", "--take-over", &id], b"x\n").failed(5, &parts);
 }
 
 #[test]

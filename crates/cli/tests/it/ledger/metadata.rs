@@ -14,7 +14,7 @@ fn create_prints_the_id_alone_and_refuses_what_cannot_be() {
     let created = cluster.run(&["ledger", "create"]);
     assert_eq!((created.code, created.stdout.as_slice()), (0, &b"0\n"[..]));
     assert!(
-        created.stderr.starts_with("one copy of each entry, on one bookie; --ensemble"),
+        created.stderr.starts_with("one copy of each entry, on one bookie, lost with its disk; --ensemble"),
         "{}",
         created.stderr
     );
@@ -27,9 +27,11 @@ fn create_prints_the_id_alone_and_refuses_what_cannot_be() {
     cluster
         .run(&["ledger", "create", "--ensemble", "2"])
         .failed(7, &["not enough bookies: 2 needed, 1 available", "bindery bookie list", "--ensemble"]);
-    for sizes in
-        [&["--ensemble", "1", "--write-quorum", "2"][..], &["--ack-quorum", "2"], &["--ensemble", "0"]]
-    {
+    for sizes in [
+        &["--ensemble", "1", "--write-quorum", "2"][..],
+        &["--ack-quorum", "2", "--write-quorum", "1"],
+        &["--ensemble", "0"],
+    ] {
         cluster.run(&[&["ledger", "create"], sizes].concat()).failed(2, &["--write-quorum"]);
     }
     assert_eq!(cluster.run(&["ledger", "list"]).done(), "0\n1\n");
@@ -45,7 +47,49 @@ fn read_only_bookies_are_counted_where_bookies_are_missing() {
     eventually(|| cluster.run(&["bookie", "list"]).done().contains("read-only"));
     let says = ["2 needed, 1 available, 1 read-only", "readOnlyBecause", "full disk", "bindery bookie list"];
     cluster.run(&["ledger", "create", "--ensemble", "2"]).failed(7, &says);
+    // It is away, and belongs to the cluster all the same.
     drop(bookie);
+    let is_away = |line: &str| line.starts_with(&listen) && line.contains("  away ");
+    eventually(|| cluster.run(&["bookie", "list"]).done().lines().any(is_away));
+    let listed = cluster.run(&["bookie", "list", "--json"]).done();
+    assert!(listed.contains(&format!(r#"{{"bookie_id":"{listen}","state":"away"}}"#)), "{listed}");
+}
+
+#[test]
+fn deleted_ledgers_go_when_bookies_are_asked() {
+    let cluster = Cluster::start();
+    let ledgers: Vec<String> = (0..3).map(|_| cluster.ledger_of(b"x\n")).collect();
+    let bookie = cluster.run(&["bookie", "list", "--json"]).json()["bookie_id"].as_str().unwrap().to_owned();
+    assert_eq!(cluster.run(&["bookie", "gc"]).done(), format!("{bookie}  no ledger of 3 here was deleted\n"));
+    cluster.run(&["ledger", "delete", &ledgers[0], "--yes"]).done();
+    let done = cluster.run(&["bookie", "gc", "--major", "--json", &bookie]).json();
+    assert_eq!(
+        (&done["removed"], &done["done"], &done["stopped_because"]),
+        (&1.into(), &true.into(), &Value::Null)
+    );
+    cluster
+        .run(&["bookie", "gc", "elsewhere:1"])
+        .failed(6, &["no bookie elsewhere:1", "bindery bookie list"]);
+    let admin = format!("http://127.0.0.1:{}", cluster.place.admin_port);
+    let done = cluster.run(&["bookie", "gc", "--admin", &admin]).done();
+    assert_eq!(done, format!("{admin}  no ledger of 2 here was deleted\n"));
+    // The views find the port as well.
+    let flow = cluster.run(&["flow", "--once", "--interval", "100ms"]).done();
+    assert!(flow.contains(&admin) && flow.starts_with("adds 0/s"), "{flow}");
+}
+
+#[test]
+fn an_address_that_is_left_incomplete_is_filled_in_and_said() {
+    let cluster = Cluster::start();
+    let port = cluster.place.coordinator_port;
+    for short in [format!("127.0.0.1:{port}"), format!("zk://127.0.0.1:{port}")] {
+        let listed = cluster.run(&["ledger", "list", "--metadata", &short]);
+        assert_eq!(listed.code, 0, "{}", listed.stderr);
+        assert_eq!(
+            listed.stderr,
+            format!("the metadata store {short} is taken as zk://127.0.0.1:{port}/ledgers\n")
+        );
+    }
 }
 
 #[test]

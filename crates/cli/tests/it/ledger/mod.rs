@@ -8,6 +8,7 @@ mod append;
 mod bench;
 mod metadata;
 mod offline;
+mod over_admin;
 mod placement;
 mod read;
 mod recover;

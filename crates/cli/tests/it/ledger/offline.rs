@@ -59,7 +59,7 @@ fn wrong_command_lines_are_2() {
         &["ledger", "recover"],
         &["ledger", "verify"],
         &["ledger", "verify", "--all", "0"],
-        &["ledger", "verify", "--all", "--from", "1"],
+        &["ledger", "verify", "--all", "--first", "1"],
         &["ledger", "read", "x"],
         &["ledger", "read", "0", "--entry", "1", "--first", "0"],
         &["ledger", "read", "0", "--recover", "--unconfirmed"],
@@ -82,7 +82,7 @@ fn wrong_command_lines_are_2() {
         &["bookie", "--data", "/nowhere", "list"],
         &["completions", "ed"],
         &["ledger", "list", "--metadata", "etcd://127.0.0.1/ledgers"],
-        &["ledger", "list", "--metadata", "127.0.0.1:2181"],
+        &["ledger", "list", "--metadata", "127.0.0.1"],
     ] {
         let outcome = run(args);
         assert_eq!(outcome.code, 2, "{args:?}: {}", outcome.stderr);

@@ -17,14 +17,19 @@ impl Second<'_> {
         // What it missed is to be seen, before it is repaired.
         let own = ["bookie", "--allow-loopback", "--repair-role", "off"];
         let running = self.cluster.spawn(&[&own[..], &place].concat());
-        eventually(|| self.cluster.run(&["bookie", "list"]).done().contains(&self.listen));
+        self.wait_until("writable");
         running
     }
 
     fn stop(&self, running: Running) {
         running.signal("-TERM");
         assert_eq!(running.wait().code, 0);
-        eventually(|| !self.cluster.run(&["bookie", "list"]).done().contains(&self.listen));
+        self.wait_until("away");
+    }
+
+    fn wait_until(&self, state: &str) {
+        let is_so = |line: &str| line.starts_with(&self.listen) && line.contains(state);
+        eventually(|| self.cluster.run(&["bookie", "list"]).done().lines().any(is_so));
     }
 }
 
@@ -54,8 +59,10 @@ fn sound_ledgers_are_said_to_be_sound() {
         (&report["entries"], &report["sound"], &report["state"]),
         (&1.into(), &true.into(), &"closed".into())
     );
-    cluster.run(&["ledger", "verify", &id, "--to", "3"]).failed(6, &["no entry 3"]);
-    cluster.run(&["ledger", "verify", &id, "--from", "2", "--to", "1"]).failed(2, &["--first 2 is behind"]);
+    cluster.run(&["ledger", "verify", &id, "--last", "3"]).failed(6, &["no entry 3"]);
+    cluster
+        .run(&["ledger", "verify", &id, "--first", "2", "--last", "1"])
+        .failed(2, &["--first 2 is behind"]);
     cluster.run(&["ledger", "verify", "99"]).failed(6, &["ledger 99 does not exist"]);
 }
 

@@ -58,7 +58,7 @@ fn it_serves_says_how_to_connect_and_stops_on_either_signal() {
         let server = place.start();
         let said = server.said.clone();
         for part in [
-            format!("bindery ledger create --metadata {}\n", place.metadata()),
+            format!("export BINDERY_METADATA={}\n", place.metadata()),
             format!("Java client    {}\n", place.metadata()),
             format!("http://127.0.0.1:{}/metrics\n", place.admin_port),
             format!("{}\n", place.data.display()),
@@ -80,7 +80,7 @@ fn it_serves_says_how_to_connect_and_stops_on_either_signal() {
 fn a_ledger_has_three_copies_where_there_are_bookies_for_them() {
     let dir = tempfile::tempdir().unwrap();
     for (bookies, says, sizes) in [
-        (2, "2 copies of each entry, on 2 bookies, 2 of which acknowledge it; --ensemble", "2/2/2"),
+        (2, "2 copies of each entry, on 2 bookies, all of which acknowledge it; --ensemble", "2/2/2"),
         (4, "3 copies of each entry, on 3 bookies, 2 of which acknowledge it; --ensemble", "3/3/2"),
     ] {
         let place = Place::new(&dir.path().join(sizes.replace('/', "-")), bookies);
@@ -241,8 +241,7 @@ fn three_bookies_hold_three_copies_and_fewer_are_pointed_out() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("data"), 3);
     let server = place.start();
-    assert!(server.said.contains("--ensemble 3 --ack-quorum 2"), "{}", server.said);
-    let id = write(&place, &["--ensemble", "3", "--ack-quorum", "2"], "one\ntwo\n");
+    let id = write(&place, &["--ensemble", "3"], "one\ntwo\n");
     done(&place.run(&["ledger", "close", &id]));
     server.kill();
     let fewer = Place { bookies: 1, ..place.clone() };
@@ -358,14 +357,14 @@ fn ports_chosen_by_the_system_are_told() {
     };
     let server = Server::spawn(&mut place.command());
     let words: Vec<&str> = server.said.split_whitespace().collect();
-    let uri = words.iter().find(|word| word.starts_with("zk+hierarchical://127.0.0.1:")).unwrap();
+    let uri = words.iter().find(|word| word.starts_with("zk://127.0.0.1:")).unwrap();
     let output = bindery(&["ledger", "create", "--metadata", uri, "--ensemble", "2"]).output().unwrap();
     assert!(done(&output).trim().parse::<u64>().is_ok());
     drop(server);
     // The bookies' ids name ports of the former life; they are found where they listen now.
     let server = Server::spawn(&mut place.command());
     let words: Vec<&str> = server.said.split_whitespace().collect();
-    let uri = words.iter().find(|word| word.starts_with("zk+hierarchical://127.0.0.1:")).unwrap();
+    let uri = words.iter().find(|word| word.starts_with("zk://127.0.0.1:")).unwrap();
     let output = bindery(&["ledger", "create", "--metadata", uri, "--ensemble", "2"]).output().unwrap();
     done(&output);
 }

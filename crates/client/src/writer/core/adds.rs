@@ -328,8 +328,12 @@ impl Adds {
 
     /// The LAC, when readers cannot know it from an entry and no entry is under way that would tell them.
     pub fn unannounced(&self) -> Option<EntryId> {
-        let is_quiet = !self.has_unacknowledged();
-        self.confirmed().filter(|lac| is_quiet && self.announced < Some(*lac))
+        self.untold().filter(|_| !self.has_unacknowledged())
+    }
+
+    /// The LAC, when no entry tells it: those under way were sent before it was confirmed.
+    pub fn untold(&self) -> Option<EntryId> {
+        self.confirmed().filter(|lac| self.announced < Some(*lac))
     }
 
     /// Marks the LAC as announced; the body that says it.

@@ -346,10 +346,10 @@ impl WriterCore {
         self.adds.unannounced().filter(|_| self.stopped.is_none())
     }
 
-    /// Marks the LAC as announced; the bookies to tell, which are those of its write set that are not held, and the body
-    /// to tell them.
+    /// Marks the LAC as announced, if no entry tells it, under way or not; the bookies to tell, which are those of its write set that
+    /// are not held, and the body to tell them.
     pub fn announce(&mut self) -> Option<(EntryId, Bytes, Vec<BookieId>)> {
-        let lac = self.unannounced()?;
+        let lac = self.adds.untold().filter(|_| self.stopped.is_none())?;
         let body = self.adds.announce(lac);
         let positions = self.adds.window.quorum().write_set(lac);
         // A held one would keep the next announcement waiting, and the others are an ack quorum.

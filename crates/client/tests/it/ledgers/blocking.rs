@@ -46,7 +46,7 @@ async fn ledgers_are_written_read_followed_and_handed_over() {
         let entries: Vec<EntryId> = (&reader).into_iter().map(|found| found.unwrap().id).collect();
         assert_eq!(entries, (0..501).map(entry).collect::<Vec<_>>());
         assert_eq!(reader.read_entry(entry(7)).unwrap().payload, payload(7));
-        let mut beyond = reader.read(entry(400), entry(501));
+        let mut beyond = reader.read(entry(400)..=entry(501));
         assert!(matches!(beyond.next(), Some(Err(Error::Failed(ReadError::BeyondEnd { .. })))));
         assert!(beyond.next().is_none(), "it ends after an error");
         assert_eq!(reader.verify(entry(0), None).unwrap().entries, 501);
@@ -93,7 +93,7 @@ async fn inside_a_runtime_calls_are_refused_with_a_reason_and_drops_are_harmless
     })
     .await;
     assert_eq!(writer.append(b"x").unwrap_err(), Error::InsideRuntime);
-    let mut entries = reader.read(entry(0), entry(0));
+    let mut entries = reader.read(entry(0)..=entry(0));
     assert_eq!(entries.next(), Some(Err(Error::InsideRuntime)));
     assert_eq!(entries.next(), None);
     assert!(client.ledgers().eq([Err(Error::InsideRuntime)]));

@@ -33,7 +33,7 @@ async fn open(client: &bindery_client::Client, id: LedgerId, how: OpenMode) -> L
 /// Sizes of the entries, from the first one on.
 async fn sizes(reader: &LedgerReader) -> Vec<usize> {
     let Some(last) = reader.last_add_confirmed() else { return Vec::new() };
-    let entries: Vec<Entry> = reader.read(EntryId::FIRST, last).try_collect().await.unwrap();
+    let entries: Vec<Entry> = reader.read(EntryId::FIRST..=last).try_collect().await.unwrap();
     entries.iter().map(|entry| entry.payload.len()).collect()
 }
 

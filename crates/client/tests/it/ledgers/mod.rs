@@ -8,6 +8,7 @@ mod blocking;
 mod bookies;
 mod bulk;
 mod byte_io;
+mod chain;
 mod claim;
 pub mod cluster;
 mod force;
@@ -39,7 +40,7 @@ async fn enqueue_many(writer: &LedgerWriter, ids: std::ops::Range<i64>) {
 }
 
 async fn assert_reads(reader: &LedgerReader, ids: std::ops::Range<i64>) {
-    let mut stream = reader.read(entry(ids.start), entry(ids.end - 1));
+    let mut stream = reader.read(entry(ids.start)..=entry(ids.end - 1));
     let mut length_bytes = (0..ids.start).map(|id| payload(id).len() as u64).sum::<u64>();
     for id in ids {
         let found = stream.next().await.unwrap().unwrap();

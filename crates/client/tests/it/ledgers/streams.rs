@@ -22,29 +22,29 @@ async fn a_run_of_entries_works_with_combinators() {
     writer.close().await.unwrap();
     let reader = client.open_ledger(id, PASSWORD, OpenMode::ReadOnly).await.unwrap();
 
-    let all: Vec<Entry> = reader.read(entry(0), entry(499)).try_collect().await.unwrap();
+    let all: Vec<Entry> = reader.read(entry(0)..=entry(499)).try_collect().await.unwrap();
     assert_eq!(ids(&all), (0..500).collect::<Vec<_>>());
     assert!(all.iter().all(|found| found.payload == payload(found.id.get())));
-    let lengths = reader.read(entry(10), entry(19)).map_ok(|entry| entry.payload.len());
+    let lengths = reader.read(entry(10)..=entry(19)).map_ok(|entry| entry.payload.len());
     let length = lengths.try_fold(0, |sum, length| async move { Ok(sum + length) }).await.unwrap();
     assert_eq!(length, (10..20).map(|id| payload(id).len()).sum::<usize>());
 
     // Two runs side by side, of which one is left in the middle, and both ways of asking on one stream.
-    let mut merged = select(reader.read(entry(0), entry(9)), reader.read(entry(100), entry(499)).take(5));
+    let mut merged = select(reader.read(entry(0)..=entry(9)), reader.read(entry(100)..=entry(499)).take(5));
     let mut got = Vec::new();
     while let Some(found) = merged.try_next().await.unwrap() {
         got.push(found.id.get());
     }
     got.sort_unstable();
     assert_eq!(got, (0..10).chain(100..105).collect::<Vec<_>>());
-    let mut stream = reader.read(entry(0), entry(2));
+    let mut stream = reader.read(entry(0)..=entry(2));
     assert!(!stream.is_terminated());
     assert_eq!(stream.next().await.unwrap().unwrap().id, entry(0));
     assert_eq!(StreamExt::next(&mut stream).await.unwrap().unwrap().id, entry(1));
     assert_eq!(stream.next().await.unwrap().unwrap().id, entry(2));
     assert!(stream.is_terminated() && StreamExt::next(&mut stream).await.is_none());
 
-    let mut beyond = reader.read(entry(498), entry(500));
+    let mut beyond = reader.read(entry(498)..=entry(500));
     let refused = beyond.try_next().await.unwrap_err();
     assert!(
         matches!(refused, ReadError::BeyondEnd { last: Some(last), .. } if last == entry(499)),
@@ -88,11 +88,11 @@ async fn streams_that_nobody_polls_any_more_hold_up_nobody() {
     enqueue_many(&writer, 0..100).await;
     writer.drain().await.unwrap();
     wait_for_lac(&client.open_ledger(writer.id(), PASSWORD, OpenMode::ReadOnly).await.unwrap(), 99).await;
-    let mut left: Vec<_> = (0..20).map(|_| reader.read(entry(0), entry(90))).collect();
+    let mut left: Vec<_> = (0..20).map(|_| reader.read(entry(0)..=entry(90))).collect();
     for stream in &mut left {
         assert!(stream.next().now_or_never().is_none());
     }
-    let all: Vec<Entry> = reader.read(entry(0), entry(90)).try_collect().await.unwrap();
+    let all: Vec<Entry> = reader.read(entry(0)..=entry(90)).try_collect().await.unwrap();
     assert_eq!(ids(&all), (0..91).collect::<Vec<_>>());
     for stream in left {
         let all: Vec<Entry> = stream.try_collect().await.unwrap();

@@ -111,7 +111,12 @@ async fn next_request(line: &mut Line) -> (u64, Reconcile) {
 }
 
 fn result(ledger: i64, status: i32, register: i64) -> proto::reconcile_ledgers_response::Result {
-    proto::reconcile_ledgers_response::Result { ledger_id: ledger, status, last_reconciled: register }
+    proto::reconcile_ledgers_response::Result {
+        ledger_id: ledger,
+        status,
+        last_reconciled: register,
+        let_go: None,
+    }
 }
 
 /// Ledger, status, register.
@@ -144,7 +149,7 @@ async fn each_ledger_has_a_result_of_its_own_in_the_order_of_the_request() {
         ))
         .await;
     });
-    let of = |id, code, last| Reconciled { ledger: ledger(id), code, last: EntryId::new(last) };
+    let of = |id, code, last| Reconciled { ledger: ledger(id), code, last: EntryId::new(last), let_go: None };
     let expected = [
         of(4, ErrorCode::Ok, 9),
         of(2, ErrorCode::Ok, -1),

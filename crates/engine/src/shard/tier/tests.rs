@@ -214,7 +214,7 @@ fn adds_to_a_trimmed_ledger_ask_and_begin_a_new_life_when_it_is_anothers() {
     }
     let before = shard.sequence;
     assert_eq!(put(&mut shard, 0, true, Word::Given(None)), Taken::Asks, "it was trimmed meanwhile");
-    assert_eq!(put(&mut shard, 0, true, Word::Never), Taken::Answered);
+    assert_eq!(put(&mut shard, 0, true, Word::Never), Taken::Refused);
     assert_eq!(shard.sequence, before, "refused");
     let word = Word::Given(Some(&seen));
     assert_eq!(put(&mut shard, 0, true, word), Taken::Answered, "a repair of the same ledger goes on");
@@ -322,6 +322,44 @@ fn a_ledger_with_copies_is_not_restored() {
     let refused = shard.restore_from_tier(&update(1, vec![extent(0, 12, 2)])).0;
     assert_eq!((refused.result, refused.lre), (Err(Refusal::BadRequest), EntryId::new(9)));
     assert_eq!(shard.tiered(ledger).unwrap().trimmed_below, None);
+}
+
+/// Invariant 5 of [`crate::tier`]: a repair brings back what limbo says is missing, and looks at copies as a restore does.
+#[test]
+fn a_repair_restores_where_no_entry_is_also_in_limbo() {
+    let (mut shard, entry) = (shard(), |id| EntryId::new(id).unwrap());
+    let (fenced, limbo, covered) =
+        (LedgerId::new(1).unwrap(), LedgerId::new(2).unwrap(), LedgerId::new(3).unwrap());
+    let key = MasterKey::new([1; 20]);
+    assert!(shard.fence(Beginning::Urgent, fenced, key, Box::new(|_| {})).is_later());
+    assert!(shard.set_limbo(limbo, true, Box::new(|_| {})).is_later());
+    shard.cover_with_limbo(Some(covered));
+    for ledger in [fenced, limbo, covered] {
+        let update = update(ledger.get(), vec![extent(0, 9, 1)]);
+        assert!(
+            shard.restore_from_tier(&update).0.result.is_err(),
+            "for a whole cluster it is not: {ledger}"
+        );
+        let (done, _) = shard.repair_from_tier(&update);
+        assert_eq!((done.result, done.lre), (Ok(()), Some(entry(9))), "{ledger}");
+    }
+    settle(&mut shard);
+    shard.cover_with_limbo(None);
+    for ledger in [fenced, limbo, covered] {
+        assert_eq!(shard.tiered(ledger).unwrap().trimmed_below, Some(entry(9)), "{ledger}");
+    }
+    assert!(shard.is_fenced(fenced));
+    assert!(matches!(shard.sound(limbo), Err(Refusal::Unknown)), "until it was compared");
+    assert!(shard.set_limbo(limbo, false, Box::new(|_| {})).is_later());
+    settle(&mut shard);
+    assert_eq!(shard.tiered(limbo).unwrap().lre, entry(9), "the end of limbo keeps it");
+    assert!(shard.tier_rows(limbo, entry(4)).is_some_and(|(rows, _)| rows.len() == 1));
+    // With copies that were compared with no object it is as in a restore.
+    let reconciled = LedgerId::new(4).unwrap();
+    assert!(shard.fence(Beginning::Urgent, reconciled, key, Box::new(|_| {})).is_later());
+    assert_eq!(shard.reconcile(&update(4, vec![extent(0, 9, 1)])).0.result, Ok(()));
+    let refused = shard.repair_from_tier(&update(4, vec![extent(0, 12, 2)])).0;
+    assert_eq!(refused.result, Err(Refusal::BadRequest));
 }
 
 /// A removed ledger comes back with a life of its own, as with an add.

@@ -95,9 +95,9 @@ fn what_a_recovery_adds_again_to_a_full_bookie_takes_no_room() {
         is_high_priority: true,
     };
     let ask = |add: Add<'_>| {
-        let mut asks = Vec::new();
-        assert_eq!(engine.add_or_ask(engine.shard_of(id), &[add], None, &mut asks), 1);
-        asks.len()
+        let mut unplaced = Vec::new();
+        assert_eq!(engine.add_or_ask(engine.shard_of(id), &[add], None, &mut unplaced), 1);
+        unplaced.iter().filter(|(_, what)| *what == Unplaced::Asks).count()
     };
     // On disk: left with the caller, with the copy. The same or not is for the caller to say.
     for at in [0, 1] {

@@ -42,7 +42,7 @@ use super::quorum;
 pub const EXTENTS_KEPT_MAX: usize = 256;
 
 /// How long extents are kept: bookies that take longer are told what the catalogue says by then.
-pub const EXTENTS_KEPT_FOR: Duration = Duration::from_secs(20);
+pub use bindery_types::tier::EXTENTS_KEPT_FOR;
 
 /// Extents in one request.
 const EXTENTS_PER_REQUEST_MAX: usize = 4096;

@@ -206,11 +206,11 @@ impl World {
         let marked = self.ledgers.iter().enumerate().filter(|(_, ledger)| ledger.mark.is_some());
         let marked: BTreeSet<LedgerId> = marked.map(|(ledger, _)| ledger_id(ledger)).collect();
         let worker = &mut self.workers[index];
-        worker.queue.keep(&marked, None, None);
+        let now = self.now - worker.began;
+        worker.queue.keep(now, &marked, None, None);
         worker.untried.retain(|ledger, _| marked.contains(ledger));
         let is_stale = worker.ranked_by != worker.view.live;
         worker.ranked_by = worker.view.live.clone();
-        let now = self.now - worker.began;
         for id in marked {
             let worker = &self.workers[index];
             let is_known = worker.queue.knows(id);

@@ -174,7 +174,7 @@ fn when_the_danger_of_its_share_is_over_a_worker_looks_for_more() {
     // One was found, and repaired.
     assert_eq!(shares.look_ahead(Some(1), 99), []);
     assert!(looked_at(&mut shares).len() >= BEYOND_DANGER);
-    assert_eq!(looked_at(&mut shares), []);
+    assert_eq!(looked_at(&mut shares), [0_usize; 0]);
 }
 
 /// A worker of a cluster that is run here, and its bookie.
@@ -255,7 +255,7 @@ impl Cluster {
     fn step(&mut self, worker: &mut Worker, repaired: &mut BTreeSet<LedgerId>) {
         if self.tick % TICKS == worker.listed_at {
             let marked = self.marks.keys().copied().collect();
-            worker.queue.keep(&marked, None, None);
+            worker.queue.keep(self.now(), &marked, None, None);
             let share = worker.shares.on_marks(&marked, false, |ledger| worker.queue.knows(ledger), 500);
             self.look_at(worker, &share);
             if worker.queue.next_copies().is_none() {

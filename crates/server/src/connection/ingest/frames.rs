@@ -2,6 +2,7 @@
 
 use super::frame_buffer::FrameCursor;
 use super::look_ahead::AheadSource;
+use super::tenancy::Kept;
 use super::{CREDIT_STEP, CloseReason, batches, late_adds};
 use crate::auth::{Need, Rights};
 use crate::connection::Connection;
@@ -11,7 +12,7 @@ use crate::connection::request::{Reply, V3_ANSWER_BYTES};
 use crate::connection::slice_turns::SliceTurn;
 use crate::metadata_check::NotParked;
 use crate::shared::Shared;
-use bindery_engine::{Add, AdmissionGrant};
+use bindery_engine::{Add, AdmissionGrant, Unplaced};
 use bindery_types::LedgerId;
 use bindery_wire::Protocol;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 /// What became of the frames of a read.
 pub(super) struct Handled {
-    /// Bytes of the frames that were handled, or that [`super::look_ahead`] has.
+    /// Bytes of the frames that were handled here or by [`super::look_ahead`].
     pub(super) used: usize,
     /// Bytes of room for answers that they took.
     pub(super) promised: usize,
@@ -57,8 +58,12 @@ pub(in crate::connection) struct Frames<'a, 'f> {
     pub(in crate::connection) read_room: usize,
     /// Adds may keep the buffer that they are in while they wait for room (reader invariant 8).
     pub(super) may_keep: bool,
+    /// The memory that they are in, where they may wait for the limit of their tenant (tenants invariant 3).
+    pub(super) kept: Kept<'a>,
     /// What is not decoded yet.
     pub(super) frames: FrameCursor<'f>,
+    /// [`super::look_ahead`] took over the frames behind adds that waited; they are not decoded here.
+    pub(super) is_rest_ahead: bool,
     /// Access to what comes while adds wait; `None` where nothing may pass them.
     pub(super) source: Option<AheadSource<'a>>,
 }
@@ -85,7 +90,9 @@ impl<'a, 'f> Frames<'a, 'f> {
             turn: None,
             read_room: 0,
             may_keep: true,
+            kept: [None; 2],
             frames: FrameCursor::empty(shared.limits.frame),
+            is_rest_ahead: false,
             source: None,
         }
     }
@@ -125,12 +132,12 @@ impl<'a, 'f> Frames<'a, 'f> {
                     self.force(txn, ledger);
                 }
             }
-            if self.is_rest_ahead() {
+            if self.is_rest_ahead {
                 break;
             }
         }
         self.submit().await?;
-        let is_rest_ahead = self.is_rest_ahead();
+        let is_rest_ahead = self.is_rest_ahead;
         let passed = self.frames.passed();
         let used = if is_rest_ahead { self.frames.len() } else { passed };
         let lacks_room = lacks_room && !is_rest_ahead;
@@ -153,11 +160,6 @@ impl<'a, 'f> Frames<'a, 'f> {
         connection.activity.on_received(received_ns, received);
         // Answers given at once; those of the engine write themselves.
         connection.flush();
-    }
-
-    /// True if [`super::look_ahead`] has what came after the adds that waited, so that it is not decoded here.
-    fn is_rest_ahead(&self) -> bool {
-        self.source.as_ref().is_some_and(|source| source.ahead.is_in_use())
     }
 
     /// Whether a request that needs this may be served; one that may not is audited.
@@ -277,6 +279,7 @@ impl<'a, 'f> Frames<'a, 'f> {
                 continue;
             }
             let mut adds = std::mem::take(&mut self.shards[shard]);
+            let held = self.take_out_held(&mut adds);
             let given = self.hand_over(shard, &adds, None);
             if given == adds.len() {
                 adds.clear();
@@ -286,8 +289,9 @@ impl<'a, 'f> Frames<'a, 'f> {
                     let given = self.hand_over(shard, &adds, None);
                     adds.drain(..given);
                 }
-                self.batch_entries += adds.len();
             }
+            adds.extend(held);
+            self.batch_entries += adds.len();
             self.shards[shard] = adds;
         }
         if self.batch_entries > 0 {
@@ -302,8 +306,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.connection.activity.on_adds_owed(change);
     }
 
-    /// Gives adds to a shard as far as it has room, or the grant is worth; returns how many it took. An add
-    /// that follows a parked one of its key is parked as well, and counts as taken.
+    /// Gives adds to a shard as far as it has room, or the grant is worth; returns how many it took, and counts them for their tenants. An
+    /// add that follows a parked one of its key is parked as well, and counts as taken.
     pub(super) fn hand_over(
         &self,
         shard: usize,
@@ -333,9 +337,13 @@ impl<'a, 'f> Frames<'a, 'f> {
     }
 
     fn hand_over_run(&self, shard: usize, adds: &[Add<'f>], grant: Option<AdmissionGrant>) -> usize {
-        let mut asks = Vec::new();
-        let given = self.shared.engine.add_or_ask(shard, adds, grant, &mut asks);
-        asks.into_iter().for_each(|at| self.park(shard, &adds[at]));
+        let mut unplaced = Vec::new();
+        let given = self.shared.engine.add_or_ask(shard, adds, grant, &mut unplaced);
+        if self.shared.tenants.is_some() {
+            self.take_placed(&adds[..given], &unplaced);
+        }
+        let asks = unplaced.into_iter().filter(|(_, what)| *what == Unplaced::Asks);
+        asks.for_each(|(at, _)| self.park(shard, &adds[at]));
         given
     }
 
@@ -343,6 +351,9 @@ impl<'a, 'f> Frames<'a, 'f> {
     fn park(&self, shard: usize, add: &Add<'_>) {
         let (engine, memory) = (&self.shared.engine, &self.shared.pools.inbound_large);
         let parked = self.shared.parked_adds.park(engine, memory, add);
+        if parked.is_ok() {
+            self.take(std::slice::from_ref(add));
+        }
         self.when_not_parked(shard, add, parked);
     }
 

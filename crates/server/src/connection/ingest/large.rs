@@ -50,8 +50,8 @@ impl<'a> Active<'a> {
         self.read_rest(large, credit, whole).await
     }
 
-    /// As [`Active::read_large`], of a frame whose beginning was set aside; waits in line for what it lacks. Always
-    /// false: the task does not wait for a buffer while it holds memory for large frames.
+    /// As [`Active::read_large`], of a frame whose beginning was set aside; waits in line for what it lacks. True only with a buffer for what
+    /// was read ahead.
     pub(super) async fn read_aside(&mut self, whole: usize) -> Result<bool, CloseReason> {
         let credit = match self.connection.outbox.try_credit(V3_ANSWER_BYTES, V3_ANSWER_BYTES) {
             Some(credit) => credit,
@@ -65,8 +65,8 @@ impl<'a> Active<'a> {
         self.read_rest(large, credit, whole).await
     }
 
-    /// Reads a large frame to its end and handles it. False when no more is to be read, or the buffer was given back. `credit`
-    /// was promised for its answer.
+    /// Reads a large frame to its end and handles it. False when the connection is to be read no further, or has neither a buffer nor
+    /// bytes that were read ahead. `credit` was promised for its answer.
     async fn read_rest(
         &mut self,
         mut large: FrameBuffer,
@@ -87,20 +87,42 @@ impl<'a> Active<'a> {
             return Err(CloseReason::NotEncrypted);
         }
         self.connection.speak(self.shared);
+        let pools = &self.shared.pools;
+        let has_tenants = self.shared.tenants.is_some();
+        if self.is_first && has_tenants {
+            // The frame may have to wait for a limit, and other new connections need this memory.
+            let whole = large.size();
+            let permit = lease(self.connection, &pools.inbound_large, whole, None, Wait::LargeFrame).await?;
+            large.recharge(permit);
+        }
         // Handled whatever it is: a read beyond the room is refused.
         let received_ns = self.socket.arrived_ns();
-        // Into the buffer, afterwards.
-        let may_look = self.buffer.size() > 0;
+        let has_buffer = self.buffer.size() > 0;
         let source = AheadSource { socket: &mut *self.socket, ahead: &mut *self.ahead };
         let frames = Frames {
             read_room: 1,
-            source: Some(source).filter(|_| may_look),
+            // It goes into the buffer afterwards. Without one that may take long, but so may the wait for a limit.
+            source: Some(source).filter(|_| has_buffer || has_tenants),
+            kept: [
+                Some((&pools.inbound_large, large.charged())),
+                has_buffer.then_some((self.pool, self.buffer.charged())),
+            ],
             ..Frames::new(self.shared, self.connection, credit, received_ns)
         };
         let Handled { used, .. } = frames.handle(large.frames()).await?;
         assert_eq!(used, whole, "a large frame is read exactly to its end (reader invariant 1)");
-        if self.buffer.size() == 0 {
-            return Ok(false);
+        if !has_buffer {
+            // The task does not wait for a buffer while it holds memory for large frames.
+            drop(large);
+            self.connection.activity.holds_inbound_large(0);
+            if self.ahead.is_in_use() {
+                let size = self.shared.limits.read_buffer_bytes;
+                let permit = lease(self.connection, &pools.inbound_adds, size, None, Wait::Inbound).await?;
+                self.pool = &pools.inbound_adds;
+                self.take_buffer(permit);
+                (self.is_first, self.deadline) = (false, None);
+            }
+            return Ok(self.buffer.size() > 0);
         }
         large.skip(used);
         self.large = Some(large);

@@ -1,10 +1,11 @@
-//! Adds of a connection that found no room. They stay in the read buffer and wait in the admission queues of their shards, or
+//! Adds of a connection that found no room, or whose tenants are over their limits. They stay in the read buffer and wait in the admission queues of their shards, or
 //! are refused. Some requests that come after them may pass.
 //!
 //! # Data flow
 //! ```text
 //! batch ─► no room ─► LateAdds ─► grant: handed over ─► …
-//!                       │  └────► deadline: refused
+//!                       │  ├────► tenant has paid: handed over, or waits for room
+//!                       │  └────► deadline of a wait for room: refused
 //!                       └ what came after them ([`super::look_ahead`]) asks it whether it may pass
 //! ```
 //!
@@ -18,61 +19,154 @@
 //!    because this process stood still is still placed: its writer may have its quorum from others and never send it
 //!    again.
 
-use super::look_ahead::{self, AheadSource, LookAhead};
-use super::{CloseReason, Frames};
-use crate::connection::activity::Wait;
+use super::look_ahead::LookAhead;
+use super::{CloseReason, Frames, batches};
+use crate::connection::activity::{Wait, Waiting};
 use crate::connection::request::Reply;
+use crate::metrics::Metrics;
 use crate::slow_log::{Slow, SlowKind};
-use bindery_engine::{Add, AdmissionGrant, Refusal};
+use crate::tenants::{HeldMemory, Kind, LimitWait, Owner, Tenant};
+use bindery_engine::{Add, AdmissionGrant, Refusal, Share};
 use bindery_types::LedgerId;
 use bindery_wire::ErrorCode;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+/// Late adds of one shard, and of one tenant where there are any.
+pub(super) struct Lane<'f> {
+    shard: usize,
+    owner: Option<Owner>,
+    adds: Vec<Add<'f>>,
+    /// How many of them were handed over since.
+    given: usize,
+}
+
+impl<'f> Lane<'f> {
+    /// Those that wait, in their order.
+    pub(super) fn adds(&self) -> &[Add<'f>] {
+        &self.adds[self.given..]
+    }
+
+    pub(super) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+}
+
+/// The wait of a lane.
+#[derive(Default)]
+struct LaneState {
+    /// The time of the next look whether its tenant has paid, and the wait as it is counted.
+    paid_at: Option<(Instant, LimitWait)>,
+    /// Until when it may wait for room.
+    room_until: Option<Instant>,
+    /// It is placed before it is paid.
+    is_unpaid: bool,
+}
+
+/// One wait of late adds, lane by lane, and its length.
+struct LateWait<'w> {
+    states: Vec<LaneState>,
+    told: mpsc::Sender<(usize, AdmissionGrant)>,
+    patience: Duration,
+    /// Whether adds of tenants may wait in their memory, once some would (tenants invariant 3).
+    held: Option<Option<Vec<HeldMemory>>>,
+    is_for_room: bool,
+    waiting: Option<Waiting<'w>>,
+    room_since_ns: u64,
+    room_ns: u64,
+    has_refused: bool,
+}
+
+impl LateWait<'_> {
+    /// A tenant whose limit adds wait for.
+    fn limited(&self, late: &LateAdds<'_>) -> Option<Arc<Tenant>> {
+        let mut limited = late.lanes().filter(|(lane, _)| self.states[*lane].paid_at.is_some());
+        limited.find_map(|(_, lane)| lane.owner().map(|owner| owner.tenant.clone()))
+    }
+
+    /// The earliest end of a wait among these lanes.
+    fn next(&self, late: &LateAdds<'_>) -> Instant {
+        let next_of = |state: &LaneState| state.paid_at.as_ref().map(|(at, _)| *at).or(state.room_until);
+        let next = late.lanes().filter_map(|(lane, _)| next_of(&self.states[lane])).min();
+        next.expect("a lane waits for room, or to be paid")
+    }
+}
+
 /// The adds that wait, and the ledgers of later requests that wait as well. It does no I/O, and decides what may pass.
 pub(super) struct LateAdds<'f> {
-    /// By shard.
-    shards: Vec<Vec<Add<'f>>>,
-    /// How many of each shard's were handed over since.
-    given: Vec<usize>,
+    lanes: Vec<Lane<'f>>,
     /// Ledgers of later requests that wait: of the one at hand, and of those in frames that are kept.
     behind: HashSet<LedgerId>,
 }
 
 impl<'f> LateAdds<'f> {
-    /// For the rest of a batch; `at_hand` is the ledger of the request that was decoded after it.
-    pub(super) fn new(shards: Vec<Vec<Add<'f>>>, at_hand: Option<LedgerId>) -> LateAdds<'f> {
-        let given = vec![0; shards.len()];
-        LateAdds { shards, given, behind: at_hand.into_iter().collect() }
+    /// For the rest of a batch, by shard; `at_hand` is the ledger of the request that was decoded after it. Where there are tenants,
+    /// `owner_of` tells whose a ledger is. It is asked once for each ledger of a shard, so that adds of a ledger stay together.
+    pub(super) fn new(
+        shards: Vec<Vec<Add<'f>>>,
+        at_hand: Option<LedgerId>,
+        mut owner_of: impl FnMut(LedgerId) -> Option<Owner>,
+    ) -> LateAdds<'f> {
+        let mut lanes: Vec<Lane<'f>> = Vec::new();
+        for (shard, adds) in shards.into_iter().enumerate() {
+            let Some(first) = adds.first() else { continue };
+            let mut owner = owner_of(first.ledger);
+            if owner.is_none() {
+                lanes.push(Lane { shard, owner, adds, given: 0 });
+                continue;
+            }
+            let of_shard = lanes.len();
+            let mut lane_of: HashMap<LedgerId, usize> = HashMap::new();
+            for add in adds {
+                let lane = *lane_of.entry(add.ledger).or_insert_with(|| {
+                    let owner = owner.take().or_else(|| owner_of(add.ledger));
+                    let is_its = |lane: &Lane<'f>| match (&lane.owner, &owner) {
+                        (Some(one), Some(other)) => one.is(other),
+                        (one, other) => one.is_none() && other.is_none(),
+                    };
+                    let known = lanes[of_shard..].iter().position(is_its);
+                    known.map_or_else(
+                        || {
+                            lanes.push(Lane { shard, owner, adds: Vec::new(), given: 0 });
+                            lanes.len() - 1
+                        },
+                        |at| of_shard + at,
+                    )
+                });
+                lanes[lane].adds.push(add);
+            }
+        }
+        LateAdds { lanes, behind: at_hand.into_iter().collect() }
     }
 
-    /// Those of a shard that wait, in their order.
-    pub(super) fn of_shard(&self, shard: usize) -> &[Add<'f>] {
-        &self.shards[shard][self.given[shard]..]
+    /// Where adds wait: a lane keeps its number.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (usize, &Lane<'f>)> {
+        self.lanes.iter().enumerate().filter(|(_, lane)| !lane.adds().is_empty())
     }
 
-    /// The shards of which adds wait, with those.
-    pub(super) fn shards(&self) -> impl Iterator<Item = (usize, &[Add<'f>])> {
-        let all = (0..self.shards.len()).map(|shard| (shard, self.of_shard(shard)));
-        all.filter(|(_, adds)| !adds.is_empty())
+    /// As [`LateAdds::lanes`], of one.
+    pub(super) fn lane(&self, lane: usize) -> &Lane<'f> {
+        &self.lanes[lane]
     }
 
     /// All of them.
     pub(super) fn all(&self) -> impl Iterator<Item = &Add<'f>> {
-        self.shards().flat_map(|(_, adds)| adds)
+        self.lanes().flat_map(|(_, lane)| lane.adds())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.shards().next().is_none()
+        self.lanes().next().is_none()
     }
 
-    /// A shard took so many more. True when others of it still wait.
-    pub(super) fn took(&mut self, shard: usize, adds: usize) -> bool {
-        self.given[shard] += adds;
-        assert!(self.given[shard] <= self.shards[shard].len(), "no more adds are taken than waited");
-        !self.of_shard(shard).is_empty()
+    /// A shard took so many more of a lane. True when others of it still wait.
+    pub(super) fn took(&mut self, lane: usize, adds: usize) -> bool {
+        let lane = &mut self.lanes[lane];
+        lane.given += adds;
+        assert!(lane.given <= lane.adds.len(), "no more adds are taken than waited");
+        !lane.adds().is_empty()
     }
 
     /// Notes that a later request to this ledger waits as well, so that no other one passes it.
@@ -83,13 +177,10 @@ impl<'f> LateAdds<'f> {
     /// True if something of this ledger, which belongs to `shard`, waits here: then no request to it may pass that depends on the
     /// order (invariant 1).
     pub(super) fn blocks(&self, shard: usize, ledger: LedgerId) -> bool {
-        self.behind.contains(&ledger) || self.of_shard(shard).iter().any(|add| add.ledger == ledger)
-    }
-
-    /// The memory of the batch, empty.
-    fn into_batch(mut self) -> Vec<Vec<Add<'f>>> {
-        self.shards.iter_mut().for_each(Vec::clear);
-        self.shards
+        let has_it = |(_, lane): (usize, &Lane<'f>)| {
+            lane.shard == shard && lane.adds().iter().any(|add| add.ledger == ledger)
+        };
+        self.behind.contains(&ledger) || self.lanes().any(has_it)
     }
 }
 
@@ -115,8 +206,8 @@ pub(super) fn bring_recovery_forward(adds: &mut Vec<Add<'_>>) -> bool {
 }
 
 impl<'f> Frames<'_, 'f> {
-    /// Waits in the admission queues of all shards of the rest of the batch at once, and hands over as grants come; adds
-    /// left at the admission deadline are refused. `at_hand` is the ledger of the request that was decoded after them.
+    /// Waits in the admission queues of all shards of the rest of the batch at once, or until tenants have paid, and hands over as
+    /// grants come; adds left at the admission deadline are refused. `at_hand` is the ledger of the request that was decoded after them.
     pub(super) async fn hand_over_late(&mut self, at_hand: Option<LedgerId>) -> Result<(), CloseReason> {
         // A task with a slice turn never blocks (slice_turns invariant 1).
         self.turn = None;
@@ -126,9 +217,12 @@ impl<'f> Frames<'_, 'f> {
             self.return_credit();
         }
         let mut late = self.take_batch(at_hand);
-        let result = self.wait_for_grants(&mut late, source.as_mut()).await;
+        let rest = (!self.is_rest_ahead).then(|| self.frames.rest());
+        let mut looking = source.as_mut().map(|source| LookAhead::new(source, rest));
+        let result = self.wait_for_grants(&mut late, looking.as_mut()).await;
+        self.is_rest_ahead |= looking.is_some_and(|looking| looking.has_rest());
         self.source = source;
-        self.shards = late.into_batch();
+        self.shards = batches::take(self.shared.engine.shard_count());
         result
     }
 
@@ -136,76 +230,180 @@ impl<'f> Frames<'_, 'f> {
     fn take_batch(&mut self, at_hand: Option<LedgerId>) -> LateAdds<'f> {
         self.count_owed(self.batch_entries as i64);
         (self.batch_entries, self.batch_bytes) = (0, 0);
-        LateAdds::new(std::mem::take(&mut self.shards), at_hand)
+        let shards = std::mem::take(&mut self.shards);
+        LateAdds::new(shards, at_hand, |ledger| self.owner_of(ledger))
     }
 
     async fn wait_for_grants(
         &self,
         late: &mut LateAdds<'f>,
-        mut source: Option<&mut AheadSource<'_>>,
+        mut looking: Option<&mut LookAhead<'_, 'f>>,
     ) -> Result<(), CloseReason> {
-        let deadline = self.deadline_of(late);
-        // A place for each shard: each has one waiter at a time.
-        let (told, mut grants) = mpsc::channel(late.shards().count());
-        late.shards().for_each(|(shard, adds)| self.queue_for_room(shard, adds, &told));
-        let metrics = &self.shared.metrics;
-        let waiting = self.connection.activity.waits(Wait::WriteRoom);
-        let begun_ns = self.shared.clock.monotonic_ns();
-        metrics.adds_blocked.add(1);
-        let (look_at, mut looking) = (Instant::now() + look_ahead::PATIENCE, None);
+        // A place for each lane: each has one waiter at a time.
+        let (told, mut grants) = mpsc::channel(late.lanes.len().max(1));
+        let mut wait = LateWait {
+            states: late.lanes.iter().map(|_| LaneState::default()).collect(),
+            told,
+            patience: self.patience_with(late),
+            held: None,
+            is_for_room: false,
+            waiting: None,
+            room_since_ns: 0,
+            room_ns: 0,
+            has_refused: false,
+        };
+        for lane in 0..late.lanes.len() {
+            self.begin_lane(&mut wait, late, lane);
+        }
         let result = loop {
             if late.is_empty() {
                 break Ok(());
             }
-            let (shard, grant) = tokio::select! {
+            self.show_wait(&mut wait, late);
+            let next = wait.next(late);
+            tokio::select! {
                 () = self.connection.closed.wait() => break Err(CloseReason::Ours),
-                told = grants.recv() => told.expect("this task has a sender"),
-                () = tokio::time::sleep_until(deadline) => break Ok(()),
-                () = tokio::time::sleep_until(look_at), if source.is_some() => {
-                    looking = self.begin_look_ahead(source.take().expect("it is there"), self.frames.rest());
-                    if let Some(looking) = &mut looking {
-                        self.let_pass(looking, late);
-                    }
-                    continue;
+                told = grants.recv() => {
+                    let (lane, grant) = told.expect("this task has a sender");
+                    self.hand_over_lane(&mut wait, late, lane, Some(grant));
                 }
-                () = LookAhead::read(looking.as_mut()) => {
-                    self.let_pass(looking.as_mut().expect("it has read"), late);
-                    continue;
+                () = tokio::time::sleep_until(next) => self.on_time(&mut wait, late),
+                () = LookAhead::ready(looking.as_deref_mut()) => {
+                    let limited = wait.limited(late);
+                    self.look_ahead(looking.as_deref_mut().expect("it is ready"), late, limited.as_ref());
                 }
-            };
-            let taken = self.hand_over(shard, late.of_shard(shard), Some(grant));
-            if late.took(shard, taken) {
-                self.queue_for_room(shard, late.of_shard(shard), &told);
             }
         };
-        metrics.adds_blocked.add(-1);
-        drop(waiting);
-        let now_ns = self.shared.clock.monotonic_ns();
-        metrics.stages.room.record(0, now_ns, now_ns.saturating_sub(begun_ns), late.is_empty());
-        match result {
-            Ok(()) => self.refuse(late),
-            Err(_) => self.count_owed(-(late.all().count() as i64)),
+        self.show_end(&mut wait);
+        let metrics = &self.shared.metrics;
+        if wait.room_ns > 0 {
+            let now_ns = self.shared.clock.monotonic_ns();
+            metrics.stages.room.record(0, now_ns, wait.room_ns, result.is_ok() && !wait.has_refused);
+        }
+        if result.is_err() {
+            self.count_owed(-(late.all().count() as i64));
         }
         result
     }
 
-    fn queue_for_room(&self, shard: usize, adds: &[Add<'_>], told: &mpsc::Sender<(usize, AdmissionGrant)>) {
-        let told = told.clone();
-        // After the deadline the receiver is gone: the grant is dropped, and goes to the next in the queue.
-        let waiter = Box::new(move |grant| drop(told.try_send((shard, grant))));
-        self.shared.engine.when_room(shard, adds, waiter);
+    /// Has a lane wait for what it needs next.
+    fn begin_lane(&self, wait: &mut LateWait<'_>, late: &mut LateAdds<'f>, lane: usize) {
+        let (mut held, mut is_unpaid) = (self.held_for(late.lane(lane)), false);
+        if let Some((_, tenant)) = &held
+            && wait.held.get_or_insert_with(|| self.hold(tenant)).is_none()
+        {
+            if !self.is_placed_unpaid(tenant) {
+                return self.refuse_lane(wait, late, lane);
+            }
+            (held, is_unpaid) = (None, true);
+        }
+        let of_lane = late.lane(lane);
+        let now_ns = self.shared.clock.monotonic_ns();
+        let state = &mut wait.states[lane];
+        match held {
+            Some((time, tenant)) => {
+                let before = state.paid_at.take().map(|(_, waiting)| waiting);
+                let waiting = before.unwrap_or_else(|| tenant.waits(Kind::Adds, now_ns));
+                *state =
+                    LaneState { paid_at: Some((Instant::now() + time, waiting)), ..LaneState::default() };
+            }
+            None => {
+                if let Some((_, waiting)) = state.paid_at.take() {
+                    waiting.end(now_ns);
+                }
+                // An add that waits for the rest of its room is no younger for what it got.
+                state.room_until.get_or_insert_with(|| Instant::now() + wait.patience);
+                let told = wait.told.clone();
+                // After the deadline the receiver is gone: the grant is dropped, and goes to the next in the queue.
+                let waiter = Box::new(move |grant| drop(told.try_send((lane, grant))));
+                let share = of_lane.owner().map_or(Share::DEFAULT, |owner| owner.tenant.share());
+                state.is_unpaid = is_unpaid;
+                let adds = self.free_of(of_lane, is_unpaid);
+                self.shared.engine.when_room_for(of_lane.shard, share, adds, waiter);
+            }
+        }
     }
 
-    /// Until when the late adds may wait for room. An add that waited to be decoded is no younger for it. A recovery's
-    /// adds are not refused for their age: it would only start over.
-    fn deadline_of(&self, late: &LateAdds<'_>) -> Instant {
-        let limits = &self.shared.limits;
-        let mut patience = limits.admission_deadline;
-        let spares_all = |add: &Add<'_>| add.is_recovery || add.is_high_priority;
-        if limits.request_age_max > Duration::ZERO && !late.all().any(spares_all) {
-            patience = patience.min(limits.request_age_max.saturating_sub(self.age_for_want_of_memory()));
+    /// Hands over what may be of a lane; the rest of it waits on.
+    fn hand_over_lane(
+        &self,
+        wait: &mut LateWait<'_>,
+        late: &mut LateAdds<'f>,
+        lane: usize,
+        grant: Option<AdmissionGrant>,
+    ) {
+        let of_lane = late.lane(lane);
+        let adds = self.free_of(of_lane, wait.states[lane].is_unpaid);
+        let taken = self.hand_over(of_lane.shard, adds, grant);
+        if late.took(lane, taken) {
+            self.begin_lane(wait, late, lane);
+        } else if let Some((_, waiting)) = wait.states[lane].paid_at.take() {
+            waiting.end(self.shared.clock.monotonic_ns());
         }
-        Instant::now() + patience
+    }
+
+    /// Lanes whose tenants have paid go on; those that have waited for room for too long are refused.
+    fn on_time(&self, wait: &mut LateWait<'_>, late: &mut LateAdds<'f>) {
+        let now = Instant::now();
+        let waiting: Vec<usize> = late.lanes().map(|(lane, _)| lane).collect();
+        for lane in waiting {
+            let state = &wait.states[lane];
+            match (&state.paid_at, state.room_until) {
+                (Some((at, _)), _) if *at <= now => match self.held_for(late.lane(lane)) {
+                    Some(_) => self.begin_lane(wait, late, lane),
+                    None => self.hand_over_lane(wait, late, lane, None),
+                },
+                (None, Some(until)) if until <= now => self.refuse_lane(wait, late, lane),
+                _ => {}
+            }
+        }
+    }
+
+    /// Refuses what still waits of a lane.
+    fn refuse_lane(&self, wait: &mut LateWait<'_>, late: &mut LateAdds<'f>, lane: usize) {
+        wait.has_refused = true;
+        self.refuse(late, lane);
+        let left = late.lane(lane).adds().len();
+        late.took(lane, left);
+        if let Some((_, waiting)) = wait.states[lane].paid_at.take() {
+            waiting.end(self.shared.clock.monotonic_ns());
+        }
+    }
+
+    /// Shows operators what the connection waits for.
+    fn show_wait<'w>(&'w self, wait: &mut LateWait<'w>, late: &LateAdds<'_>) {
+        let is_for_room = late.lanes().any(|(lane, _)| wait.states[lane].paid_at.is_none());
+        if wait.waiting.is_some() && wait.is_for_room == is_for_room {
+            return;
+        }
+        self.show_end(wait);
+        wait.is_for_room = is_for_room;
+        let why = if is_for_room { Wait::WriteRoom } else { Wait::Tenant };
+        wait.waiting = Some(self.connection.activity.waits(why));
+        if is_for_room {
+            wait.room_since_ns = self.shared.clock.monotonic_ns();
+            self.shared.metrics.adds_blocked.add(1);
+        }
+    }
+
+    fn show_end(&self, wait: &mut LateWait<'_>) {
+        if wait.waiting.take().is_some() && wait.is_for_room {
+            let now_ns = self.shared.clock.monotonic_ns();
+            wait.room_ns += now_ns.saturating_sub(wait.room_since_ns).max(1);
+            self.shared.metrics.adds_blocked.add(-1);
+        }
+    }
+
+    /// How long late adds may wait for room. An add that waited to be decoded is no younger for it. A recovery's
+    /// adds are not refused for their age: it would only start over.
+    fn patience_with(&self, late: &LateAdds<'_>) -> Duration {
+        let limits = &self.shared.limits;
+        let patience = limits.admission_deadline;
+        let spares_all = |add: &Add<'_>| add.is_recovery || add.is_high_priority;
+        match limits.request_age_max > Duration::ZERO && !late.all().any(spares_all) {
+            true => patience.min(limits.request_age_max.saturating_sub(self.age_for_want_of_memory())),
+            false => patience,
+        }
     }
 
     /// True if the batch waited so long for memory, mostly in the kernel, that its client has given up (invariant 3). As when
@@ -221,23 +419,22 @@ impl<'f> Frames<'_, 'f> {
     /// Refuses the batch without a look at its shards.
     pub(super) fn refuse_batch(&mut self) {
         let late = self.take_batch(None);
-        self.refuse(&late);
-        self.shards = late.into_batch();
+        late.lanes().for_each(|(lane, _)| self.refuse(&late, lane));
+        self.shards = batches::take(self.shared.engine.shard_count());
     }
 
-    /// Refuses those that still wait (invariant 2).
-    fn refuse(&self, late: &LateAdds<'_>) {
+    /// Refuses those of a lane that still wait (invariant 2).
+    fn refuse(&self, late: &LateAdds<'_>, lane: usize) {
+        let (shard, adds) = (late.lane(lane).shard, late.lane(lane).adds());
         let is_of_v2 = |add: &Add<'_>| Reply::of_origin(&add.origin).0.is_v2();
         // Only this task hands adds over, so others that are owed an answer may become fewer meanwhile, but not more.
         let owes_more = self.connection.activity.adds_owed() > late.all().count() as u64;
         let may_overtake = owes_more && late.all().any(is_of_v2);
-        for (shard, adds) in late.shards() {
-            self.count_refused(adds);
-            if may_overtake {
-                self.refuse_in_order(shard, adds);
-            } else {
-                self.refuse_at_once(adds);
-            }
+        self.count_refused(adds);
+        if may_overtake {
+            self.refuse_in_order(shard, adds);
+        } else {
+            self.refuse_at_once(adds);
         }
     }
 
@@ -263,7 +460,7 @@ impl<'f> Frames<'_, 'f> {
             });
             let now_ns = self.shared.clock.monotonic_ns();
             let latency_ns = now_ns.saturating_sub(received_ns);
-            self.shared.metrics.add_entry.record(0, now_ns, latency_ns, false);
+            self.shared.metrics.add_entry.record(Metrics::NO_JOURNAL, now_ns, latency_ns, false);
         }
         self.count_owed(-(adds.len() as i64));
     }
@@ -292,9 +489,12 @@ impl<'f> Frames<'_, 'f> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
 mod tests {
     use super::*;
+    use crate::tenants::{Tenancy, Tenants, TenantsConfig};
     use bindery_engine::Origin;
+    use bindery_io::SystemClock;
     use bindery_types::{EntryId, MasterKey};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -345,6 +545,29 @@ mod tests {
         ledger as usize % SHARDS
     }
 
+    /// Invariant 1, while it becomes known whose a ledger is.
+    #[test]
+    fn adds_of_a_ledger_stay_together_while_it_becomes_known_whose_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tenants");
+        std::fs::write(&file, "tenant a\n").unwrap();
+        let config = TenantsConfig { file, refresh: TenantsConfig::REFRESH_DEFAULT };
+        let tenants = Tenants::open(config, Arc::new(SystemClock::new())).unwrap();
+        let owner = Tenancy::default().owner_of(&tenants, None, LedgerId::MIN, || false);
+        let mut asked = 0;
+        let owner_of = |_| {
+            asked += 1;
+            Some(Owner { is_known: asked % 2 == 0, ..owner.clone() })
+        };
+        let ledgers = [1, 3, 1, 5, 3, 1];
+        let adds = (0..).zip(ledgers).map(|(txn, ledger)| add(txn, ledger, false)).collect();
+        let late = LateAdds::new(vec![adds], None, owner_of);
+        let lanes: Vec<Vec<i64>> =
+            late.lanes().map(|(_, lane)| lane.adds().iter().map(|add| add.ledger.get()).collect()).collect();
+        assert_eq!(lanes, [vec![1, 1, 5, 1], vec![3, 3]]);
+        assert_eq!(asked, 3);
+    }
+
     proptest! {
         /// Invariant 1: whatever finds room when, requests of a ledger are handled in the order in which they came, each once.
         #[test]
@@ -379,7 +602,7 @@ mod tests {
                 }
             }
             let at_hand = at_hand.map(|ledger| (ledger, arrive(ledger)));
-            let mut late = LateAdds::new(shards, at_hand.and_then(|(ledger, _)| LedgerId::new(ledger)));
+            let mut late = LateAdds::new(shards, at_hand.and_then(|(ledger, _)| LedgerId::new(ledger)), |_| None);
             let behind: Vec<(i64, Kind, u64)> =
                 behind.into_iter().map(|(ledger, kind)| (ledger, kind, arrive(ledger))).collect();
             let mut kept: Vec<(i64, u64)> = at_hand.into_iter().collect();
@@ -387,11 +610,13 @@ mod tests {
             for event in events {
                 match event {
                     Event::Grant { shard, adds } => {
-                        let adds = adds.min(late.of_shard(shard).len());
-                        for add in &late.of_shard(shard)[..adds] {
+                        let lane = late.lanes().find(|(_, lane)| lane.shard == shard).map(|(lane, _)| lane);
+                        let Some(lane) = lane else { continue };
+                        let adds = adds.min(late.lane(lane).adds().len());
+                        for add in &late.lane(lane).adds()[..adds] {
                             handled.entry(add.ledger.get()).or_default().push(add.origin.txn);
                         }
-                        late.took(shard, adds);
+                        late.took(lane, adds);
                     }
                     Event::Look { has_room } => {
                         let Some(&(ledger, kind, txn)) = behind.get(looked_at) else { continue };

@@ -38,8 +38,11 @@
 //!    than a stranger may send, moves to a buffer of that pool first, and of a large frame nothing is left. A stranger keeps only the
 //!    bytes of its requests.
 //!
+//! 9. Adds of a tenant over its limit wait like adds that find no room; [`tenancy`] decides which adds wait, and until when. Where tenants
+//!    are configured, adds of a first request move to the memory of clients before they wait.
+//!
 //! # Order of pools     first requests, then inbound, then inbound-adds, then inbound-large: a task that holds
-//! bytes of one waits only for later ones
+//! bytes of one waits only for later ones. No task waits for `ahead`
 
 mod authenticate;
 mod batches;
@@ -55,6 +58,7 @@ mod patience;
 mod read_size;
 mod room;
 mod start_tls;
+mod tenancy;
 
 use crate::connection::activity::Wait;
 use crate::connection::reads::queue_memory::FREE;
@@ -107,6 +111,9 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>) -> CloseRea
             connection.is_read_out.store(true, Ordering::Release);
             connection.closed.wait().await;
             return CloseReason::Ours;
+        }
+        if let Err(reason) = tenancy::wait_until_paid(shared, connection).await {
+            return reason;
         }
         shared.metrics.batching.reader_wakes.add(1);
         // Before memory is taken, which others wait for.
@@ -280,6 +287,11 @@ impl<'a> Active<'a> {
             if lacks_room && !self.wait_for_room(received_ns).await? {
                 return Ok(());
             }
+            if self.ahead.is_in_use() {
+                // Behind a large frame.
+                is_at_hand = self.take_ahead();
+                continue;
+            }
             if is_at_add {
                 self.move_to(&self.shared.pools.inbound_adds).await?;
                 is_at_hand = true;
@@ -320,7 +332,9 @@ impl<'a> Active<'a> {
 
     /// Reads what is there, into an empty buffer; false when nothing is, or others have their turn.
     async fn read_new(&mut self) -> Result<bool, CloseReason> {
-        if self.turn.is_none() && self.connection.is_bulk() {
+        if (self.turn.is_none() && self.connection.is_bulk())
+            || tenancy::is_paused(self.shared, self.connection)
+        {
             return Ok(false);
         }
         let most = self.read_max();
@@ -360,7 +374,8 @@ impl<'a> Active<'a> {
             turn: self.turn.take(),
             // Elsewhere no adds wait, or those of a stranger.
             source: Some(source).filter(|_| is_of_adds),
-            may_keep: is_first || is_of_adds,
+            may_keep: is_of_adds || (is_first && self.shared.tenants.is_none()),
+            kept: [is_of_adds.then_some((self.pool, self.buffer.charged())), None],
             ..Frames::new(self.shared, self.connection, 0, received_ns)
         };
         frames.handle(self.buffer.frames()).await

@@ -6,6 +6,7 @@ use crate::connection::ingest::Frames;
 use crate::connection::reads::long_poll::PollRead;
 use crate::connection::request::{ReadKind, ReadRequest, Reply, code};
 use crate::connection::{CloseReason, Connection};
+use crate::metrics::Metrics;
 use crate::read_class::ReadClass;
 use crate::shared::Shared;
 use bindery_engine::{Add, EXPLICIT_LAC_BYTES_MAX, Poll, Refusal, Waiter};
@@ -268,7 +269,7 @@ impl<'f> Frames<'_, 'f> {
         self.connection
             .outbox
             .answer(reply.add_answer_bytes(), |out| reply.put_add(code, ledger, entry, out));
-        self.shared.metrics.add_entry.record(0, self.received_ns, 0, false);
+        self.shared.metrics.add_entry.record(Metrics::NO_JOURNAL, self.received_ns, 0, false);
         Next::Done
     }
 
@@ -509,13 +510,19 @@ impl<'f> Frames<'_, 'f> {
         let promised = crate::connection::request::V3_ANSWER_BYTES;
         self.promise(promised);
         let (shared, id) = (self.shared.clone(), self.connection.id);
+        let is_question = ledgers.iter().all(|ledger| ledger.extents.is_empty());
         let done = move |results: Vec<bindery_engine::Reconciled>| {
+            let let_go = |done: &bindery_engine::Reconciled| {
+                let tiered = shared.engine.tiered(done.ledger).filter(|_| is_question)?;
+                tiered.trimmed_below.min(done.lre)
+            };
             let results: Vec<Reconciled> = results
                 .into_iter()
                 .map(|done| Reconciled {
                     ledger: done.ledger,
                     code: outcome_code(done.result),
                     last: done.lre,
+                    let_go: let_go(&done),
                 })
                 .collect();
             place.end(&results);

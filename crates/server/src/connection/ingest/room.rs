@@ -26,6 +26,7 @@ impl<'a> Active<'a> {
             // Their age is that of the read that brought them.
             let frames = Frames {
                 may_keep: self.is_of_adds(),
+                kept: [self.is_of_adds().then_some((self.pool, self.buffer.charged())), None],
                 ..Frames::new(self.shared, self.connection, credit, received_ns)
             };
             let handled = frames.handle(self.buffer.frames()).await?;

@@ -6,6 +6,7 @@
 
 use crate::connection::Connection;
 use crate::connection::request::{Reply, add_code};
+use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::slow_log::{Slow, SlowKind};
 use bindery_engine::{AddDone, AddSink, GroupTimes};
@@ -36,9 +37,10 @@ impl Completion {
         let metrics = &self.shared.metrics;
         let all = || shards.iter().flatten();
         let latency = |add: &AddDone| now_ns.saturating_sub(Reply::of_origin(&add.origin).1);
+        let key = Metrics::of_journal(group.journal);
         let (mut answered, mut failed) = (0, 0);
         {
-            let mut recorder = metrics.add_entry.recorder(0, now_ns, true);
+            let mut recorder = metrics.add_entry.recorder(key, now_ns, true);
             for add in all() {
                 answered += 1;
                 match add.result {
@@ -49,7 +51,7 @@ impl Completion {
         }
         metrics.adds_in_progress.add(-answered);
         if failed > 0 {
-            let mut recorder = metrics.add_entry.recorder(0, now_ns, false);
+            let mut recorder = metrics.add_entry.recorder(key, now_ns, false);
             all().filter(|add| add.result.is_err()).for_each(|add| recorder.record_ns(latency(add)));
         }
         self.record_stages(group, shards, (answered_ns, now_ns));

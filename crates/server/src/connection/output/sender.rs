@@ -11,7 +11,9 @@
 //! 5. A read that waits for a disk is refused at the maximum age also while that disk takes no more loads. It is refused
 //!    earlier when its connection is not read for want of room for more reads, and the disk has been silent for
 //!    [`crate::limits::Limits::admission_deadline`]: later requests may need another disk, or none.
-//! 6. Answers of adds and fences stand in no line of reads. Without TLS whoever has them writes them; over TLS it is this task,
+//! 6. Plain reads of a tenant over its limit are set aside, and no others wait for them ([`crate::connection::reads::held`]). At the maximum
+//!    age they are refused.
+//! 7. Answers of adds and fences stand in no line of reads. Without TLS whoever has them writes them; over TLS it is this task,
 //!    also when it is not its turn.
 //!
 //! [`Outbox::drop_responses`]: crate::connection::output::outbox::Outbox::drop_responses
@@ -20,6 +22,7 @@ use crate::connection::output::outbox::{Flush, Window};
 use crate::connection::output::stall::{self, Act, Shortage, Watch};
 use crate::connection::reads::disk_queue::DiskQueue;
 use crate::connection::reads::fair_share::FairShare;
+use crate::connection::reads::held::HeldReads;
 use crate::connection::reads::load::{self, FOLLOWING_MAX, Granted, Plan, Together, Work};
 use crate::connection::request::ReadRequest;
 use crate::connection::slice_turns::SlicePlace;
@@ -314,6 +317,10 @@ struct Sender {
     connection: Arc<Connection>,
     classes: PerClass<ClassReads>,
     bulk: SlicePlace,
+    /// Plain reads whose tenants are over their limits.
+    held: HeldReads,
+    /// The sequence number of the plain read that could not start and went back to the front of the queue, where there are tenants.
+    put_back: Option<u64>,
     watch: Watch,
     /// The socket took less than there was, as the connection's [`crate::connection::output::peer_time`] knows.
     is_peer_awaited: bool,
@@ -323,7 +330,7 @@ struct Sender {
     has_part_begun: bool,
     /// Where the rest of a dropped frame waits for a slot: the class of its read, and the place.
     part_waits: Option<(ReadClass, Place)>,
-    /// When the ages of reads that wait for a disk are checked next, while some wait.
+    /// When the ages of reads that wait for a disk, or for a limit, are checked next, while some wait.
     late_at: Option<Instant>,
     /// Once for a connection is enough.
     has_logged_too_large: bool,
@@ -340,6 +347,8 @@ pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReaso
             priority: ClassReads::new(ReadClass::Priority, quantum),
         },
         bulk: SlicePlace::default(),
+        held: HeldReads::default(),
+        put_back: None,
         watch: Watch::default(),
         is_peer_awaited: false,
         is_silent: false,
@@ -397,6 +406,7 @@ impl Sender {
             }
             let poll_wait = self.until_next_poll();
             let late_at = self.next_look_at_late();
+            let held_wait = self.held.wait(&self.shared, &connection);
             let PerClass { plain, priority } = &mut self.classes;
             // Every branch is cancel safe: places in line are kept, notifications keep their permit.
             tokio::select! {
@@ -419,20 +429,25 @@ impl Sender {
                 () = tokio::time::sleep(stall_check), if is_blocked => is_look = true,
                 () = tokio::time::sleep(WORN_CHECK), if is_worn => {}
                 () = sleep_or_forever(poll_wait) => {}
+                () = sleep_or_forever(held_wait) => {}
                 () = sleep_until_or_forever(late_at) => {}
             }
         }
     }
 
-    /// Starts reads and writes when it is this connection's turn, and over TLS writes a little otherwise (invariant 6). True
+    /// Starts reads and writes when it is this connection's turn, and over TLS writes a little otherwise (invariant 7). True
     /// when it stopped only to let others run.
     fn take_turn(&mut self) -> (bool, Sent) {
+        self.held.begin_turn();
         let is_my_turn = self.may_start();
         let mut has_more = false;
         if self.is_silent || self.has_to_wait_for_part() {
             self.end_turns();
         } else if is_my_turn {
             has_more = self.start_reads();
+        }
+        if !self.classes.plain.claim.is_waiting() {
+            self.held.leave_line();
         }
         if !is_my_turn && !self.connection.transport.is_tls() {
             return (has_more, Sent::Nothing);
@@ -499,6 +514,7 @@ impl Sender {
         for of_class in self.classes.iter_mut() {
             of_class.is_refused = false;
         }
+        self.release_held();
         let mut started = 0;
         // One reading of the clock for a whole turn, when there is something to start.
         let mut now_ns = None;
@@ -540,14 +556,45 @@ impl Sender {
         if let Some((request, place)) = of_class.next_from_disks(&self.shared, &self.connection) {
             return Some((request, Some(place)));
         }
-        let mut reads = self.connection.reads.lock();
-        let next = reads.next(class);
-        drop(reads);
+        let next = match class {
+            _ if self.shared.tenants.is_none() => self.connection.reads.lock().next(class),
+            ReadClass::Priority => self.connection.reads.lock().next(class),
+            ReadClass::Plain => self.next_paid(),
+        };
         if next.is_none() {
             // Nothing to use it for (invariant 3).
-            of_class.claim.end_turn();
+            self.classes[class].claim.end_turn();
         }
         next.map(|request| (request, None))
+    }
+
+    /// The next plain read that need not wait for a tenant's limit; sets those aside that have to. The one that could not start before
+    /// comes first: others of its tenant are behind it.
+    fn next_paid(&mut self) -> Option<ReadRequest> {
+        let (shared, connection) = (&self.shared, &self.connection);
+        if let Some(seq) = self.put_back.take()
+            && let Some(next) = connection.reads.lock().next_put_back(seq)
+        {
+            return Some(next);
+        }
+        if let Some(next) = self.held.next(shared, connection) {
+            return Some(next);
+        }
+        loop {
+            let next = connection.reads.lock().next(ReadClass::Plain)?;
+            if let Some(next) = self.held.hold(shared, connection, next) {
+                return Some(next);
+            }
+        }
+    }
+
+    /// Reads that fencing ones wait for wait for no limit.
+    fn release_held(&mut self) {
+        if self.shared.tenants.is_none() || !self.connection.reads.lock().take_fence_behind() {
+            return;
+        }
+        let released = self.held.release(&self.shared, &self.connection);
+        self.connection.reads.lock().take_back(released);
     }
 
     /// Starts one read, with those behind it that can be read together with it, or puts it back. Returns how many came
@@ -576,18 +623,31 @@ impl Sender {
         };
         let on = place.filter(is_its_slot);
         let under_way = on.map_or(0, |place| of_class.under_way(connection, place));
+        let shares = shared.tenants.is_some() && !class.is_priority();
+        if shares {
+            of_class.claim.set_quantum(self.held.quantum(shared, connection, &request));
+        }
         let (permit, window) = match of_class.grant(shared, connection, plan.charge(), on) {
             Ok(granted) => granted,
             Err(lack) => {
                 match (lack, on) {
                     (Lack::Disk, Some(place)) => of_class.disk(shared, place).is_full_with(under_way),
-                    (Lack::Pool, _) => of_class.is_refused = true,
+                    (Lack::Pool, _) => {
+                        of_class.is_refused = true;
+                        if shares {
+                            self.held.stand_in_line(shared, connection, &request);
+                        }
+                    }
                     (Lack::Peer | Lack::Disk, _) => {
                         of_class.is_refused = true;
                         of_class.give_up_slots(None);
                     }
                 }
-                of_class.put_back(shared, connection, request, on.or(from));
+                let to = on.or(from);
+                if shares && to.is_none() {
+                    self.put_back = Some(request.seq);
+                }
+                of_class.put_back(shared, connection, request, to);
                 return 1;
             }
         };
@@ -630,9 +690,11 @@ impl Sender {
         count
     }
 
-    /// When to check the ages of reads that wait for a disk, or for another one of their key; never when there are none.
+    /// When to check the ages of reads that wait for a disk, for another one of their key, or for a limit; never when there are none.
     fn next_look_at_late(&mut self) -> Option<Instant> {
-        let is_waiting = self.classes.iter().any(|of_class| of_class.disks.iter().any(DiskQueue::is_waiting));
+        let is_on_disk = self.classes.iter().any(|of_class| of_class.disks.iter().any(DiskQueue::is_waiting));
+        let has_maximum = self.shared.limits.request_age_max > Duration::ZERO;
+        let is_waiting = is_on_disk || (has_maximum && !self.held.is_empty());
         if !is_waiting && !self.connection.reads.lock().has_behind() {
             self.late_at = None;
             return None;
@@ -660,7 +722,7 @@ impl Sender {
         places.any(|place| self.shared.io.silent_for(place) >= patience)
     }
 
-    /// Answers some of the reads that are not to wait for a disk any longer (invariant 5), when it is time to check.
+    /// Answers some of the reads that are not to wait for a disk, or for a limit, any longer (invariants 5 and 6), when it is time to check.
     /// True when there may be more.
     fn refuse_late(&mut self) -> bool {
         let is_time = |at: Instant| at <= Instant::now();
@@ -681,6 +743,9 @@ impl Sender {
                 left -= 1;
             }
         }
+        let limited = self.held.take_late(shared, connection, left, is_late);
+        left -= limited.len();
+        limited.iter().for_each(|request| load::refuse_too_old(shared, connection, request));
         let behind = connection.reads.lock().take_late(left, is_late);
         left -= behind.len();
         behind.iter().for_each(|request| load::refuse_too_old_behind(shared, connection, request));

@@ -36,6 +36,11 @@ impl FairShare {
         FairShare { quantum: quantum as u64, waiting: None, is_passing: false, saved: 0, turn: None }
     }
 
+    /// The worth of turns from the next one on.
+    pub fn set_quantum(&mut self, quantum: usize) {
+        self.quantum = quantum as u64;
+    }
+
     /// A permit for `bytes` now, or a place in line. `backlog` says how many bytes of reads are there to use a turn.
     pub fn take(&mut self, pool: &ByteBudget, bytes: usize, backlog: usize) -> Option<Permit> {
         let bytes = bytes as u64;

@@ -11,6 +11,7 @@
 
 pub(super) mod disk_queue;
 pub(super) mod fair_share;
+pub(super) mod held;
 pub(super) mod load;
 pub(super) mod long_poll;
 pub(super) mod queue;

@@ -89,12 +89,16 @@ pub struct ReadQueue {
     parked: HashMap<u64, ReadRequest>,
     /// Of the parked ones, those that wait for object storage.
     in_tier: usize,
+    /// Given out, and set aside for a limit of their tenants.
+    limited: usize,
     /// Parkings for object storage so far.
     tier_parkings: u64,
     /// Back from object storage, in the order in which they came: plain, high.
     arrived: PerClass<VecDeque<ReadRequest>>,
     /// Fences that ended before their request was given out; by `seq`.
     fences_done: HashMap<u64, Result<(), Refusal>>,
+    /// A fencing read came behind another one of its key since this was asked.
+    has_fence_behind: bool,
     /// The reader waits until there is room again.
     is_awaited: bool,
     /// Tells it.
@@ -130,9 +134,11 @@ impl ReadQueue {
             lines: HashMap::default(),
             parked: HashMap::new(),
             in_tier: 0,
+            limited: 0,
             tier_parkings: 0,
             arrived: PerClass::default(),
             fences_done: HashMap::new(),
+            has_fence_behind: false,
             is_awaited: false,
             room_made: Arc::default(),
             is_closed: false,
@@ -199,6 +205,7 @@ impl ReadQueue {
                 line.behind.push_back(request);
                 self.behind += 1;
                 if promotes {
+                    self.has_fence_behind = true;
                     self.promote_first(key);
                 }
             }
@@ -225,6 +232,12 @@ impl ReadQueue {
         next_of(&mut self.arrived[class]).or_else(|| next_of(&mut self.runnable[class]))
     }
 
+    /// The next plain request, if it is this one, that was put back.
+    pub fn next_put_back(&mut self, seq: u64) -> Option<ReadRequest> {
+        let is_next = self.runnable.plain.front().is_some_and(|request| request.seq == seq);
+        if is_next { self.runnable.plain.pop_front() } else { None }
+    }
+
     /// How many plain requests come next that follow `request` ([`ReadRequest::is_followed_by`]); at most `most`.
     pub fn count_following(&self, request: &ReadRequest, most: usize) -> usize {
         request.count_following(&self.runnable.plain, most)
@@ -243,6 +256,17 @@ impl ReadQueue {
     /// Returns a request that was given out and cannot start now, to the front of its class.
     pub fn put_back(&mut self, request: ReadRequest) {
         self.runnable[request.class].push_front(request);
+    }
+
+    /// True when a fencing or high-priority read came behind another one of its key since this was called last.
+    pub fn take_fence_behind(&mut self) -> bool {
+        std::mem::take(&mut self.has_fence_behind)
+    }
+
+    /// True when a fencing or high-priority read waits for this one, which was given out.
+    pub fn is_before_fence(&self, request: &ReadRequest) -> bool {
+        let line = key_of(request).and_then(|key| self.lines.get(&key));
+        line.is_some_and(|line| line.behind.iter().any(|later| later.class.is_priority()))
     }
 
     /// Returns requests whose responses were dropped, in the order of those, to the front of their classes. One with a
@@ -439,9 +463,14 @@ impl ReadQueue {
         self.held
     }
 
-    /// Requests held that do not wait for object storage: what makes work here.
+    /// Requests held that do not wait for object storage or for a limit: what makes work here.
     pub fn in_hand(&self) -> usize {
-        self.held - self.in_tier
+        self.held.saturating_sub(self.in_tier + self.limited)
+    }
+
+    /// So many of those that were given out are set aside for a limit.
+    pub fn set_limited(&mut self, limited: usize) {
+        self.limited = limited;
     }
 
     /// Bytes of the control pool that it has.

@@ -2,7 +2,7 @@
 
 use super::{Held, KEY, Op, Sim, WRONG_KEY, Writable};
 use crate::bookie::ghost::Check;
-use bindery_engine::{Add, LedgerPresence, Origin, Poll, Refusal};
+use bindery_engine::{Add, LedgerPresence, Origin, Poll, Refusal, Unplaced};
 use bindery_types::{EntryId, LedgerId};
 
 impl Sim {
@@ -69,14 +69,14 @@ impl Sim {
         let is_refused = writable != Writable::Yes
             || (engine.is_fenced(ledger) && !is_recovery)
             || engine.presence(ledger) == LedgerPresence::Removed;
-        let mut asks = Vec::new();
-        if engine.add_or_ask(shard, &[add], None, &mut asks) == 0 {
+        let mut unplaced = Vec::new();
+        if engine.add_or_ask(shard, &[add], None, &mut unplaced) == 0 {
             self.ops.remove(&op);
             self.hit("add.no_room");
             let op = self.op(Op::Room);
             let waiter = self.inbox.waiter(op);
             engine.when_room(shard, &[add], Box::new(move |_| waiter(Ok(()))));
-        } else if !asks.is_empty() {
+        } else if unplaced.iter().any(|(_, what)| *what == Unplaced::Asks) {
             self.ops.remove(&op);
             if self.held.len() < 20 {
                 self.held.push(Held {

@@ -67,11 +67,13 @@ pub fn reconcile() -> impl Strategy<Value = Reconcile> {
 }
 
 pub fn reconciled() -> impl Strategy<Value = Vec<Reconciled>> {
-    let one = (0..=i64::MAX, error_code(), prop::option::of(0..=i64::MAX));
-    let one = one.prop_map(|(ledger, code, last)| Reconciled {
+    let entry = || prop::option::of(0..=i64::MAX);
+    let one = (0..=i64::MAX, error_code(), entry(), entry());
+    let one = one.prop_map(|(ledger, code, last, let_go)| Reconciled {
         ledger: LedgerId::new(ledger).expect("not negative"),
         code,
         last: last.and_then(EntryId::new),
+        let_go: let_go.min(last).and_then(EntryId::new),
     });
     prop::collection::vec(one, 0..4)
 }

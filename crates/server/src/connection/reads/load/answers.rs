@@ -3,6 +3,7 @@
 use super::Granted;
 use crate::connection::Connection;
 use crate::connection::output::outbox::Body;
+use crate::connection::reads::held;
 use crate::connection::request::{ReadKind, ReadRequest, Reply, code};
 use crate::shared::Shared;
 use crate::slow_log::{Slow, SlowKind};
@@ -33,6 +34,7 @@ pub(super) fn answer_entry(
         Body::Owned(bytes) => bytes.len(),
     };
     shared.metrics.read_bytes.add(size as u64);
+    held::take(shared, connection, &request, size);
     record(shared, connection, &request, size, now_ns, true);
     match request.reply {
         Reply::V2 { version } => connection.outbox.entry(request, window, permit, body, |out| {

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::connection::Connection;
 use crate::connection::output::outbox::Body;
+use crate::connection::reads::held;
 use crate::connection::request::{ReadKind, Reply};
 use crate::limits::Limits;
 use crate::shared::Shared;
@@ -314,6 +315,7 @@ impl BatchLoad {
         let is_strided = batch.flags.contains(v2::Flags::STRIDE);
         let size = self.body.len();
         shared.metrics.read_bytes.add(size as u64);
+        held::take(shared, connection, &request, size);
         record(shared, connection, &request, size, shared.clock.monotonic_ns(), true);
         connection.outbox.entry(request, window, permit, Body::Owned(self.body.into()), |out| {
             v2::put_batch_read_response_header(version, ledger, start, request_id, is_strided, size, out);

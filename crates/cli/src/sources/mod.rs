@@ -1,5 +1,0 @@
-//! The places that settings come from: a configuration file and variables ([`values`], [`environment`]), and this machine ([`host`]).
-
-pub mod environment;
-pub mod host;
-pub mod values;
