@@ -1,0 +1,3 @@
+#!/bin/sh
+# Whether the bookie writes and reads.
+exec /opt/bookkeeper/bin/bookkeeper shell bookiesanity
