@@ -44,12 +44,15 @@ files_of() { # kind: its files in b1's data, one a line
 }
 
 pick() { # kind: sets $file, one that has anything in it, and $used, how much
-  local tries
-  for ((tries = 0; tries < 20; tries++)); do
-    file=$(files_of "$1" | shuf -n 1 --random-source=<(yes $RANDOM))
+  local candidate candidates=()
+  while read -r candidate; do
+    [ "$("$ACKED" damage --used "$candidate")" -gt 0 ] && candidates+=("$candidate")
+  done < <(files_of "$1")
+  if [ ${#candidates[@]} -gt 0 ]; then
+    file=${candidates[RANDOM % ${#candidates[@]}]}
     used=$("$ACKED" damage --used "$file")
-    [ "$used" -gt 0 ] && return 0
-  done
+    return 0
+  fi
   die "no $1 file with anything in it in $scratch/b1/data"
 }
 

@@ -21,14 +21,18 @@ started=()
 
 make_scratch() { # name: makes $scratch, removed at the end unless the script fails or KEEP is set
   mkdir -p "${INTEROP_DIR:-$repo/.interop}" || die "cannot make ${INTEROP_DIR:-$repo/.interop}"
+  # `cd ''` succeeds where it is: a directory that could not be made must end the script here, because $scratch is removed at the end.
+  scratch=$(mktemp -d "${INTEROP_DIR:-$repo/.interop}/$1.XXXXXX") && [ -d "$scratch" ] || die "cannot make a directory in ${INTEROP_DIR:-$repo/.interop}"
   # As the start scripts name it on command lines, by which servers are told from others.
-  scratch=$(cd "$(mktemp -d "${INTEROP_DIR:-$repo/.interop}/$1.XXXXXX")" && pwd) || exit 1
+  scratch=$(cd "$scratch" && pwd) || exit 1
   trap 'finish $?' EXIT
   trap 'exit 130' INT TERM
 }
 
 finish() { # exit code: ends every server of this script, whatever happened
   trap - EXIT INT TERM
+  # What has ended by itself is no failure.
+  set +e
   local d pid
   for d in ${started[@]+"${started[@]}"}; do
     [ -f "$d/pid" ] && pid=$(cat "$d/pid") && is_ours "$pid" "$d" && kill -9 "$pid" 2>/dev/null
@@ -165,6 +169,40 @@ need_moto() {
   moto_python=$home/bin/python
 }
 
+# Prometheus, from the PATH, or Debian's package unpacked beside the build: nothing is installed. Sets $prometheus_bin, where it and promtool
+# are.
+need_prometheus() {
+  local home=${CARGO_TARGET_DIR:-$repo/target}/prometheus
+  if command -v prometheus >/dev/null && command -v promtool >/dev/null; then
+    prometheus_bin=$(dirname "$(command -v prometheus)")
+    return
+  fi
+  prometheus_bin=$home/usr/bin
+  [ ! -x "$prometheus_bin/promtool" ] || return 0
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "prometheus is missing, and this system has no packages of Debian"
+  mkdir -p "$home" || die "cannot make $home"
+  (
+    # One script at a time.
+    flock 9
+    [ ! -x "$prometheus_bin/promtool" ] || exit 0
+    cd "$home" && rm -f -- *.deb || exit 1
+    apt-get download -q prometheus || { apt-get update -q && apt-get download -q prometheus; } || exit 1
+    dpkg-deb -x prometheus_*.deb . && rm -f -- *.deb
+  ) 9>"$home/lock" >"$home/log" 2>&1 || { cat "$home/log" >&2; die "cannot get prometheus from Debian"; }
+}
+
+start_prometheus() { # directory; its configuration comes on standard input: sets $prometheus (host:port)
+  local dir=$1
+  mkdir -p "$dir" || die "cannot make $dir"
+  cat >"$dir/prometheus.yml"
+  take_port
+  prometheus=127.0.0.1:$port
+  "$prometheus_bin/prometheus" --config.file "$dir/prometheus.yml" --storage.tsdb.path "$dir/data" --web.listen-address "$prometheus" \
+    --log.level warn >"$dir/log" 2>&1 </dev/null &
+  prometheus_ready() { ask "${prometheus##*:}" 'GET /-/ready HTTP/1.0\r\n\r\n' | grep -q ' 200 '; }
+  wait_ready 60 $! "$dir/log" prometheus_ready
+}
+
 # Sets $s3_server, $moto_pid and the array $s3_env, the environment of a command that is to reach it. It takes one request at a
 # time: with several it loses updates of a compare-and-swap, which `bindery tier check` finds now and then.
 start_moto() { # log file
@@ -193,9 +231,13 @@ PYTHON
 }
 
 metric() { # name, admin ports: the sum of its series on all of them
-  local name=$1 admin; shift
-  for admin in "$@"; do ask "${admin##*:}" 'GET /metrics HTTP/1.0\r\n\r\n'; done |
-    awk -v name="$name" '{ split($1, of, "{"); if (of[1] == name) sum += $2 } END { printf "%.0f\n", sum }'
+  local name=$1 admin tries; shift
+  for admin in "$@"; do
+    # A port that does not answer in time is no zero.
+    for ((tries = 0; tries < 10; tries++)); do ask "${admin##*:}" 'GET /metrics HTTP/1.0\r\n\r\n' >"$scratch/metrics" && break; sleep 0.5; done
+    [ $tries -lt 10 ] || die "no metrics from $admin"
+    cat "$scratch/metrics"
+  done | awk -v name="$name" '{ split($1, of, "{"); if (of[1] == name) sum += $2 } END { printf "%.0f\n", sum }'
 }
 
 # The value of a name in a line of JSON; for benchmarks.
