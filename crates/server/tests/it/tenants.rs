@@ -79,12 +79,15 @@ impl Shared {
         clients
     }
 
-    /// A connection whose tenant owes for 64 s from now on.
+    /// A connection whose tenant owes for minutes from now on: for longer than a test on a slow machine.
     async fn client_that_owes(&self) -> Client {
-        let mut client = self.client().await;
-        client.send(&add_frame(GREEDY, 1000, LARGE, ORDINARY, KEY)).await;
-        assert_eq!(ids(&client.next_v2().await), (GREEDY, 1000));
-        client
+        // Connections that have paid may each take some more, whatever their tenant owes.
+        let mut clients = self.clients_that_paid(GREEDY, 4, 900).await;
+        for (entry, client) in (997..).zip(&mut clients) {
+            client.send(&add_frame(GREEDY, entry, LARGE, ORDINARY, KEY)).await;
+            assert_eq!(ids(&client.next_v2().await), (GREEDY, entry));
+        }
+        clients.remove(3)
     }
 
     async fn client(&self) -> Client {
