@@ -6,9 +6,14 @@ use bindery_sim::bookie::{Outcome, Profile, run};
 /// Seeds within which the swarm has to find a planted bug.
 const SEEDS_MAX: u64 = 2000;
 
+/// Seeds that found bugs which few others find. They are tried first; a change of the simulator makes them seeds like any other.
+const FOUND: [(&str, u64); 6] =
+    [("M11", 152), ("M27", 42), ("M38", 175), ("M42", 94), ("M52", 349), ("M55", 44)];
+
 fn find(name: &str) {
     let (_, canary) = ALL.iter().find(|(known, _)| *known == name).expect("a canary of the simulator");
-    for seed in 1..=SEEDS_MAX {
+    let found = FOUND.iter().find(|(known, _)| *known == name).map(|(_, seed)| *seed);
+    for seed in found.into_iter().chain(1..=SEEDS_MAX) {
         if let Outcome::Violated(violation) = run(Profile::draw(seed, Canaries::only(*canary))).outcome {
             println!("{name} found by seed {seed}: {violation}");
             return;
