@@ -1,9 +1,10 @@
 //! Oxia's client protocol, for the driver of the metadata store and for the coordinator that answers it.
 //!
 //! # Parts
-//! [`proto`] messages and service · [`keys`] the order of keys, and which shard has a key
+//! [`proto`] messages and service · [`keys`] the order of keys, and which shard has a key · [`status`] reasons of failed calls
 
 pub mod keys;
+pub mod status;
 
 /// Messages, client and server, generated from `proto/client.proto`.
 #[allow(
