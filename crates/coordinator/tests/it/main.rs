@@ -4,4 +4,5 @@
 
 mod conformance;
 mod kill;
+mod oxia;
 mod serving;
