@@ -5,4 +5,5 @@
 mod conformance;
 mod kill;
 mod oxia;
+mod oxia_driver;
 mod serving;

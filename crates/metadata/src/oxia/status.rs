@@ -3,10 +3,9 @@
 //! Oxia's servers name the reason in the details of a status (`google.rpc.ErrorInfo`, domain `oxia.io`); those before 0.16 in the message
 //! alone, with codes that gRPC does not know.
 
-use std::collections::HashMap;
 use std::error::Error;
 
-use prost::Message;
+use bindery_oxia::status::Reason;
 use tonic::{Code, ConnectError, Status};
 
 /// What the failure of a call means.
@@ -28,60 +27,25 @@ pub(super) enum Failure {
     Unknown(String),
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct RpcStatus {
-    #[prost(message, repeated, tag = "3")]
-    details: Vec<Any>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Any {
-    #[prost(string, tag = "1")]
-    type_url: String,
-    #[prost(bytes = "vec", tag = "2")]
-    value: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ErrorInfo {
-    #[prost(string, tag = "1")]
-    reason: String,
-    #[prost(string, tag = "2")]
-    domain: String,
-    #[prost(map = "string, string", tag = "3")]
-    metadata: HashMap<String, String>,
-}
-
-const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
-const DOMAIN: &str = "oxia.io";
-
-/// Reasons, and the words of the messages that older servers send.
-const REASONS: [(&str, &str); 9] = [
-    ("SESSION_NOT_FOUND", "session not found"),
-    ("NAMESPACE_NOT_FOUND", "namespace not found"),
-    ("SHARD_NOT_FOUND", "shard not found"),
-    ("NODE_IS_NOT_LEADER", "node is not leader"),
-    ("NODE_IS_NOT_MEMBER", "node is not a member"),
-    ("NOT_INITIALIZED", "not initialized"),
-    // A leader that ceases to be one says these also of writes that it began.
-    ("RESOURCE_UNAVAILABLE", "resource unavailable"),
-    ("INVALID_STATUS", "invalid status"),
-    ("INVALID_TERM", "invalid term"),
+/// The words by which servers name a reason that give none in the details.
+const WORDS: [(&str, Reason); 9] = [
+    ("session not found", Reason::SessionNotFound),
+    ("namespace not found", Reason::NamespaceNotFound),
+    ("shard not found", Reason::ShardNotFound),
+    ("node is not leader", Reason::NodeIsNotLeader),
+    ("node is not a member", Reason::NodeIsNotMember),
+    ("not initialized", Reason::NotInitialized),
+    ("resource unavailable", Reason::ResourceUnavailable),
+    // Of a server that ceases to lead a shard, in whatever state the request is.
+    ("invalid status", Reason::ResourceUnavailable),
+    ("invalid term", Reason::ResourceUnavailable),
 ];
 
-/// The server's reason, if it gave one that counts here.
-fn reason(status: &Status) -> Option<&'static str> {
-    let details = RpcStatus::decode(status.details()).map(|decoded| decoded.details).unwrap_or_default();
-    let info = details
-        .iter()
-        .filter(|detail| detail.type_url == ERROR_INFO)
-        .filter_map(|detail| ErrorInfo::decode(&detail.value[..]).ok())
-        .find(|info| info.domain == DOMAIN);
-    let is_given = |(reason, words): &&(&str, &str)| match &info {
-        Some(info) => info.reason == *reason,
-        None => status.message().contains(words),
-    };
-    REASONS.iter().find(is_given).map(|(reason, _)| *reason)
+/// The server's reason, if it gave one.
+fn reason(status: &Status) -> Option<Reason> {
+    let of_words =
+        || WORDS.iter().find(|(words, _)| status.message().contains(words)).map(|(_, reason)| *reason);
+    Reason::of(status).or_else(of_words)
 }
 
 /// Whether no connection could be made.
@@ -116,19 +80,29 @@ pub(super) fn failure_of(status: &Status) -> Failure {
         return Failure::Unknown(cause(status));
     }
     let said = || status.message().chars().take(200).collect::<String>();
-    match (reason(status), status.code()) {
-        (Some("SESSION_NOT_FOUND"), _) => Failure::NoSession,
-        (Some("NAMESPACE_NOT_FOUND"), _) => Failure::NoNamespace,
-        (Some("RESOURCE_UNAVAILABLE" | "INVALID_STATUS" | "INVALID_TERM"), _) => Failure::Unknown(said()),
-        (Some(_), _) => Failure::NotHere(said()),
-        (None, Code::Unimplemented) => Failure::NotOxia(said()),
-        (None, Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::OutOfRange) => {
-            Failure::Refused(said())
-        }
-        (None, Code::PermissionDenied | Code::Unauthenticated | Code::ResourceExhausted) => {
-            Failure::Refused(said())
-        }
-        (None, _) => Failure::Unknown(said()),
+    match reason(status) {
+        Some(Reason::SessionNotFound) => Failure::NoSession,
+        Some(Reason::NamespaceNotFound) => Failure::NoNamespace,
+        Some(
+            Reason::ShardNotFound
+            | Reason::NodeIsNotLeader
+            | Reason::NodeIsNotMember
+            | Reason::NotInitialized,
+        ) => Failure::NotHere(said()),
+        Some(Reason::InvalidSessionTimeout | Reason::NotificationsNotEnabled) => Failure::Refused(said()),
+        // A leader that ceases to be one says these also of writes that it began.
+        Some(Reason::ResourceUnavailable | Reason::Aborted) => Failure::Unknown(said()),
+        None => match status.code() {
+            Code::Unimplemented => Failure::NotOxia(said()),
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::ResourceExhausted => Failure::Refused(said()),
+            _ => Failure::Unknown(said()),
+        },
     }
 }
 
@@ -136,38 +110,29 @@ pub(super) fn failure_of(status: &Status) -> Failure {
 mod tests {
     use super::*;
 
-    fn detailed(code: Code, message: &str, reason: &str, domain: &str) -> Status {
-        let info = ErrorInfo { reason: reason.into(), domain: domain.into(), metadata: HashMap::new() };
-        let detail = Any { type_url: ERROR_INFO.into(), value: info.encode_to_vec() };
-        let details = RpcStatus { details: vec![detail] }.encode_to_vec();
-        Status::with_details(code, message, details.into())
-    }
-
     #[test]
     fn the_reason_counts_and_without_one_the_words() {
-        let of = |code, message: &str, reason: &str| failure_of(&detailed(code, message, reason, DOMAIN));
-        assert_eq!(of(Code::NotFound, "x", "SESSION_NOT_FOUND"), Failure::NoSession);
-        assert_eq!(of(Code::NotFound, "x", "NAMESPACE_NOT_FOUND"), Failure::NoNamespace);
-        assert_eq!(of(Code::NotFound, "gone", "SHARD_NOT_FOUND"), Failure::NotHere("gone".into()));
-        assert_eq!(of(Code::Aborted, "n", "NODE_IS_NOT_LEADER"), Failure::NotHere("n".into()));
-        assert_eq!(of(Code::Unavailable, "n", "NOT_INITIALIZED"), Failure::NotHere("n".into()));
-        // It may have been applied.
-        assert_eq!(of(Code::FailedPrecondition, "n", "INVALID_STATUS"), Failure::Unknown("n".into()));
-        assert_eq!(
-            of(Code::Aborted, "session not found", "ABORTED"),
-            Failure::Unknown("session not found".into())
-        );
+        let of = |reason: Reason| failure_of(&reason.status(""));
+        assert_eq!(of(Reason::SessionNotFound), Failure::NoSession);
+        assert_eq!(of(Reason::NamespaceNotFound), Failure::NoNamespace);
+        for refused in [Reason::ShardNotFound, Reason::NodeIsNotLeader, Reason::NotInitialized] {
+            assert!(matches!(of(refused), Failure::NotHere(_)), "{refused:?}");
+        }
+        for begun in [Reason::Aborted, Reason::ResourceUnavailable] {
+            assert!(matches!(of(begun), Failure::Unknown(_)), "{begun:?} may have been applied");
+        }
+        assert!(matches!(of(Reason::NotificationsNotEnabled), Failure::Refused(_)));
+        let both = failure_of(&Reason::NotInitialized.status("session not found"));
+        assert!(matches!(both, Failure::NotHere(_)), "details count before words: {both:?}");
         let old = |message: &str| failure_of(&Status::new(Code::Unknown, message));
         assert_eq!(old("oxia: session not found"), Failure::NoSession);
         assert_eq!(
             old("oxia: node is not leader for shard 3"),
             Failure::NotHere("oxia: node is not leader for shard 3".into())
         );
+        assert_eq!(old("oxia: invalid status"), Failure::Unknown("oxia: invalid status".into()));
         assert_eq!(old("disk"), Failure::Unknown("disk".into()));
-        let foreign = detailed(Code::NotFound, "x", "SESSION_NOT_FOUND", "example.com");
-        assert_eq!(failure_of(&foreign), Failure::Refused("x".into()));
-        let garbage = Status::with_details(Code::NotFound, "x", vec![0xff; 9].into());
-        assert_eq!(failure_of(&garbage), Failure::Refused("x".into()));
+        assert_eq!(failure_of(&Status::not_found("x")), Failure::Refused("x".into()));
         assert_eq!(failure_of(&Status::unimplemented("x")), Failure::NotOxia("x".into()));
     }
 
