@@ -4,4 +4,6 @@
 
 mod conformance;
 mod kill;
+mod oxia;
+mod oxia_driver;
 mod serving;

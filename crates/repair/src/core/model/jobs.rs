@@ -15,7 +15,7 @@ const PARALLEL: usize = 2;
 const ALIVE_LOOK: Duration = Duration::from_secs(2);
 
 fn version(version: u64) -> Version {
-    Version(version.try_into().unwrap())
+    Version::counted(version.try_into().unwrap())
 }
 
 pub(super) struct Worker {
