@@ -359,9 +359,13 @@ mod tests {
         );
         let faults = plan(&args(&["--bookies", "2", "--admin-port", "65535"]), MACHINE).unwrap_err();
         assert!(faults[0].contains("--admin-port 65535"), "{faults:?}");
-        let chosen = ["--bookie-port", "0", "--coordinator-port", "0", "--admin-port", "0", "--oxia-port", "0"];
+        let chosen =
+            ["--bookie-port", "0", "--coordinator-port", "0", "--admin-port", "0", "--oxia-port", "0"];
         assert!(plan(&args(&[&["--bookies", "2"], &chosen[..]].concat()), MACHINE).is_ok());
         let faults = plan(&args(&["--oxia-port", "2181"]), MACHINE).unwrap_err();
-        assert!(faults[0].contains("--coordinator-port and --oxia-port both lead to port 2181"), "{faults:?}");
+        assert!(
+            faults[0].contains("--coordinator-port and --oxia-port both lead to port 2181"),
+            "{faults:?}"
+        );
     }
 }

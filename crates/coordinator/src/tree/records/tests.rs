@@ -160,7 +160,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// A record as the model has it: version, changes, session.
-type Expected = BTreeMap<String, (i64, i64, Option<i64>)>;
+type Fields = (i64, i64, Option<i64>);
+type Expected = BTreeMap<String, Fields>;
 
 fn run(tree: &mut Tree, txn: &mut Txn, model: &mut Expected, op: &Op) {
     let write = |model: &mut Expected, key: &str, version: i64, session: Option<Option<i64>>| {
@@ -238,7 +239,7 @@ proptest! {
                 prop_assert!(told.iter().eq(model.keys()), "the changes say what there is");
             }
             tree.check_invariants();
-            let found: Vec<(&str, (i64, i64, Option<i64>))> = tree
+            let found: Vec<(&str, Fields)> = tree
                 .records(Bound::Unbounded, Bound::Unbounded)
                 .map(|(key, record)| (key, (record.version_id, record.modifications, record.session())))
                 .collect();
