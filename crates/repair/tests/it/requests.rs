@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bindery_client::Client;
 use bindery_io::SystemClock;
-use bindery_metadata::store::{CreateMode, Created, MetadataStore, Node, Op, Stat, StoreFuture, Version, Watch};
+use bindery_metadata::store::{
+    CreateMode, Created, MetadataStore, Node, Op, Stat, StoreFuture, Version, Watch,
+};
 use bindery_metadata::{Layout, StoreLayer};
 use bindery_repair::{Repair, Targets, mark_ledgers_of};
 use bytes::Bytes;
