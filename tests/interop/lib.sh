@@ -149,7 +149,7 @@ start_standalone() { # name, bookies, further options: sets $zk, and $bookie and
   bookie=127.0.0.1:$p
   started+=("$dir")
   mkdir -p "$dir" || die "cannot make $dir"
-  "$BINDERY" standalone --data "$dir/data" --bookies "$count" --bookie-port "$p" --coordinator-port "${zk##*:}" --oxia-port "${oxia_port:-0}" \
+  "$BINDERY" standalone --data "$dir/data" --bookies "$count" --bookie-port "$p" --coordinator-port "${zk##*:}" \
     --admin-port "$port" "$@" >>"$dir/log" 2>&1 </dev/null &
   echo $! >"$dir/pid"
   disown # its end is reported by the script, not by the shell

@@ -27,7 +27,6 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::watch;
 
 /// How far things are durable.
@@ -51,32 +50,12 @@ struct State {
     has_failed: bool,
 }
 
-impl State {
-    fn add(&mut self, outbox: Arc<Outbox>) -> ConnectionId {
-        let id = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        self.outboxes.insert(id, outbox);
-        id
-    }
-}
-
-/// A connection that is counted for as long as this lives.
-pub(crate) struct Admitted(Arc<Shared>);
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// What all tasks of a coordinator share.
 pub(crate) struct Shared {
     pub(crate) config: CoordinatorConfig,
     pub(crate) counters: Counters,
     /// The bytes owed to all connections.
     pub(crate) owed: Owed,
-    /// Connections of both protocols.
-    connections: AtomicUsize,
     clock: Arc<dyn Clock>,
     started_ms: u64,
     state: Mutex<State>,
@@ -97,7 +76,6 @@ impl Shared {
             config,
             counters: Counters::default(),
             owed: Owed::default(),
-            connections: AtomicUsize::new(0),
             started_ms,
             state: Mutex::new(State {
                 core,
@@ -128,24 +106,14 @@ impl Shared {
         self.now_ms().saturating_sub(self.started_ms)
     }
 
-    /// Counts one connection more, unless there are as many as may be.
-    pub(crate) fn admit(self: &Arc<Shared>) -> Option<Admitted> {
-        let before = self.connections.fetch_add(1, Ordering::Relaxed);
-        let admitted = Admitted(self.clone());
-        (before < self.config.connections_max).then_some(admitted)
-    }
-
-    /// Registers a connection of ZooKeeper's protocol.
+    /// Registers a connection.
     pub(crate) fn connect(&self, peer: SocketAddr, outbox: Arc<Outbox>) -> ConnectionId {
         let mut state = self.state.lock();
-        let id = state.add(outbox);
+        let id = ConnectionId(state.next_connection);
+        state.next_connection += 1;
         state.core.on_connect(id, peer.ip());
+        state.outboxes.insert(id, outbox);
         id
-    }
-
-    /// Registers a connection of Oxia's protocol. Its outbox has no frames, and counts the bytes that the connection holds.
-    pub(crate) fn connect_oxia(&self, outbox: Arc<Outbox>) -> ConnectionId {
-        self.state.lock().add(outbox)
     }
 
     /// Forgets a connection.
@@ -159,23 +127,14 @@ impl Shared {
 
     /// Lets the core act, and hands out what it says (shared invariant 1).
     pub(crate) fn act(&self, act: impl FnOnce(&mut Core, Now, &mut Vec<Output>)) {
-        self.perform(act);
-    }
-
-    /// As [`Shared::act`]; gives what the core gave, and the batch that has to be durable before any of it is shown. `None` when nothing is
-    /// executed any more.
-    pub(crate) fn perform<T>(
-        &self,
-        act: impl FnOnce(&mut Core, Now, &mut Vec<Output>) -> T,
-    ) -> Option<(T, u64)> {
         let now = now_of(&*self.clock);
         let mut outputs = Vec::new();
         let _panics = PanicsFail { shared: self, who: "the coordinator" };
         let mut state = self.state.lock();
         if state.has_failed || state.is_stopping {
-            return None;
+            return;
         }
-        let done = act(&mut state.core, now, &mut outputs);
+        act(&mut state.core, now, &mut outputs);
         let has_changes = state.core.has_changes();
         let batch = if has_changes { state.batch } else { state.batch - 1 };
         for output in outputs {
@@ -201,15 +160,6 @@ impl Shared {
         drop(state);
         if has_changes {
             self.changed.notify_one();
-        }
-        Some((done, batch))
-    }
-
-    /// Counts bytes that a connection holds besides its frames; when all connections hold too many, one goes.
-    pub(crate) fn hold(&self, outbox: &Outbox, bytes: usize) {
-        outbox.hold(bytes);
-        if self.owed.bytes() > self.config.outboxes_bytes_max {
-            self.bound_outboxes(&self.state.lock());
         }
     }
 
@@ -321,7 +271,6 @@ mod tests {
             watches_max: 100,
             watched_bytes_max: 1 << 20,
             sessions_max: 10,
-            notifications_bytes_max: 0,
         };
         let clock = Arc::new(SystemClock::new());
         let core = Core::new(core_config, 0, now_of(&*clock), Arc::new(SeededRandom::new(1)));

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::store::{
-    CreateMode, Created, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreFuture,
-    Version, Watch,
+    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreFuture, Version, Watch,
 };
 
 /// Forwards every call to the store beneath unless it is overridden. Every implementation is a [`MetadataStore`].
@@ -34,7 +33,7 @@ pub trait StoreLayer: Send + Sync + 'static {
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
         self.beneath().children_and_watch(path)
     }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
         self.beneath().create(path, data, mode)
     }
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
@@ -42,9 +41,6 @@ pub trait StoreLayer: Send + Sync + 'static {
     }
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
         self.beneath().delete(path, expected)
-    }
-    fn is_transactional(&self) -> bool {
-        self.beneath().is_transactional()
     }
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
         self.beneath().multi(ops)
@@ -85,7 +81,7 @@ impl<L: StoreLayer> MetadataStore for L {
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
         StoreLayer::children_and_watch(self, path)
     }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
         StoreLayer::create(self, path, data, mode)
     }
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
@@ -93,9 +89,6 @@ impl<L: StoreLayer> MetadataStore for L {
     }
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
         StoreLayer::delete(self, path, expected)
-    }
-    fn is_transactional(&self) -> bool {
-        StoreLayer::is_transactional(self)
     }
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
         StoreLayer::multi(self, ops)

@@ -39,7 +39,7 @@
 //! `bindery cluster init` is [`init`].
 //!
 //! # Parts
-//! [`store`] the trait · [`layer`] a store over another one · [`zookeeper`], [`oxia`], [`memory`] drivers · [`conformance`] what every driver
+//! [`store`] the trait · [`layer`] a store over another one · [`zookeeper`], [`memory`] drivers · [`conformance`] what every driver
 //! must do · [`uri`] · [`fault`] why a server gives no session · [`layout`] cluster, cookies, registration, ledgers, ids ·
 //! [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes · [`transfer`] export and import
 //!
@@ -52,7 +52,6 @@ pub mod fault;
 pub mod layer;
 pub mod layout;
 pub mod memory;
-pub mod oxia;
 pub mod registrar;
 pub mod store;
 pub mod transfer;
@@ -70,24 +69,9 @@ pub use crate::layout::{
 };
 pub use crate::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 pub use crate::store::{MetadataStore, SessionCredentials, SessionId, SessionState, StoreError, Version};
-pub use crate::uri::{Driver, MetadataUri, UriError};
+pub use crate::uri::{MetadataUri, UriError};
 pub use crate::zookeeper::ZooKeeperOptions as ConnectOptions;
 pub use crate::zookeeper::{SaslLogin, Security, TlsOptions};
-
-/// Connects to the store that `uri` names, whatever is in it.
-///
-/// # Errors
-/// [`StoreError::Unreachable`] when no server opens a session in time, or none will ([`WaitFor`]); [`StoreError::Untrusted`] and
-/// [`StoreError::AuthFailed`] when there is no trust.
-pub async fn open_store(
-    uri: &MetadataUri,
-    options: ConnectOptions,
-) -> Result<Arc<dyn MetadataStore>, StoreError> {
-    Ok(match &uri.driver {
-        Driver::ZooKeeper => Arc::new(zookeeper::connect(&uri.servers, options).await?),
-        Driver::Oxia { namespace } => Arc::new(oxia::connect(&uri.servers, namespace, options).await?),
-    })
-}
 
 /// Connects to the store that `uri` names and opens the cluster at its root.
 ///
@@ -95,7 +79,8 @@ pub async fn open_store(
 /// [`OpenError::Store`] with [`StoreError::Unreachable`] when no server opens a session in time, or none will ([`WaitFor`]);
 /// [`OpenError::NotInitialised`] when there is no cluster at the root, [`OpenError::Importing`] while one is copied there.
 pub async fn connect(uri: &MetadataUri, options: ConnectOptions) -> Result<Layout, OpenError> {
-    Layout::open(open_store(uri, options).await?, &uri.root, uri.layout).await
+    let store = Arc::new(zookeeper::connect(&uri.servers, options).await?);
+    Layout::open(store, &uri.root, uri.layout).await
 }
 
 /// As [`connect`], for a bookie: see [`Layout::open_or_complete`].
@@ -103,7 +88,8 @@ pub async fn connect(uri: &MetadataUri, options: ConnectOptions) -> Result<Layou
 /// # Errors
 /// As [`connect`].
 pub async fn connect_as_bookie(uri: &MetadataUri, options: ConnectOptions) -> Result<Layout, OpenError> {
-    Layout::open_or_complete(open_store(uri, options).await?, &uri.root, uri.layout).await
+    let store = Arc::new(zookeeper::connect(&uri.servers, options).await?);
+    Layout::open_or_complete(store, &uri.root, uri.layout).await
 }
 
 /// Creates the cluster that `uri` names (hierarchical layout unless it says otherwise). `instance_id` is 16 random bytes. With `paused`
@@ -114,9 +100,9 @@ pub async fn init(
     instance_id: [u8; 16],
     paused: Option<&str>,
 ) -> Result<InitOutcome, InitError> {
-    let store = open_store(uri, options).await?;
+    let store = zookeeper::connect(&uri.servers, options).await?;
     let layout = uri.layout.unwrap_or(LedgerLayout::Hierarchical);
-    let outcome = layout::init_cluster_with(&*store, &uri.root, layout, instance_id, paused).await;
+    let outcome = layout::init_cluster_with(&store, &uri.root, layout, instance_id, paused).await;
     // The session would end by itself; an error in ending it changes nothing about the outcome.
     let _ = store.close().await;
     outcome

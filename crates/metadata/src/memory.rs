@@ -3,8 +3,6 @@
 //! A [`MemoryCluster`] holds the tree; each [`MemoryStore`] opened on it is one client with its own session. Nothing
 //! happens by itself: no session expires, no connection breaks unless a test says so. It runs the same
 //! [`conformance`](crate::conformance) suite as the real drivers.
-//!
-//! A cluster is [of ZooKeeper's kind or of Oxia's](Kind), which differ in all that the trait leaves open; tests of layouts run on both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,42 +15,21 @@ use tokio::sync::{oneshot, watch};
 
 use crate::fault::ServerFaults;
 use crate::store::{
-    CreateMode, Created, MetadataStore, Node, Op, SessionCredentials, SessionId, SessionState, Stat,
-    StoreError, StoreFuture, VALUE_SIZE_BYTES_MAX, Version, Watch, WatchEvent,
+    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionId, SessionState, Stat, StoreError,
+    StoreFuture, VALUE_SIZE_BYTES_MAX, Version, Watch, WatchEvent,
 };
-
-/// Whose properties a cluster has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Kind {
-    /// Versions count the writes of a node from 0 on, sequences the children from 0 on, and there are transactions.
-    #[default]
-    OfZooKeeper,
-    /// Versions are those of one counter for all nodes, sequences count the writes of the parent from 1 on, nothing counts children, and
-    /// there are no transactions.
-    OfOxia,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 2] = [Kind::OfZooKeeper, Kind::OfOxia];
-}
 
 struct Entry {
     data: Bytes,
-    version: Version,
-    /// Since it was created.
-    writes: i64,
+    version: i32,
     owner: Option<SessionId>,
     created_ms: i64,
-    /// What the name of the next sequential child ends with.
+    /// Children created so far.
     sequence: u32,
 }
 
 #[derive(Default)]
 struct Tree {
-    kind: Kind,
-    /// The last version that was given; for Oxia's kind.
-    last_version: i64,
     nodes: BTreeMap<String, Entry>,
     data_watches: BTreeMap<String, Vec<(SessionId, oneshot::Sender<WatchEvent>)>>,
     child_watches: BTreeMap<String, Vec<(SessionId, oneshot::Sender<WatchEvent>)>>,
@@ -96,19 +73,6 @@ impl MemoryCluster {
     /// An empty tree.
     pub fn new() -> MemoryCluster {
         MemoryCluster::default()
-    }
-
-    /// An empty tree of this kind.
-    pub fn of(kind: Kind) -> MemoryCluster {
-        let cluster = MemoryCluster::new();
-        // Neither small nor equal to a count of anything.
-        *cluster.tree.lock() = Tree { kind, last_version: 5_000_000_000, ..Tree::default() };
-        cluster
-    }
-
-    /// Whose properties it has.
-    pub fn kind(&self) -> Kind {
-        self.tree.lock().kind
     }
 
     /// An empty tree whose first node is created at `now_ms`, milliseconds since 1970: for those who compare creation times with
@@ -350,14 +314,11 @@ impl Tree {
     fn stat(&self, path: &str) -> Option<Stat> {
         let entry = self.nodes.get(path)?;
         Some(Stat {
-            version: entry.version,
+            version: Version(entry.version),
             owner: entry.owner,
             created_ms: entry.created_ms,
-            children_count: match self.kind {
-                Kind::OfZooKeeper => Some(self.children(path).len() as u32),
-                Kind::OfOxia => None,
-            },
-            next_sequence: entry.sequence,
+            children_count: self.children(path).len() as u32,
+            children_created: entry.sequence,
         })
     }
 
@@ -371,7 +332,7 @@ impl Tree {
     fn check_version(&self, path: &str, expected: Option<Version>) -> Result<(), StoreError> {
         let entry = self.nodes.get(path).ok_or_else(|| StoreError::NoNode { path: path.into() })?;
         match expected {
-            Some(version) if version != entry.version => Err(StoreError::BadVersion { path: path.into() }),
+            Some(version) if version.0 != entry.version => Err(StoreError::BadVersion { path: path.into() }),
             _ => Ok(()),
         }
     }
@@ -410,47 +371,16 @@ impl Tree {
         }
     }
 
-    /// The version of a value after this many writes of its node.
-    fn version_after(&mut self, writes: i64) -> Version {
-        match self.kind {
-            Kind::OfZooKeeper => Version::counted(writes),
-            Kind::OfOxia => {
-                self.last_version += 1;
-                Version::new(self.last_version, writes)
-            }
-        }
-    }
-
-    /// Counts a write of a node, which gets another version.
-    fn write(&mut self, path: &str) {
-        let writes = self.nodes.get(path).map_or(0, |entry| entry.writes + 1);
-        let (version, kind) = (self.version_after(writes), self.kind);
-        if let Some(entry) = self.nodes.get_mut(path) {
-            (entry.version, entry.writes) = (version, writes);
-            entry.sequence += u32::from(kind == Kind::OfOxia);
-        }
-    }
-
-    /// The number of a child that is created now.
-    fn take_sequence(&mut self, parent: &str, is_sequential: bool) -> u32 {
-        let sequence = self.nodes.get(parent).map_or(0, |entry| entry.sequence);
-        match (self.kind, self.nodes.get_mut(parent)) {
-            (Kind::OfZooKeeper, Some(entry)) => entry.sequence += 1,
-            (Kind::OfOxia, Some(_)) if is_sequential => self.write(parent),
-            (Kind::OfOxia, Some(_)) | (_, None) => {}
-        }
-        sequence
-    }
-
     /// Applies one operation that [`check`](Self::check) accepted, and returns the path created.
     fn apply(&mut self, op: &Op, session: SessionId) -> String {
         self.now_ms += 1;
         match op {
             Op::Create { path, data, mode } => {
                 let parent = parent_of(path).to_string();
-                let is_sequential =
-                    matches!(mode, CreateMode::PersistentSequential | CreateMode::EphemeralSequential);
-                let sequence = self.take_sequence(&parent, is_sequential);
+                let sequence = self.nodes.get_mut(&parent).map_or(0, |entry| {
+                    entry.sequence += 1;
+                    entry.sequence - 1
+                });
                 let (suffix, owner) = match mode {
                     CreateMode::Persistent => (None, None),
                     CreateMode::Ephemeral => (None, Some(session)),
@@ -458,23 +388,17 @@ impl Tree {
                     CreateMode::EphemeralSequential => (Some(sequence), Some(session)),
                 };
                 let path = suffix.map_or_else(|| path.clone(), |suffix| format!("{path}{suffix:010}"));
-                let entry = Entry {
-                    data: data.clone(),
-                    version: self.version_after(0),
-                    writes: 0,
-                    owner,
-                    created_ms: self.now_ms,
-                    sequence: u32::from(self.kind == Kind::OfOxia),
-                };
+                let entry =
+                    Entry { data: data.clone(), version: 0, owner, created_ms: self.now_ms, sequence: 0 };
                 self.nodes.insert(path.clone(), entry);
                 fire(self.data_watches.remove(&path).unwrap_or_default(), WatchEvent::Created);
                 fire(self.child_watches.remove(&parent).unwrap_or_default(), WatchEvent::ChildrenChanged);
                 path
             }
             Op::Set { path, data, .. } => {
-                self.write(path);
                 let entry = self.nodes.get_mut(path).expect("check() found the node");
                 entry.data = data.clone();
+                entry.version += 1;
                 fire(self.data_watches.remove(path).unwrap_or_default(), WatchEvent::DataChanged);
                 path.clone()
             }
@@ -509,7 +433,14 @@ impl Tree {
         }
         for path in paths {
             let Some(entry) = self.nodes.get(&path) else { continue };
-            let copy = Entry { data: entry.data.clone(), ..*entry };
+            let Entry { data, version, owner, created_ms, sequence } = entry;
+            let copy = Entry {
+                data: data.clone(),
+                version: *version,
+                owner: *owner,
+                created_ms: *created_ms,
+                sequence: *sequence,
+            };
             trial.nodes.insert(path, copy);
         }
         for op in ops {
@@ -582,13 +513,11 @@ impl MetadataStore for MemoryStore {
         }))
     }
 
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
         let op = Op::Create { path: path.into(), data, mode };
         ready(self.write(|tree, session| {
             tree.check(&op)?;
-            let path = tree.apply(&op, session);
-            let version = tree.nodes[&path].version;
-            Ok(Created { path, version })
+            Ok(tree.apply(&op, session))
         }))
     }
 
@@ -610,14 +539,7 @@ impl MetadataStore for MemoryStore {
         }))
     }
 
-    fn is_transactional(&self) -> bool {
-        self.cluster.kind() == Kind::OfZooKeeper
-    }
-
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
-        if !self.is_transactional() {
-            return ready(Err(StoreError::Unsupported("transactions")));
-        }
         ready(self.write(|tree, session| tree.transact(&ops, session)))
     }
 

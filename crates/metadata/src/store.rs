@@ -10,9 +10,7 @@
 //!    connection or the session is lost: a caller that re-reads on every event misses nothing.
 //! 4. An ephemeral node belongs to the session under which it was created and goes with it. A store that opens a new
 //!    session after an expiry publishes the new id in [`MetadataStore::session`] before it serves a request under it.
-//! 5. `multi` applies all of its operations or none. A store that is not transactional has no `multi`, and deletes a node although a child
-//!    of it is created at the same moment: see [`MetadataStore::is_transactional`].
-//! 6. Of the [`Version`]s of a node, from its creation to its deletion, no two are equal, and a later one is [later](Version::is_later_than).
+//! 5. `multi` applies all of its operations or none.
 //!
 //! # Limits     a node's value: [`VALUE_SIZE_BYTES_MAX`]; requests waiting for the store: bounded by each driver
 
@@ -33,42 +31,9 @@ pub const VALUE_SIZE_BYTES_MAX: usize = (1 << 20) - 4096;
 /// What every store operation returns.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Which value of a node is meant. It is compared with others of the same node, and with nothing else.
-///
-/// ZooKeeper names a value by the number of writes before it since the node was created. Oxia names it by a counter of the shard that the
-/// node is in, which a migration may set back; it counts the writes of the node beside that.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Version {
-    id: i64,
-    writes: i64,
-}
-
-impl Version {
-    /// The version that a store names `id`, after `writes` writes since the node was created.
-    pub const fn new(id: i64, writes: i64) -> Version {
-        Version { id, writes }
-    }
-
-    /// The version of a store that names it by its `writes`.
-    pub const fn counted(writes: i64) -> Version {
-        Version { id: writes, writes }
-    }
-
-    /// What the store names it by.
-    pub const fn id(self) -> i64 {
-        self.id
-    }
-
-    /// Whether the value is the one that the node was created with: nothing was set since.
-    pub const fn is_initial(self) -> bool {
-        self.writes == 0
-    }
-
-    /// Whether it came after another one of the same node.
-    pub const fn is_later_than(self, other: Version) -> bool {
-        self.writes > other.writes
-    }
-}
+/// How often a node's value was set since its creation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Version(pub i32);
 
 /// The identity of a session. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,19 +59,10 @@ pub struct Stat {
     pub owner: Option<SessionId>,
     /// Creation time in milliseconds since the epoch, by the store's clock.
     pub created_ms: i64,
-    /// Number of children; `None` from a store that would have to list them to know.
-    pub children_count: Option<u32>,
-    /// What the name of its next sequential child ends with. It never falls while the node lives, and may skip numbers.
-    pub next_sequence: u32,
-}
-
-/// What a node got when it was created.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Created {
-    /// Its path, which a sequential mode lengthened.
-    pub path: String,
-    /// Its first version.
-    pub version: Version,
+    /// Number of children.
+    pub children_count: u32,
+    /// Number of children that were ever created below it: what the name of the next sequential one ends with.
+    pub children_created: u32,
 }
 
 /// A node's value together with what the store knows about it.
@@ -427,21 +383,14 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// As [`children`](Self::children), and arms a watch for children created or deleted, or the node's deletion.
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)>;
 
-    /// Creates a node below an existing parent.
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created>;
+    /// Creates a node below an existing parent and returns its path, which a sequential mode lengthens.
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String>;
 
     /// Replaces a node's value; `expected` = `None` accepts any version.
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat>;
 
     /// Deletes a node without children; `expected` = `None` accepts any version.
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()>;
-
-    /// Whether requests that concern several nodes are one step. Where they are not,
-    ///
-    /// - [`multi`](Self::multi) is [`StoreError::Unsupported`];
-    /// - a node may be deleted while a child of it is created, and the child is left without a parent, where no listing finds it. So nobody
-    ///   deletes a node below which others create nodes that matter.
-    fn is_transactional(&self) -> bool;
 
     /// Applies all of `ops` or none; the error is the one of the first operation that failed.
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()>;

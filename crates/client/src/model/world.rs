@@ -93,7 +93,7 @@ pub(super) struct Party {
     pub core: Core,
     pub call: Call,
     /// It never reads older metadata than it has seen.
-    pub seen_version: i64,
+    pub seen_version: i32,
     pub heard: Heard,
 }
 
@@ -141,7 +141,7 @@ impl World {
             ledger: ledger(),
             codec: codec.clone(),
             metadata: metadata.clone(),
-            version: Version::counted(0),
+            version: Version(0),
             confirmed: None,
             length_bytes: 0,
             token,
@@ -169,8 +169,8 @@ impl World {
         self.history.last().expect("a ledger is created with metadata")
     }
 
-    pub fn version(&self) -> i64 {
-        self.history.len() as i64 - 1
+    pub fn version(&self) -> i32 {
+        self.history.len() as i32 - 1
     }
 
     fn link(&mut self, party: usize, bookie: usize) -> &mut Link {
@@ -406,7 +406,7 @@ impl World {
             ledger: ledger(),
             codec: self.codec.clone(),
             metadata,
-            version: Version::counted(self.version()),
+            version: Version(self.version()),
             confirmed: EntryId::new(next.get() - 1),
             length_bytes,
             token: Some(token),
@@ -518,9 +518,9 @@ impl World {
         }
     }
 
-    fn stored(&self, version: i64) -> StoredLedger {
+    fn stored(&self, version: i32) -> StoredLedger {
         let metadata = LedgerMetadata::clone(&self.history[version as usize]);
-        StoredLedger { metadata, version: Version::counted(version), created_ms: 0 }
+        StoredLedger { metadata, version: Version(version), created_ms: 0 }
     }
 
     fn ask_store(&mut self, party: usize, fate: StoreFate) {
@@ -544,7 +544,7 @@ impl World {
                 self.ghost.summary.lost_store_answers += 1;
                 StoreAnswer::Written(Err(lost()))
             }
-            (Step::Write { metadata, expected }, _) if expected == Version::counted(self.version()) => {
+            (Step::Write { metadata, expected }, _) if expected == Version(self.version()) => {
                 self.check_change(party, &metadata);
                 self.history.push((*metadata).into());
                 self.check_confirmed_copies();
@@ -552,7 +552,7 @@ impl World {
                     self.ghost.summary.lost_store_answers += 1;
                     StoreAnswer::Written(Err(lost()))
                 } else {
-                    StoreAnswer::Written(Ok(Version::counted(self.version())))
+                    StoreAnswer::Written(Ok(Version(self.version())))
                 }
             }
             (Step::Write { .. }, _) => StoreAnswer::Written(Err(LedgerError::Changed(ledger()))),
@@ -566,8 +566,8 @@ impl World {
         let party = &mut self.parties[index];
         let Call::Answered(answer) = std::mem::replace(&mut party.call, Call::Idle) else { return };
         match &answer {
-            StoreAnswer::Written(Ok(version)) => party.seen_version = version.id(),
-            StoreAnswer::Read(Ok(stored)) => party.seen_version = stored.version.id(),
+            StoreAnswer::Written(Ok(version)) => party.seen_version = version.0,
+            StoreAnswer::Read(Ok(stored)) => party.seen_version = stored.version.0,
             _ => {}
         }
         let is_unknown = matches!(answer, StoreAnswer::Written(Err(LedgerError::Store(_))));

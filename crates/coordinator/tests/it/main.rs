@@ -4,6 +4,4 @@
 
 mod conformance;
 mod kill;
-mod oxia;
-mod oxia_driver;
 mod serving;

@@ -55,9 +55,9 @@ impl Harness for Embedded {
     fn base(&self, name: &'static str) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
         Box::pin(async move {
             let store = connect(self.0, None).await;
-            let created = store.create(&format!("/{name}"), "".into(), CreateMode::Persistent).await.unwrap();
+            let path = store.create(&format!("/{name}"), "".into(), CreateMode::Persistent).await.unwrap();
             store.close().await.unwrap();
-            created.path
+            path
         })
     }
 }
@@ -81,7 +81,7 @@ async fn sessions_and_their_nodes_survive_a_restart_and_expire_without_their_cli
     let store = connect(address, None).await;
     let credentials = store.session_credentials().unwrap();
     store.create("/e", "v".into(), CreateMode::Ephemeral).await.unwrap();
-    let before = store.create("/p", "v".into(), CreateMode::Persistent).await.unwrap().path;
+    let before = store.create("/p", "v".into(), CreateMode::Persistent).await.unwrap();
     coordinator.stop().await;
     // Longer than the session timeout: it counts from the restart.
     tokio::time::sleep(SESSION_TIMEOUT + Duration::from_millis(500)).await;

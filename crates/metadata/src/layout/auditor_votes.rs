@@ -69,7 +69,7 @@ impl AuditorVotes {
             create_parents(&*self.0.store, &prefix, &self.0.path).await?;
             created = self.0.store.create(&prefix, of(candidate), CreateMode::EphemeralSequential).await;
         }
-        Ok(AuditorVote { path: created?.path, session })
+        Ok(AuditorVote { path: created?, session })
     }
 
     /// Where the vote stands. When it is elected, the election's own node says so for people to see, as Java's auditor has it.
@@ -177,63 +177,59 @@ fn of(candidate: &BookieId) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Fault, Kind, MemoryCluster};
+    use crate::memory::{Fault, MemoryCluster};
     use crate::store::MetadataStore as _;
     use std::sync::Arc;
 
     #[tokio::test]
     async fn the_lowest_vote_is_the_auditors_and_the_next_takes_over() {
-        for kind in Kind::ALL {
-            let cluster = MemoryCluster::of(kind);
-            let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
-            one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let (ours, theirs) =
-                (AuditorVotes(Root::new(one.clone(), "/l")), AuditorVotes(Root::new(two.clone(), "/l")));
-            let id = |name: &str| BookieId::new(name).unwrap();
-            assert_eq!(ours.auditors().await.unwrap(), Vec::<String>::new());
-            let (votes, mut votes_watch) = ours.watch_all().await.unwrap();
-            assert!(votes.is_empty() && !votes_watch.has_fired());
-            let first = ours.vote(&id("b:1")).await.unwrap();
-            assert!(matches!(ours.place(&first, &id("b:1")).await.unwrap(), AuditorPlace::Elected(_)));
-            assert!(votes_watch.has_fired());
-            let (votes, mut votes_watch) = ours.watch_all().await.unwrap();
-            assert_eq!(votes, [first.name()]);
-            let second = theirs.vote(&id("b:2")).await.unwrap();
-            assert!(votes_watch.has_fired());
-            assert_eq!(ours.watch_all().await.unwrap().0, [first.name(), second.name()]);
-            let place = theirs.place(&second, &id("b:2")).await.unwrap();
-            let AuditorPlace::Behind(mut watch) = place else { panic!("{place:?}") };
-            assert!(!watch.has_fired());
-            assert_eq!(ours.auditors().await.unwrap(), ["b:1"]);
-            let node = one.get("/l/underreplication/auditorelection").await.unwrap();
-            assert_eq!(node.data, "bookieId: \"b:1\"\n".as_bytes());
-            assert_eq!(ours.vote(&id("b:1")).await.unwrap(), first, "one vote of a session");
-            one.close().await.unwrap();
-            assert!(watch.has_fired());
-            assert!(matches!(theirs.place(&second, &id("b:2")).await.unwrap(), AuditorPlace::Elected(_)));
-            assert_eq!(theirs.auditors().await.unwrap(), ["b:2"]);
-            two.create("/l/underreplication/leader", "\"b:9\"".into(), CreateMode::Ephemeral).await.unwrap();
-            assert_eq!(theirs.auditors().await.unwrap(), ["b:2", "b:9"], "Pulsar's driver elects elsewhere");
-            theirs.withdraw(&second).await.unwrap();
-            assert!(matches!(theirs.place(&second, &id("b:2")).await.unwrap(), AuditorPlace::Gone));
-        }
+        let cluster = MemoryCluster::new();
+        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let (ours, theirs) =
+            (AuditorVotes(Root::new(one.clone(), "/l")), AuditorVotes(Root::new(two.clone(), "/l")));
+        let id = |name: &str| BookieId::new(name).unwrap();
+        assert_eq!(ours.auditors().await.unwrap(), Vec::<String>::new());
+        let (votes, mut votes_watch) = ours.watch_all().await.unwrap();
+        assert!(votes.is_empty() && !votes_watch.has_fired());
+        let first = ours.vote(&id("b:1")).await.unwrap();
+        assert!(matches!(ours.place(&first, &id("b:1")).await.unwrap(), AuditorPlace::Elected(_)));
+        assert!(votes_watch.has_fired());
+        let (votes, mut votes_watch) = ours.watch_all().await.unwrap();
+        assert_eq!(votes, [first.name()]);
+        let second = theirs.vote(&id("b:2")).await.unwrap();
+        assert!(votes_watch.has_fired());
+        assert_eq!(ours.watch_all().await.unwrap().0, [first.name(), second.name()]);
+        let place = theirs.place(&second, &id("b:2")).await.unwrap();
+        let AuditorPlace::Behind(mut watch) = place else { panic!("{place:?}") };
+        assert!(!watch.has_fired());
+        assert_eq!(ours.auditors().await.unwrap(), ["b:1"]);
+        let node = one.get("/l/underreplication/auditorelection").await.unwrap();
+        assert_eq!(node.data, "bookieId: \"b:1\"\n".as_bytes());
+        assert_eq!(ours.vote(&id("b:1")).await.unwrap(), first, "one vote of a session");
+        one.close().await.unwrap();
+        assert!(watch.has_fired());
+        assert!(matches!(theirs.place(&second, &id("b:2")).await.unwrap(), AuditorPlace::Elected(_)));
+        assert_eq!(theirs.auditors().await.unwrap(), ["b:2"]);
+        two.create("/l/underreplication/leader", "\"b:9\"".into(), CreateMode::Ephemeral).await.unwrap();
+        assert_eq!(theirs.auditors().await.unwrap(), ["b:2", "b:9"], "Pulsar's driver elects elsewhere");
+        theirs.withdraw(&second).await.unwrap();
+        assert!(matches!(theirs.place(&second, &id("b:2")).await.unwrap(), AuditorPlace::Gone));
     }
 
     #[tokio::test]
     async fn a_vote_whose_answer_was_lost_is_found_again() {
-        for kind in Kind::ALL {
-            let cluster = MemoryCluster::of(kind);
-            let store = Arc::new(cluster.open());
-            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let votes = AuditorVotes(Root::new(store.clone(), "/l"));
-            let id = BookieId::new("b:1").unwrap();
-            let early = votes.vote(&id).await.unwrap();
-            votes.withdraw(&early).await.unwrap();
-            store.inject(Fault::LossAfterApply);
-            assert_eq!(votes.vote(&id).await, Err(StoreError::ConnectionLoss));
-            let vote = votes.vote(&id).await.unwrap();
-            assert_eq!(votes.votes().await.unwrap().len(), 1);
-            assert!(matches!(votes.place(&vote, &id).await.unwrap(), AuditorPlace::Elected(_)));
-        }
+        let cluster = MemoryCluster::new();
+        let store = Arc::new(cluster.open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let votes = AuditorVotes(Root::new(store.clone(), "/l"));
+        let id = BookieId::new("b:1").unwrap();
+        let early = votes.vote(&id).await.unwrap();
+        votes.withdraw(&early).await.unwrap();
+        store.inject(Fault::LossAfterApply);
+        assert_eq!(votes.vote(&id).await, Err(StoreError::ConnectionLoss));
+        let vote = votes.vote(&id).await.unwrap();
+        assert_eq!(votes.votes().await.unwrap().len(), 1);
+        assert!(matches!(votes.place(&vote, &id).await.unwrap(), AuditorPlace::Elected(_)));
     }
 }

@@ -4,9 +4,6 @@
 //! 1. A cluster without LAYOUT is one of Pulsar's driver ([`unlaid`]): it is read and nothing is written at its root. One whose ledgers
 //!    are where that driver has none has lost its LAYOUT, and is not opened.
 //! 2. An initialisation that names the INSTANCEID changes nothing of a cluster that has another.
-//! 3. All before LAYOUT is made in one transaction. In a store without transactions it is made node by node, below a root that has nothing
-//!    else, and INSTANCEID comes last of them: where it is, nothing is missing, or Pulsar's driver made it. Of several initialisations the one
-//!    that makes it decides whose cluster it is, and none opens before LAYOUT.
 
 use std::sync::Arc;
 
@@ -317,22 +314,27 @@ async fn try_init_cluster(
     create_parents(store, root, "").await?;
     // One that was named stays as it is.
     let id = if paused.is_some() { hyphenated(instance_id) } else { uuid_text(instance_id) };
-    let mut nodes = vec![
-        ("", Bytes::new()),
-        ("/available", Bytes::new()),
-        ("/available/readonly", Bytes::new()),
-        ("/INSTANCEID", id.clone().into()),
+    let node = |name: &str, data: Bytes| Op::Create {
+        path: format!("{root}{name}"),
+        data,
+        mode: CreateMode::Persistent,
+    };
+    let mut ops = vec![
+        node("", Bytes::new()),
+        node("/available", Bytes::new()),
+        node("/available/readonly", Bytes::new()),
+        node("/INSTANCEID", id.clone().into()),
     ];
-    let created = if store.is_transactional() {
-        if let Some(why) = paused {
-            let (parent, _) = tier_pause::NODE.rsplit_once('/').expect("it is below another node");
-            nodes.push((parent, Bytes::new()));
-            nodes.push((tier_pause::NODE, Bytes::copy_from_slice(why.as_bytes())));
-        }
-        create_at_once(store, root, nodes).await?
-    } else {
-        // The pause is made below, before LAYOUT.
-        create_one_by_one(store, root, nodes).await?
+    if let Some(why) = paused {
+        let (parent, _) = tier_pause::NODE.rsplit_once('/').expect("it is below another node");
+        ops.push(node(parent, Bytes::new()));
+        ops.push(node(tier_pause::NODE, Bytes::copy_from_slice(why.as_bytes())));
+    }
+    let created = match store.multi(ops).await {
+        Ok(()) => true,
+        // Another process's cluster, or ours after a lost connection or an earlier crash: the stored nodes decide.
+        Err(StoreError::NodeExists { .. }) => false,
+        Err(other) => return Err(other.into()),
     };
     store.sync("/").await?;
     if paused.is_some() {
@@ -395,45 +397,6 @@ async fn try_init_cluster(
     }
 }
 
-/// Creates nodes below the root in one step. False when one of them is there: another process's cluster, or ours after a lost connection or
-/// an earlier crash; the stored nodes decide.
-async fn create_at_once(
-    store: &dyn MetadataStore,
-    root: &str,
-    nodes: Vec<(&str, Bytes)>,
-) -> Result<bool, StoreError> {
-    let create =
-        |(name, data)| Op::Create { path: format!("{root}{name}"), data, mode: CreateMode::Persistent };
-    match store.multi(nodes.into_iter().map(create).collect()).await {
-        Ok(()) => Ok(true),
-        Err(StoreError::NodeExists { .. }) => Ok(false),
-        Err(other) => Err(other),
-    }
-}
-
-/// Creates those nodes that are missing, unless the root has any that an initialisation does not make before the last of them, or that last
-/// one (invariant 3). True when that last one was made here.
-async fn create_one_by_one(
-    store: &dyn MetadataStore,
-    root: &str,
-    nodes: Vec<(&str, Bytes)>,
-) -> Result<bool, StoreError> {
-    match store.children(root).await {
-        Ok(names) if names.iter().any(|name| name != "available") => return Ok(false),
-        Ok(_) | Err(StoreError::NoNode { .. }) => {}
-        Err(other) => return Err(other),
-    }
-    let mut is_made = false;
-    for (name, data) in nodes {
-        is_made = match store.create(&format!("{root}{name}"), data, CreateMode::Persistent).await {
-            Ok(_) => true,
-            Err(StoreError::NodeExists { .. }) => false,
-            Err(other) => return Err(other),
-        };
-    }
-    Ok(is_made)
-}
-
 /// Makes the nodes below which bookies register, where somebody deleted them. True when one was missing.
 async fn mend_registration(store: &dyn MetadataStore, root: &str) -> Result<bool, StoreError> {
     let mut was_missing = false;
@@ -470,7 +433,7 @@ mod tests {
     use super::super::paths::Root;
     use super::*;
     use crate::layout::TierPause;
-    use crate::memory::{Fault, Kind, MemoryCluster};
+    use crate::memory::{Fault, MemoryCluster};
 
     const HIERARCHICAL: &[u8] = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1";
 
@@ -520,51 +483,45 @@ mod tests {
     /// As Java's bookies do: `ParallelLedgerRecoveryTest` and others make no more than this.
     #[tokio::test]
     async fn a_bookie_writes_the_layout_of_a_bare_cluster_only() {
-        for kind in Kind::ALL {
-            let bare = |nodes: &'static [&'static str]| async move {
-                let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::of(kind).open());
-                for node in nodes {
-                    store.create(node, Bytes::new(), CreateMode::Persistent).await.unwrap();
-                }
-                store
-            };
-            let store = bare(&["/l", "/l/available", "/l/cookies"]).await;
-            assert!(Layout::open(store.clone(), "/l", None).await.is_err(), "a client changes nothing");
-            let layout = Layout::open_or_complete(store.clone(), "/l", None).await.unwrap();
-            assert_eq!(layout.ledger_layout(), LedgerLayout::Hierarchical);
-            assert_eq!(store.get("/l/LAYOUT").await.unwrap().data, HIERARCHICAL);
-            assert_eq!(layout.instance_id().await, Ok(None));
-            assert!(store.exists("/l/available/readonly").await.unwrap().is_some());
-            let long = Some(LedgerLayout::LongHierarchical);
-            let layout =
-                Layout::open_or_complete(bare(&["/l", "/l/available"]).await, "/l", long).await.unwrap();
-            assert_eq!(layout.ledger_layout(), LedgerLayout::LongHierarchical);
-            for nodes in [
-                &["/l"][..],
-                &[],
-                &["/l", "/l/available", "/l/00"],
-                &["/l", "/l/available", "/l/idgen"],
-                &["/l", "/l/available", "/l/IMPORTING"],
-            ] {
-                let store = bare(nodes).await;
-                assert!(Layout::open_or_complete(store.clone(), "/l", None).await.is_err(), "{nodes:?}");
-                assert!(store.exists("/l/LAYOUT").await.unwrap().is_none(), "{nodes:?}");
+        let bare = |nodes: &'static [&'static str]| async move {
+            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
+            for node in nodes {
+                store.create(node, Bytes::new(), CreateMode::Persistent).await.unwrap();
             }
+            store
+        };
+        let store = bare(&["/l", "/l/available", "/l/cookies"]).await;
+        assert!(Layout::open(store.clone(), "/l", None).await.is_err(), "a client changes nothing");
+        let layout = Layout::open_or_complete(store.clone(), "/l", None).await.unwrap();
+        assert_eq!(layout.ledger_layout(), LedgerLayout::Hierarchical);
+        assert_eq!(store.get("/l/LAYOUT").await.unwrap().data, HIERARCHICAL);
+        assert_eq!(layout.instance_id().await, Ok(None));
+        assert!(store.exists("/l/available/readonly").await.unwrap().is_some());
+        let long = Some(LedgerLayout::LongHierarchical);
+        let layout = Layout::open_or_complete(bare(&["/l", "/l/available"]).await, "/l", long).await.unwrap();
+        assert_eq!(layout.ledger_layout(), LedgerLayout::LongHierarchical);
+        for nodes in [
+            &["/l"][..],
+            &[],
+            &["/l", "/l/available", "/l/00"],
+            &["/l", "/l/available", "/l/idgen"],
+            &["/l", "/l/available", "/l/IMPORTING"],
+        ] {
+            let store = bare(nodes).await;
+            assert!(Layout::open_or_complete(store.clone(), "/l", None).await.is_err(), "{nodes:?}");
+            assert!(store.exists("/l/LAYOUT").await.unwrap().is_none(), "{nodes:?}");
         }
     }
 
     #[tokio::test]
     async fn a_lost_connection_anywhere_does_not_stop_an_initialisation() {
-        for kind in Kind::ALL {
-            for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
-                for writes in 0..3 {
-                    let store = MemoryCluster::of(kind).open();
-                    store.inject_at(writes, fault);
-                    let outcome =
-                        init_cluster(&store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16]).await;
-                    assert_eq!(outcome, Ok(InitOutcome::Completed), "{fault:?} at write {writes}");
-                    assert_eq!(store.get("/a/ledgers/LAYOUT").await.unwrap().data, HIERARCHICAL);
-                }
+        for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
+            for writes in 0..3 {
+                let store = MemoryCluster::new().open();
+                store.inject_at(writes, fault);
+                let outcome = init_cluster(&store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16]).await;
+                assert_eq!(outcome, Ok(InitOutcome::Completed), "{fault:?} at write {writes}");
+                assert_eq!(store.get("/a/ledgers/LAYOUT").await.unwrap().data, HIERARCHICAL);
             }
         }
     }
@@ -602,64 +559,6 @@ mod tests {
         store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
         assert_eq!(init().await, Ok(InitOutcome::Completed));
         assert_eq!(pause_of(&store).get().await, Ok(Some("why".to_owned())));
-    }
-
-    /// Without transactions, killed after any of its writes (invariant 3).
-    #[tokio::test]
-    async fn an_initialisation_node_by_node_is_finished_by_the_next_and_opens_with_its_pause() {
-        let pause_of = |store: &Arc<dyn MetadataStore>| TierPause(Root::new(store.clone(), "/a/l"));
-        let hierarchical = LedgerLayout::Hierarchical;
-        let mut whole = 0;
-        for writes in 0..10 {
-            let cluster = MemoryCluster::of(Kind::OfOxia);
-            let first = cluster.open();
-            first.inject_at(writes, Fault::LossAfterApply);
-            let _ = try_init_cluster(&first, "/a/l", hierarchical, [1; 16], Some("why")).await;
-            let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
-            let is_open = Layout::open(store.clone(), "/a/l", None).await.is_ok();
-            assert!(!is_open || pause_of(&store).get().await.unwrap().is_some(), "killed after {writes}");
-            whole += u32::from(is_open);
-            let outcome = init_cluster_with(&*store, "/a/l", hierarchical, [1; 16], Some("why")).await;
-            let is_made = matches!(
-                outcome,
-                Ok(InitOutcome::Created | InitOutcome::Completed | InitOutcome::AlreadyInitialised)
-            );
-            assert!(is_made && is_open == (outcome == Ok(InitOutcome::AlreadyInitialised)), "{outcome:?}");
-            assert_eq!(store.get("/a/l/LAYOUT").await.unwrap().data, HIERARCHICAL);
-            assert_eq!(pause_of(&store).get().await, Ok(Some("why".to_owned())));
-            let other = init_cluster_with(&*store, "/a/l", hierarchical, [2; 16], Some("why")).await;
-            assert!(matches!(other, Err(InitError::OtherCluster { .. })), "{other:?}");
-        }
-        assert!(whole > 0 && whole < 10, "{whole}");
-        // A root of others gets nothing.
-        let store = MemoryCluster::of(Kind::OfOxia).open();
-        for node in ["/else", "/else/theirs"] {
-            store.create(node, Bytes::new(), CreateMode::Persistent).await.unwrap();
-        }
-        let foreign = init_cluster(&store, "/else", hierarchical, [1; 16]).await;
-        assert!(matches!(foreign, Err(InitError::ForeignRoot { .. })), "{foreign:?}");
-        assert_eq!(store.children("/else").await.unwrap(), ["theirs"]);
-    }
-
-    /// Of two initialisations at once one makes the cluster, whatever the order of their writes.
-    #[tokio::test]
-    async fn the_cluster_of_two_initialisations_at_once_has_one_id() {
-        for reads in 0..8 {
-            let cluster = MemoryCluster::of(Kind::OfOxia);
-            let (first, second) = (cluster.open(), cluster.open());
-            first.interleave(reads, move || {
-                let init = init_cluster(&second, "/l", LedgerLayout::Hierarchical, [2; 16]);
-                // The memory driver answers at once.
-                let mut init = std::pin::pin!(init);
-                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-                assert!(init.as_mut().poll(&mut context).is_ready());
-            });
-            let outcome = init_cluster(&first, "/l", LedgerLayout::Hierarchical, [1; 16]).await;
-            let id = first.get("/l/INSTANCEID").await.unwrap().data;
-            let ours = id == uuid_text([1; 16]);
-            assert!(ours || id == uuid_text([2; 16]), "{id:?}");
-            assert!(ours || outcome != Ok(InitOutcome::Created), "{outcome:?}");
-        }
     }
 
     #[tokio::test]
@@ -784,28 +683,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_cluster_opens_only_when_initialised_and_with_its_own_layout() {
-        for kind in Kind::ALL {
-            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::of(kind).open());
-            let open = |wanted| Layout::open(store.clone(), "/ledgers", wanted);
-            assert!(matches!(open(None).await, Err(OpenError::NotInitialised { .. })));
-            init_cluster(&*store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
-            let layout = open(Some(LedgerLayout::Hierarchical)).await.unwrap();
-            assert_eq!(layout.instance_id().await.unwrap().unwrap(), "01010101-0101-4101-8101-010101010101");
-            let mismatch = open(Some(LedgerLayout::LongHierarchical)).await.unwrap_err();
-            assert!(mismatch.to_string().contains("use zk+hierarchical://"), "{mismatch}");
-            store.delete("/ledgers/INSTANCEID", None).await.unwrap();
-            assert_eq!(open(None).await.unwrap().instance_id().await, Ok(None));
+        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
+        let open = |wanted| Layout::open(store.clone(), "/ledgers", wanted);
+        assert!(matches!(open(None).await, Err(OpenError::NotInitialised { .. })));
+        init_cluster(&*store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+        let layout = open(Some(LedgerLayout::Hierarchical)).await.unwrap();
+        assert_eq!(layout.instance_id().await.unwrap().unwrap(), "01010101-0101-4101-8101-010101010101");
+        let mismatch = open(Some(LedgerLayout::LongHierarchical)).await.unwrap_err();
+        assert!(mismatch.to_string().contains("use zk+hierarchical://"), "{mismatch}");
+        store.delete("/ledgers/INSTANCEID", None).await.unwrap();
+        assert_eq!(open(None).await.unwrap().instance_id().await, Ok(None));
 
-            assert_eq!(layout.is_whole().await, Ok(true));
-            let marker = format!("/ledgers{IMPORT_MARKER}");
-            store.create(&marker, Bytes::new(), CreateMode::Persistent).await.unwrap();
-            assert_eq!(layout.is_whole().await, Ok(false));
-            store.delete(&marker, None).await.unwrap();
-            let other: Bytes = LedgerLayout::LongHierarchical.to_text().into();
-            store.set("/ledgers/LAYOUT", other, None).await.unwrap();
-            assert_eq!(layout.is_whole().await, Ok(false));
-            store.delete("/ledgers/LAYOUT", None).await.unwrap();
-            assert_eq!(layout.is_whole().await, Ok(false));
-        }
+        assert_eq!(layout.is_whole().await, Ok(true));
+        let marker = format!("/ledgers{IMPORT_MARKER}");
+        store.create(&marker, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        assert_eq!(layout.is_whole().await, Ok(false));
+        store.delete(&marker, None).await.unwrap();
+        let other: Bytes = LedgerLayout::LongHierarchical.to_text().into();
+        store.set("/ledgers/LAYOUT", other, None).await.unwrap();
+        assert_eq!(layout.is_whole().await, Ok(false));
+        store.delete("/ledgers/LAYOUT", None).await.unwrap();
+        assert_eq!(layout.is_whole().await, Ok(false));
     }
 }

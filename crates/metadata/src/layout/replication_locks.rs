@@ -9,7 +9,7 @@ use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
 
 use crate::codec::text::Printer;
-use crate::store::{CreateMode, MetadataStore, Op, SessionId, Stat, StoreError, Version};
+use crate::store::{CreateMode, MetadataStore, Op, SessionId, StoreError, Version};
 
 /// The locks of a cluster.
 #[derive(Clone)]
@@ -25,8 +25,6 @@ pub struct ReplicationLock {
     path: String,
     /// The lock is this session's, and goes with it.
     session: SessionId,
-    /// A lock is never written again.
-    version: Version,
 }
 
 impl ReplicationLocks {
@@ -63,18 +61,15 @@ impl ReplicationLocks {
             created = self.store.create(&path, data, CreateMode::Ephemeral).await;
         }
         match created {
-            Ok(created) if self.session() == Ok(before) => {
-                Ok(Some(ReplicationLock { path, session: before, version: created.version }))
-            }
+            Ok(_) if self.session() == Ok(before) => Ok(Some(ReplicationLock { path, session: before })),
             // Created or not, and under which session: only the node tells. If it is ours, it must not stay; so one that an
             // earlier call made, or did not give back, because its answer was lost, is found again by the next.
             Ok(_) | Err(StoreError::ConnectionLoss | StoreError::NodeExists { .. }) => {
                 // The server that answers after a lost connection may be behind.
                 self.store.sync(&path).await?;
-                let found = self.store.exists(&path).await?;
+                let owner = self.store.exists(&path).await?.and_then(|stat| stat.owner);
                 let session = self.session()?;
-                let own = found.filter(|Stat { owner, .. }| *owner == Some(session));
-                Ok(own.map(|Stat { version, .. }| ReplicationLock { path, session, version }))
+                Ok((owner == Some(session)).then_some(ReplicationLock { path, session }))
             }
             Err(other) => Err(other),
         }
@@ -97,19 +92,18 @@ impl ReplicationLocks {
         if !self.may_hold(&lock) {
             return Ok(());
         }
-        // While this session lives, no other client gets the lock. Left open, where versions count the writes of a node: that it ends
-        // before the request and another takes the lock, whose version is the same.
-        match self.store.delete(&lock.path, Some(lock.version)).await {
+        // While this session lives, no other client gets the lock. Left open: that it ends before the request and another takes the
+        // lock, whose version is 0 as well.
+        match self.store.delete(&lock.path, Some(Version(0))).await {
             Ok(()) | Err(StoreError::NoNode { .. }) => Ok(()),
-            // It went with its session, and another has it.
-            Err(StoreError::BadVersion { .. }) if !self.may_hold(&lock) => Ok(()),
             Err(other) => Err(other),
         }
     }
 
     /// The operation that [`unlock`](Self::unlock) consists of, for a transaction with others. It fails where the lock is gone.
     pub(super) fn unlocking(&self, lock: &ReplicationLock) -> Op {
-        Op::Delete { path: lock.path.clone(), expected: Some(lock.version) }
+        // A lock is never written again.
+        Op::Delete { path: lock.path.clone(), expected: Some(Version(0)) }
     }
 
     fn session(&self) -> Result<SessionId, StoreError> {
@@ -120,77 +114,68 @@ impl ReplicationLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Fault, Kind, MemoryCluster};
+    use crate::memory::{Fault, MemoryCluster};
 
     #[tokio::test]
     async fn one_holds_a_lock_until_it_is_given_back_or_its_session_ends() {
-        for kind in Kind::ALL {
-            let cluster = MemoryCluster::of(kind);
-            let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
-            one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let (ours, theirs) =
-                (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
-            let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
-            assert_eq!(ours.path(ledger), "/l/underreplication/locks/urL0000000042");
-            let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-            assert_eq!(one.get(&ours.path(ledger)).await.unwrap().data, "bookieId: \"b:1\"\n".as_bytes());
-            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
-            ours.unlock(lock).await.unwrap();
-            let _kept = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-            one.close().await.unwrap();
-            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
-        }
+        let cluster = MemoryCluster::new();
+        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let (ours, theirs) =
+            (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
+        let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
+        assert_eq!(ours.path(ledger), "/l/underreplication/locks/urL0000000042");
+        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        assert_eq!(one.get(&ours.path(ledger)).await.unwrap().data, "bookieId: \"b:1\"\n".as_bytes());
+        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
+        ours.unlock(lock).await.unwrap();
+        let _kept = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        one.close().await.unwrap();
+        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
     }
 
     #[tokio::test]
     async fn a_lock_that_went_with_its_session_is_not_taken_from_the_next_holder() {
-        for kind in Kind::ALL {
-            let cluster = MemoryCluster::of(kind);
-            let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
-            one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let (ours, theirs) =
-                (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
-            // Bookies of the same name, so that nothing but the session tells their locks apart.
-            let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
-            let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-            assert!(ours.holds(&lock).await.unwrap());
-            cluster.expire(lock.session);
-            assert!(!ours.may_hold(&lock) && !ours.holds(&lock).await.unwrap());
-            let kept = theirs.try_lock(ledger, &id).await.unwrap().unwrap();
-            ours.unlock(lock).await.unwrap();
-            assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "it is still theirs");
-            one.inject(Fault::LossBeforeApply);
-            assert!(
-                ours.try_lock(ledger, &id).await.unwrap().is_none(),
-                "a lost answer does not make it ours"
-            );
-            theirs.unlock(kept).await.unwrap();
-            one.inject(Fault::LossAfterApply);
-            let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
-            ours.unlock(lock).await.unwrap();
-            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
-        }
+        let cluster = MemoryCluster::new();
+        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let (ours, theirs) =
+            (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
+        // Bookies of the same name, so that nothing but the session tells their locks apart.
+        let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
+        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        assert!(ours.holds(&lock).await.unwrap());
+        cluster.expire(lock.session);
+        assert!(!ours.may_hold(&lock) && !ours.holds(&lock).await.unwrap());
+        let kept = theirs.try_lock(ledger, &id).await.unwrap().unwrap();
+        ours.unlock(lock).await.unwrap();
+        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "it is still theirs");
+        one.inject(Fault::LossBeforeApply);
+        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "a lost answer does not make it ours");
+        theirs.unlock(kept).await.unwrap();
+        one.inject(Fault::LossAfterApply);
+        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
+        ours.unlock(lock).await.unwrap();
+        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
     }
 
     #[tokio::test]
     async fn a_lock_that_was_made_or_not_given_back_unheard_is_found_again() {
-        for kind in Kind::ALL {
-            let cluster = MemoryCluster::of(kind);
-            let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
-            one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let (ours, theirs) =
-                (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
-            let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
-            let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-            one.inject(Fault::LossBeforeApply);
-            assert_eq!(ours.unlock(lock).await, Err(StoreError::ConnectionLoss));
-            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
-            let lock = ours.try_lock(ledger, &id).await.unwrap().expect("it is this session's still");
-            ours.unlock(lock).await.unwrap();
-            let lock = theirs.try_lock(ledger, &id).await.unwrap().expect("given back");
-            assert!(ours.try_lock(ledger, &id).await.unwrap().is_none());
-            theirs.unlock(lock).await.unwrap();
-        }
+        let cluster = MemoryCluster::new();
+        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let (ours, theirs) =
+            (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
+        let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
+        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        one.inject(Fault::LossBeforeApply);
+        assert_eq!(ours.unlock(lock).await, Err(StoreError::ConnectionLoss));
+        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
+        let lock = ours.try_lock(ledger, &id).await.unwrap().expect("it is this session's still");
+        ours.unlock(lock).await.unwrap();
+        let lock = theirs.try_lock(ledger, &id).await.unwrap().expect("given back");
+        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none());
+        theirs.unlock(lock).await.unwrap();
     }
 }

@@ -8,9 +8,6 @@
 //! 1. Marking keeps the replicas that others named; only whoever repaired the ledger removes a mark.
 //! 2. A mark that gains a replica, or is marked again, has a new version: a worker that looked before cannot remove it.
 //! 3. What a mark says of the danger is from its last writer: one who does not know removes it.
-//! 4. Where the store is not transactional, of the nodes above a mark only the one that is this ledger's alone is removed, and whoever makes
-//!    a mark looks afterwards whether that node is there still. So no mark is left where no listing finds it, unless its maker stops just
-//!    then; the auditor's next check marks the ledger again.
 //!
 //! The danger ([`Danger`]) stands in a comment, which Java's parser passes over and which goes when Java writes the mark again:
 //! ```text
@@ -108,7 +105,7 @@ impl UnderReplication {
                 Some((mark, version)) => {
                     self.store.set(&path, mark.with(replicas, danger).write(), Some(version)).await.map(drop)
                 }
-                None => self.create(ledger, &path, first).await,
+                None => self.store.create(&path, first, CreateMode::Persistent).await.map(drop),
             };
             match outcome {
                 // Another client marked it, or repaired it, meanwhile.
@@ -123,22 +120,9 @@ impl UnderReplication {
 
     /// Creates a mark and the node above it, which is new for most: ids follow one another.
     async fn create_with_parent(&self, ledger: LedgerId, path: &str, data: Bytes) -> Result<(), StoreError> {
-        if !self.store.is_transactional() {
-            return self.create(ledger, path, data).await;
-        }
         let node = |path: String, data| Op::Create { path, data, mode: CreateMode::Persistent };
         let above = node(self.parent(&parts(ledger)), Bytes::new());
         self.store.multi(vec![above, node(path.to_owned(), data)]).await
-    }
-
-    /// Creates a mark below a node that is there (invariant 4).
-    async fn create(&self, ledger: LedgerId, path: &str, data: Bytes) -> Result<(), StoreError> {
-        self.store.create(path, data, CreateMode::Persistent).await?;
-        if !self.store.is_transactional() && self.store.exists(&self.parent(&parts(ledger))).await?.is_none()
-        {
-            create_parents(&*self.store, path, &self.root).await?;
-        }
-        Ok(())
     }
 
     /// The bookies that a ledger's mark names; `None` when it is not marked.
@@ -194,8 +178,7 @@ impl UnderReplication {
     }
 
     /// Removes the nodes above marks that have gone, as Java's workers do, so that [`watch`](Self::watch) sees the next mark. To be
-    /// called when no mark is listed; it ends at the first node that is in use. Where the store is not transactional it leaves the upper ones
-    /// (invariant 4).
+    /// called when no mark is listed; it ends at the first node that is in use.
     ///
     /// # Errors
     /// Of the store.
@@ -217,11 +200,8 @@ impl UnderReplication {
         Ok(())
     }
 
-    /// Deletes a node above marks; false when something is below it, or may come to be (invariant 4).
+    /// Deletes a node above marks; false when something is below it.
     async fn delete_empty(&self, parts: &[u16]) -> Result<bool, StoreError> {
-        if parts.len() < 4 && !self.store.is_transactional() {
-            return Ok(false);
-        }
         match self.store.delete(&self.parent(parts), None).await {
             Ok(()) | Err(StoreError::NoNode { .. }) => Ok(true),
             Err(StoreError::NotEmpty { .. }) => Ok(false),
@@ -230,8 +210,7 @@ impl UnderReplication {
     }
 
     /// Whether any ledger may be marked, with a watch. Where none is, and [`prune`](Self::prune) left nothing, it fires with the first
-    /// mark; where some are, it need not fire with another one. In a store that is not transactional something is left since the first mark
-    /// of all, so that marks are found by looking again and again.
+    /// mark; where some are, it need not fire with another one.
     ///
     /// # Errors
     /// Of the store.
@@ -472,168 +451,154 @@ impl Mark {
 mod tests {
     use super::*;
     use crate::layer::StoreLayer;
-    use crate::memory::{Kind, MemoryCluster};
-    use crate::store::{Created, StoreFuture};
+    use crate::memory::MemoryCluster;
+    use crate::store::StoreFuture;
 
     #[tokio::test]
     async fn a_mark_has_javas_path_and_keeps_what_others_marked() {
-        for kind in Kind::ALL {
-            let store = Arc::new(MemoryCluster::of(kind).open());
-            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let marks = UnderReplication::new(store.clone(), "/l");
-            let ledger = LedgerId::new(0x1_0002_abcd).unwrap();
-            let path = "/l/underreplication/ledgers/0000/0001/0002/abcd/urL4295142349";
-            assert_eq!(marks.path(ledger), path);
-            assert_eq!(
-                marks.path(LedgerId::new(7).unwrap()),
-                "/l/underreplication/ledgers/0000/0000/0000/0007/urL0000000007"
-            );
-            assert_eq!(marks.replicas(ledger).await.unwrap(), None);
-            let id = |name: &str| BookieId::new(name).unwrap();
-            marks.mark(ledger, &[id("b:1")]).await.unwrap();
-            let node = store.get(path).await.unwrap();
-            assert_eq!(node.data, "replica: \"b:1\"\n".as_bytes());
-            // As Java writes it.
-            let java = "replica: \"b:1\"\nreplica: \"b:9\"\nctime: 1700000000000\n";
-            let version = store.set(path, java.into(), None).await.unwrap().version;
-            marks.mark_since(ledger, &[id("b:2"), id("b:1")], Some(5)).await.unwrap();
-            assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1", "b:9", "b:2"], "invariant 1");
-            let node = store.get(path).await.unwrap();
-            assert!(node.data.ends_with(b"replica: \"b:2\"\nctime: 1700000000000\n"), "{:?}", node.data);
-            assert_ne!(node.stat.version, version);
-            marks.mark(ledger, &[id("b:2")]).await.unwrap();
-            assert_ne!(store.get(path).await.unwrap().stat.version, node.stat.version, "invariant 2");
-            store.set(path, "replica: {".into(), None).await.unwrap();
-            assert!(matches!(marks.mark(ledger, &[id("b:2")]).await, Err(StoreError::Protocol(_))));
-            // Never written over: somebody else knows what it says.
-            assert_eq!(store.get(path).await.unwrap().data, "replica: {".as_bytes());
-        }
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let ledger = LedgerId::new(0x1_0002_abcd).unwrap();
+        let path = "/l/underreplication/ledgers/0000/0001/0002/abcd/urL4295142349";
+        assert_eq!(marks.path(ledger), path);
+        assert_eq!(
+            marks.path(LedgerId::new(7).unwrap()),
+            "/l/underreplication/ledgers/0000/0000/0000/0007/urL0000000007"
+        );
+        assert_eq!(marks.replicas(ledger).await.unwrap(), None);
+        let id = |name: &str| BookieId::new(name).unwrap();
+        marks.mark(ledger, &[id("b:1")]).await.unwrap();
+        let node = store.get(path).await.unwrap();
+        assert_eq!(node.data, "replica: \"b:1\"\n".as_bytes());
+        // As Java writes it.
+        let java = "replica: \"b:1\"\nreplica: \"b:9\"\nctime: 1700000000000\n";
+        let version = store.set(path, java.into(), None).await.unwrap().version;
+        marks.mark_since(ledger, &[id("b:2"), id("b:1")], Some(5)).await.unwrap();
+        assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1", "b:9", "b:2"], "invariant 1");
+        let node = store.get(path).await.unwrap();
+        assert!(node.data.ends_with(b"replica: \"b:2\"\nctime: 1700000000000\n"), "{:?}", node.data);
+        assert!(node.stat.version > version);
+        marks.mark(ledger, &[id("b:2")]).await.unwrap();
+        assert!(store.get(path).await.unwrap().stat.version > node.stat.version, "invariant 2");
+        store.set(path, "replica: {".into(), None).await.unwrap();
+        assert!(matches!(marks.mark(ledger, &[id("b:2")]).await, Err(StoreError::Protocol(_))));
+        // Never written over: somebody else knows what it says.
+        assert_eq!(store.get(path).await.unwrap().data, "replica: {".as_bytes());
     }
 
     #[tokio::test]
     async fn a_mark_says_the_danger_in_a_comment_that_its_next_writer_replaces() {
-        for kind in Kind::ALL {
-            let store = Arc::new(MemoryCluster::of(kind).open());
-            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let marks = UnderReplication::new(store.clone(), "/l");
-            let ledger = LedgerId::new(7).unwrap();
-            let id = |name: &str| BookieId::new(name).unwrap();
-            let danger = Danger { copies: 1, bookies: 0xab, members: vec![id("b:2"), id("c_1.x-y:3")] };
-            let replicas = [id("b:1")];
-            let mark = |danger: &Danger| NewMark {
-                replicas: &replicas,
-                since_ms: Some(5),
-                danger: Some(danger.clone()),
-            };
-            marks.make(ledger, &mark(&danger)).await.unwrap();
-            let text = "replica: \"b:1\"\nctime: 5\n# danger 1: copies 1 bookies 00000000000000ab members b:2 c_1.x-y:3\n";
-            let node = store.get(&marks.path(ledger)).await.unwrap();
-            assert_eq!(node.data, text.as_bytes());
-            let marked = async || marks.marked(ledger).await.unwrap().unwrap();
-            assert_eq!(marked().await.danger, Some(danger.clone()));
-            let none = Danger { copies: 2, members: Vec::new(), ..danger };
-            marks.make(ledger, &mark(&none)).await.unwrap();
-            assert_eq!(marked().await.danger, Some(none), "invariant 3");
-            marks.mark(ledger, &[id("b:9")]).await.unwrap();
-            let rest = marked().await;
-            assert_eq!((rest.danger, rest.replicas.len(), rest.since_ms), (None, 2, Some(5)), "invariant 3");
-            // Of another version, cut off, or not of bookies: nothing is said, and the mark is one.
-            for comment in [
-                "# danger 2: copies 1 bookies ab members",
-                "# danger 1: copies 1 bookies ab",
-                "# danger 1: copies x bookies ab members",
-                "# danger 1: copies 1 bookies ab members a*b",
-                "# lock-id: 7",
-            ] {
-                let text = format!("{comment}\nreplica: \"b:1\"\n");
-                store.set(&marks.path(ledger), text.into(), None).await.unwrap();
-                let marked = marked().await;
-                assert_eq!((marked.danger, marked.replicas), (None, vec!["b:1".to_owned()]), "{comment}");
-            }
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let ledger = LedgerId::new(7).unwrap();
+        let id = |name: &str| BookieId::new(name).unwrap();
+        let danger = Danger { copies: 1, bookies: 0xab, members: vec![id("b:2"), id("c_1.x-y:3")] };
+        let replicas = [id("b:1")];
+        let mark = |danger: &Danger| NewMark {
+            replicas: &replicas,
+            since_ms: Some(5),
+            danger: Some(danger.clone()),
+        };
+        marks.make(ledger, &mark(&danger)).await.unwrap();
+        let text = "replica: \"b:1\"\nctime: 5\n# danger 1: copies 1 bookies 00000000000000ab members b:2 c_1.x-y:3\n";
+        let node = store.get(&marks.path(ledger)).await.unwrap();
+        assert_eq!(node.data, text.as_bytes());
+        let marked = async || marks.marked(ledger).await.unwrap().unwrap();
+        assert_eq!(marked().await.danger, Some(danger.clone()));
+        let none = Danger { copies: 2, members: Vec::new(), ..danger };
+        marks.make(ledger, &mark(&none)).await.unwrap();
+        assert_eq!(marked().await.danger, Some(none), "invariant 3");
+        marks.mark(ledger, &[id("b:9")]).await.unwrap();
+        let rest = marked().await;
+        assert_eq!((rest.danger, rest.replicas.len(), rest.since_ms), (None, 2, Some(5)), "invariant 3");
+        // Of another version, cut off, or not of bookies: nothing is said, and the mark is one.
+        for comment in [
+            "# danger 2: copies 1 bookies ab members",
+            "# danger 1: copies 1 bookies ab",
+            "# danger 1: copies x bookies ab members",
+            "# danger 1: copies 1 bookies ab members a*b",
+            "# lock-id: 7",
+        ] {
+            let text = format!("{comment}\nreplica: \"b:1\"\n");
+            store.set(&marks.path(ledger), text.into(), None).await.unwrap();
+            let marked = marked().await;
+            assert_eq!((marked.danger, marked.replicas), (None, vec!["b:1".to_owned()]), "{comment}");
         }
     }
 
     #[tokio::test]
     async fn a_mark_is_made_whatever_is_there_of_the_nodes_above_it() {
-        for kind in Kind::ALL {
-            let store = Arc::new(MemoryCluster::of(kind).open());
-            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let marks = UnderReplication::new(store.clone(), "/l");
-            let lacks = [BookieId::new("b:1").unwrap()];
-            let ledger = |id| LedgerId::new(id).unwrap();
-            marks.mark(ledger(1), &lacks).await.unwrap();
-            marks.mark(ledger(2), &lacks).await.unwrap();
-            // As a worker leaves it that is killed between the two.
-            store.delete(&marks.path(ledger(2)), None).await.unwrap();
-            assert_eq!(marks.after(None, 9).await.unwrap(), [ledger(1), ledger(2)]);
-            marks.clear(ledger(1)).await.unwrap();
-            marks.clear(ledger(2)).await.unwrap();
-            assert_eq!(marks.after(None, 9).await.unwrap(), [ledger(1)]);
-            marks.mark(ledger(2), &lacks).await.unwrap();
-            store.delete(&marks.path(ledger(2)), None).await.unwrap();
-            marks.mark_since(ledger(2), &lacks, Some(7)).await.unwrap();
-            let mark = marks.marked(ledger(2)).await.unwrap().unwrap();
-            assert_eq!(mark.since_ms, Some(7));
-            assert!(store.get(&marks.path(ledger(2))).await.unwrap().stat.version.is_initial());
-            // Another client marks it in the last moment, and its replicas stay.
-            marks.mark(ledger(3), &[BookieId::new("b:9").unwrap()]).await.unwrap();
-            marks.mark_since(ledger(3), &lacks, Some(8)).await.unwrap();
-            let mark = marks.marked(ledger(3)).await.unwrap().unwrap();
-            assert_eq!((mark.replicas.len(), mark.since_ms), (2, None));
-            assert!(!store.get(&marks.path(ledger(3))).await.unwrap().stat.version.is_initial());
-        }
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let lacks = [BookieId::new("b:1").unwrap()];
+        let ledger = |id| LedgerId::new(id).unwrap();
+        marks.mark(ledger(1), &lacks).await.unwrap();
+        marks.mark(ledger(2), &lacks).await.unwrap();
+        // As a worker leaves it that is killed between the two.
+        store.delete(&marks.path(ledger(2)), None).await.unwrap();
+        assert_eq!(marks.after(None, 9).await.unwrap(), [ledger(1), ledger(2)]);
+        marks.clear(ledger(1)).await.unwrap();
+        marks.clear(ledger(2)).await.unwrap();
+        assert_eq!(marks.after(None, 9).await.unwrap(), [ledger(1)]);
+        marks.mark(ledger(2), &lacks).await.unwrap();
+        store.delete(&marks.path(ledger(2)), None).await.unwrap();
+        marks.mark_since(ledger(2), &lacks, Some(7)).await.unwrap();
+        let mark = marks.marked(ledger(2)).await.unwrap().unwrap();
+        assert_eq!((mark.since_ms, mark.version), (Some(7), Version(0)));
+        // Another client marks it in the last moment, and its replicas stay.
+        marks.mark(ledger(3), &[BookieId::new("b:9").unwrap()]).await.unwrap();
+        marks.mark_since(ledger(3), &lacks, Some(8)).await.unwrap();
+        let mark = marks.marked(ledger(3)).await.unwrap().unwrap();
+        assert_eq!((mark.replicas.len(), mark.since_ms, mark.version), (2, None, Version(1)));
     }
 
     #[tokio::test]
     async fn marks_are_listed_by_pages_and_leave_nothing_behind() {
-        for kind in Kind::ALL {
-            let store = Arc::new(MemoryCluster::of(kind).open());
-            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let marks = UnderReplication::new(store.clone(), "/l");
-            assert_eq!(marks.after(None, 9).await.unwrap(), [], "nothing was ever marked");
-            let ids = [0, 7, 0xffff, 0x1_0000, 0x1_0002_abcd, i64::MAX].map(|id| LedgerId::new(id).unwrap());
-            let lacks = [BookieId::new("b:1").unwrap()];
-            for ledger in ids {
-                marks.mark_since(ledger, &lacks, Some(12)).await.unwrap();
-            }
-            for page in 1..=ids.len() + 1 {
-                let (mut found, mut after) = (Vec::new(), None);
-                loop {
-                    let more = marks.after(after, page).await.unwrap();
-                    after = more.last().copied().or(after);
-                    found.extend_from_slice(&more);
-                    if more.len() < page {
-                        break;
-                    }
-                }
-                assert_eq!(found, ids, "in pages of {page}");
-            }
-            let (mut listing, mut found) = (marks.list(), Vec::new());
-            while let Some(page) = listing.next().await.unwrap() {
-                assert!(!page.is_empty());
-                found.extend(page);
-            }
-            assert_eq!(found, ids);
-            assert_eq!(marks.list_after(Some(ids[5])).next().await.unwrap(), None, "no id is higher");
-            let old = marks.marked(ids[1]).await.unwrap().unwrap();
-            assert_eq!((old.replicas.as_slice(), old.since_ms), (["b:1".to_owned()].as_slice(), Some(12)));
-            marks.mark(ids[1], &lacks).await.unwrap();
-            assert!(!marks.unmark(ids[1], old.version).await.unwrap(), "it was marked again");
-            for ledger in ids {
-                let mark = marks.marked(ledger).await.unwrap().unwrap();
-                assert!(marks.unmark(ledger, mark.version).await.unwrap());
-                assert_eq!(marks.marked(ledger).await.unwrap(), None);
-            }
-            assert!(marks.unmark(ids[1], old.version).await.unwrap(), "one that is gone is gone");
-            let left = async || store.children("/l/underreplication/ledgers").await.unwrap();
-            assert_eq!(left().await, ["0000", "7fff"], "what other marks may share");
-            marks.prune().await.unwrap();
-            match kind {
-                Kind::OfZooKeeper => assert_eq!(left().await, Vec::<String>::new()),
-                Kind::OfOxia => assert_eq!(left().await, ["0000", "7fff"], "invariant 4"),
-            }
-            assert_eq!(marks.after(None, 9).await.unwrap(), []);
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        assert_eq!(marks.after(None, 9).await.unwrap(), [], "nothing was ever marked");
+        let ids = [0, 7, 0xffff, 0x1_0000, 0x1_0002_abcd, i64::MAX].map(|id| LedgerId::new(id).unwrap());
+        let lacks = [BookieId::new("b:1").unwrap()];
+        for ledger in ids {
+            marks.mark_since(ledger, &lacks, Some(12)).await.unwrap();
         }
+        for page in 1..=ids.len() + 1 {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let more = marks.after(after, page).await.unwrap();
+                after = more.last().copied().or(after);
+                found.extend_from_slice(&more);
+                if more.len() < page {
+                    break;
+                }
+            }
+            assert_eq!(found, ids, "in pages of {page}");
+        }
+        let (mut listing, mut found) = (marks.list(), Vec::new());
+        while let Some(page) = listing.next().await.unwrap() {
+            assert!(!page.is_empty());
+            found.extend(page);
+        }
+        assert_eq!(found, ids);
+        assert_eq!(marks.list_after(Some(ids[5])).next().await.unwrap(), None, "no id is higher");
+        let old = marks.marked(ids[1]).await.unwrap().unwrap();
+        assert_eq!((old.replicas.as_slice(), old.since_ms), (["b:1".to_owned()].as_slice(), Some(12)));
+        marks.mark(ids[1], &lacks).await.unwrap();
+        assert!(!marks.unmark(ids[1], old.version).await.unwrap(), "it was marked again");
+        for ledger in ids {
+            let mark = marks.marked(ledger).await.unwrap().unwrap();
+            assert!(marks.unmark(ledger, mark.version).await.unwrap());
+            assert_eq!(marks.marked(ledger).await.unwrap(), None);
+        }
+        assert!(marks.unmark(ids[1], old.version).await.unwrap(), "one that is gone is gone");
+        let left = async || store.children("/l/underreplication/ledgers").await.unwrap();
+        assert_eq!(left().await, ["0000", "7fff"], "what other marks may share");
+        marks.prune().await.unwrap();
+        assert_eq!(left().await, Vec::<String>::new());
     }
 
     /// A store in which another client prunes each node above marks once, as soon as it is made.
@@ -647,7 +612,7 @@ mod tests {
         fn beneath(&self) -> &dyn MetadataStore {
             &*self.beneath
         }
-        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
+        fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
             let path = path.to_owned();
             Box::pin(async move {
                 let created = self.beneath.create(&path, data, mode).await;
@@ -661,49 +626,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_ledger_is_marked_although_workers_prune_meanwhile() {
-        for kind in Kind::ALL {
-            let cluster = MemoryCluster::of(kind);
-            let (beneath, by) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
-            beneath.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let store = Arc::new(Pruned { beneath, by, pruned: Default::default() });
-            let marks = UnderReplication::new(store.clone(), "/l");
-            let (ledger, bookie) = (LedgerId::new(0x1_0002_abcd).unwrap(), BookieId::new("b:1").unwrap());
-            marks.mark(ledger, &[bookie]).await.unwrap();
-            assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1"]);
-            assert!(store.pruned.lock().len() > 3, "each of them was pruned");
-            assert_eq!(marks.after(None, 9).await.unwrap(), [ledger], "invariant 4");
-        }
+        let cluster = MemoryCluster::new();
+        let (beneath, by) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        beneath.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let store = Arc::new(Pruned { beneath, by, pruned: Default::default() });
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let (ledger, bookie) = (LedgerId::new(0x1_0002_abcd).unwrap(), BookieId::new("b:1").unwrap());
+        marks.mark(ledger, &[bookie]).await.unwrap();
+        assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1"]);
+        assert!(store.pruned.lock().len() > 3, "each of them was pruned");
     }
 
     #[tokio::test]
     async fn a_watch_sees_the_first_mark_and_pruning_leaves_what_is_marked() {
-        for kind in Kind::ALL {
-            let store = Arc::new(MemoryCluster::of(kind).open());
-            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-            let marks = UnderReplication::new(store.clone(), "/l");
-            let lacks = [BookieId::new("b:1").unwrap()];
-            let (one, two) = (LedgerId::new(3).unwrap(), LedgerId::new(0x2_0000).unwrap());
-            for round in 0..3 {
-                let (is_marked, mut watch) = marks.watch().await.unwrap();
-                let leaves_nodes = kind == Kind::OfOxia && round > 0;
-                assert!(is_marked == leaves_nodes && !watch.has_fired(), "{kind:?}, round {round}");
-                marks.mark(one, &lacks).await.unwrap();
-                if round == 0 {
-                    // Its root was made. From then on marks are seen below that.
-                    assert!(watch.has_fired());
-                    (_, watch) = marks.watch().await.unwrap();
-                }
-                marks.mark(two, &lacks).await.unwrap();
-                assert!(round == 0 || leaves_nodes || watch.has_fired(), "{kind:?}, round {round}");
-                assert!(marks.watch().await.unwrap().0);
-                let version = marks.marked(one).await.unwrap().unwrap().version;
-                assert!(marks.unmark(one, version).await.unwrap());
-                marks.prune().await.unwrap();
-                assert_eq!(marks.after(None, 9).await.unwrap(), [two], "round {round}");
-                let version = marks.marked(two).await.unwrap().unwrap().version;
-                assert!(marks.unmark(two, version).await.unwrap());
-                marks.prune().await.unwrap();
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let marks = UnderReplication::new(store.clone(), "/l");
+        let lacks = [BookieId::new("b:1").unwrap()];
+        let (one, two) = (LedgerId::new(3).unwrap(), LedgerId::new(0x2_0000).unwrap());
+        for round in 0..3 {
+            let (is_marked, mut watch) = marks.watch().await.unwrap();
+            assert!(!is_marked && !watch.has_fired(), "round {round}");
+            marks.mark(one, &lacks).await.unwrap();
+            if round == 0 {
+                // Its root was made. From then on marks are seen below that.
+                assert!(watch.has_fired());
+                (_, watch) = marks.watch().await.unwrap();
             }
+            marks.mark(two, &lacks).await.unwrap();
+            assert!(round == 0 || watch.has_fired(), "round {round}");
+            assert!(marks.watch().await.unwrap().0);
+            let version = marks.marked(one).await.unwrap().unwrap().version;
+            assert!(marks.unmark(one, version).await.unwrap());
+            marks.prune().await.unwrap();
+            assert_eq!(marks.after(None, 9).await.unwrap(), [two], "round {round}");
+            let version = marks.marked(two).await.unwrap().unwrap().version;
+            assert!(marks.unmark(two, version).await.unwrap());
+            marks.prune().await.unwrap();
         }
     }
 }

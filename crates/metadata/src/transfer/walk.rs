@@ -66,8 +66,7 @@ impl Walk {
                 self.left_out.ephemeral += 1;
                 continue;
             }
-            // Where the store does not count them, a listing tells.
-            if node.stat.children_count != Some(0) {
+            if node.stat.children_count > 0 {
                 with_children.push(path.clone());
             }
             nodes.push((path, node));

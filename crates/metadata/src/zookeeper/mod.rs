@@ -35,8 +35,8 @@ use self::security::Access;
 use self::session::{First, Identity, REQUESTS_QUEUED_MAX, Request, Session, Shared, WatchKind};
 use crate::fault::WaitFor;
 use crate::store::{
-    CreateMode, Created, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError,
-    StoreFuture, VALUE_SIZE_BYTES_MAX, Version, Watch,
+    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError, StoreFuture,
+    VALUE_SIZE_BYTES_MAX, Version, Watch,
 };
 
 /// The session timeout to request when none is configured (`zkTimeout`, BookKeeper's default).
@@ -281,12 +281,9 @@ impl MetadataStore for ZooKeeperStore {
         })
     }
 
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
         let op = Op::Create { path: path.to_string(), data, mode };
-        Box::pin(async move {
-            let path = wire::get_string(&mut self.write(op).await?)?;
-            Ok(Created { path, version: Version::counted(0) })
-        })
+        Box::pin(async move { wire::get_string(&mut self.write(op).await?) })
     }
 
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
@@ -297,10 +294,6 @@ impl MetadataStore for ZooKeeperStore {
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
         let op = Op::Delete { path: path.to_string(), expected };
         Box::pin(async move { self.write(op).await.map(drop) })
-    }
-
-    fn is_transactional(&self) -> bool {
-        true
     }
 
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {

@@ -6,7 +6,6 @@ mod codec_properties;
 mod cookie_checks;
 mod java_vectors;
 mod memory;
-mod oxia;
 mod registration;
 mod transfer;
 mod zookeeper;

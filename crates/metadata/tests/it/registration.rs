@@ -9,7 +9,7 @@ use std::time::Duration;
 use bindery_metadata::layout::{
     Layout, Membership, RegisteredBookie, Registration, RegistrationError, init_cluster,
 };
-use bindery_metadata::memory::{Fault, Kind, MemoryCluster, MemoryStore};
+use bindery_metadata::memory::{Fault, MemoryCluster, MemoryStore};
 use bindery_metadata::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 use bindery_metadata::store::{
     CreateMode, MetadataStore, SessionCredentials, SessionState, StoreError, StoreFuture, Version,
@@ -23,11 +23,7 @@ const WRITABLE: &str = "/ledgers/available/b:1";
 const READ_ONLY: &str = "/ledgers/available/readonly/b:1";
 
 async fn cluster() -> MemoryCluster {
-    cluster_of(Kind::OfZooKeeper).await
-}
-
-async fn cluster_of(kind: Kind) -> MemoryCluster {
-    let cluster = MemoryCluster::of(kind);
+    let cluster = MemoryCluster::new();
     init_cluster(&cluster.open(), "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.expect("init");
     cluster
 }
@@ -74,22 +70,20 @@ async fn owner(store: &MemoryStore, path: &str) -> Option<SessionId> {
 
 #[tokio::test]
 async fn a_bookie_moves_between_its_nodes_and_is_listed_and_resolved() {
-    for kind in Kind::ALL {
-        let cluster = cluster_of(kind).await;
-        let store = Arc::new(cluster.open());
-        let registration = registration(&store).await;
-        let listed = |mode| vec![RegisteredBookie { bookie_id: bookie(), mode }];
-        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly, RegistrationMode::Writable] {
-            for _ in 0..2 {
-                assert_eq!(registration.register(&bookie(), mode, &info()).await, Ok(session_of(&store)));
-                assert_eq!(registration.list().await.unwrap(), listed(mode));
-                assert_eq!(registration.service_info(&bookie()).await.unwrap(), Some(Ok(info())));
-            }
+    let cluster = cluster().await;
+    let store = Arc::new(cluster.open());
+    let registration = registration(&store).await;
+    let listed = |mode| vec![RegisteredBookie { bookie_id: bookie(), mode }];
+    for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly, RegistrationMode::Writable] {
+        for _ in 0..2 {
+            assert_eq!(registration.register(&bookie(), mode, &info()).await, Ok(session_of(&store)));
+            assert_eq!(registration.list().await.unwrap(), listed(mode));
+            assert_eq!(registration.service_info(&bookie()).await.unwrap(), Some(Ok(info())));
         }
-        registration.unregister(&bookie()).await.unwrap();
-        assert_eq!(registration.list().await.unwrap(), []);
-        assert_eq!(registration.service_info(&bookie()).await.unwrap(), None);
     }
+    registration.unregister(&bookie()).await.unwrap();
+    assert_eq!(registration.list().await.unwrap(), []);
+    assert_eq!(registration.service_info(&bookie()).await.unwrap(), None);
 }
 
 /// Pulsar's driver makes parents that go with their last child.
@@ -353,8 +347,7 @@ async fn a_deleted_node_is_made_again_and_a_stolen_one_ends_the_registrar() {
     other.delete(WRITABLE, None).await.unwrap();
     assert_eq!(running.event().await, RegistrationEvent::Expired);
     running.registered(RegistrationMode::Writable).await;
-    let delete =
-        bindery_metadata::store::Op::Delete { path: WRITABLE.into(), expected: Some(Version::counted(0)) };
+    let delete = bindery_metadata::store::Op::Delete { path: WRITABLE.into(), expected: Some(Version(0)) };
     let steal = bindery_metadata::store::Op::Create {
         path: WRITABLE.into(),
         data: "theirs".into(),

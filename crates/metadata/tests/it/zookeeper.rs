@@ -47,8 +47,7 @@ async fn connect(resume: Option<SessionCredentials>) -> ZooKeeperStore {
 /// A node that is this test run's alone.
 async fn scratch(store: &dyn MetadataStore, name: &str) -> String {
     let path = format!("/bindery-test-{name}-");
-    let created = store.create(&path, "".into(), CreateMode::PersistentSequential).await;
-    created.expect("create a fresh node").path
+    store.create(&path, "".into(), CreateMode::PersistentSequential).await.expect("create a fresh node")
 }
 
 struct ZooKeeper;
@@ -285,7 +284,7 @@ async fn a_cut_connection_fires_watches_and_comes_back_under_the_same_session() 
         let mut known = Vec::new();
         for (number, write) in writes.into_iter().enumerate() {
             match write.await.unwrap() {
-                Ok(created) => known.push(created.path),
+                Ok(path) => known.push(path),
                 Err(StoreError::ConnectionLoss) => unknown += 1,
                 Err(other) => panic!("write {number}: {other}"),
             }

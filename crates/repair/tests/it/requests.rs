@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use bindery_client::Client;
 use bindery_io::SystemClock;
-use bindery_metadata::store::{
-    CreateMode, Created, MetadataStore, Node, Op, Stat, StoreFuture, Version, Watch,
-};
+use bindery_metadata::store::{CreateMode, MetadataStore, Node, Op, Stat, StoreFuture, Version, Watch};
 use bindery_metadata::{Layout, StoreLayer};
 use bindery_repair::{Repair, Targets, mark_ledgers_of};
 use bytes::Bytes;
@@ -80,7 +78,7 @@ impl StoreLayer for Counted {
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
         self.list().children_and_watch(path)
     }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
         self.write().create(path, data, mode)
     }
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {

@@ -15,7 +15,7 @@ const PARALLEL: usize = 2;
 const ALIVE_LOOK: Duration = Duration::from_secs(2);
 
 fn version(version: u64) -> Version {
-    Version::counted(version.try_into().unwrap())
+    Version(version.try_into().unwrap())
 }
 
 pub(super) struct Worker {
@@ -551,7 +551,7 @@ impl World {
             let marked = self.ledgers[ledger].mark.as_ref();
             let is_marked = marked.is_some_and(|mark| {
                 mark.replicas.iter().any(|name| name == target.as_str())
-                    && version(mark.version).is_later_than(job.core.mark().version)
+                    && version(mark.version) > job.core.mark().version
             });
             for id in World::entries_of(&naming.metadata, lack.first, lack.position) {
                 let is_there = is_marked || self.has(at, ledger, id);
