@@ -33,6 +33,7 @@ pub(crate) use certificate::roles as certificate_roles;
 pub use rights::{Need, Rights, Role, Roles, UnknownRole};
 
 use crate::log_limit::LogLimit;
+use crate::reload::{LoadFailure, Wording};
 use crate::turns::Turns;
 use bindery_io::Random;
 use bindery_metrics::{About, Exposition, Row, Table};
@@ -236,13 +237,17 @@ fn unfit_to_start(users: &Users) -> Option<String> {
     ))
 }
 
+/// How the log and alarms speak of the files.
+pub(crate) const WORDING: Wording =
+    Wording { files: "the user files", kept: "the users loaded earlier stay in effect" };
+
 /// The users in use, and why newer ones are not.
 #[derive(Default)]
 struct State {
     contents: Contents,
     /// The file of users has lost all of them.
     is_empty: bool,
-    reload_failed: Option<String>,
+    reload_failed: LoadFailure,
     reloads: u64,
 }
 
@@ -489,9 +494,7 @@ impl Auth {
     /// Problems that an operator must know about.
     pub fn alarms(&self) -> Vec<String> {
         let state = self.state.lock();
-        let failed = state.reload_failed.as_ref().map(|why| {
-            format!("cannot reload the user files, the users loaded earlier stay in effect: {why}")
-        });
+        let failed = state.reload_failed.alarm(&WORDING);
         let empty = state.is_empty.then(|| {
             let file = self.config.users_shown();
             format!(
@@ -501,7 +504,7 @@ impl Auth {
         failed.into_iter().chain(empty).collect()
     }
 
-    /// See [`Reload::reload`].
+    /// See [`Reload::reload`](crate::reload::Reload::reload).
     pub(crate) fn reload(&self, is_last_try: bool) -> bool {
         let Provider::Sasl { jaas, users: file } = &self.config.provider else { return false };
         let read = Contents::read(jaas.as_ref(), file.as_deref()).and_then(|contents| {
@@ -540,18 +543,7 @@ impl Auth {
             Err(error) if is_last_try => Some(error.to_string()),
             Err(_) => return true,
         };
-        match &failed {
-            Some(error) if state.reload_failed != failed => {
-                tracing::error!(
-                    error,
-                    "cannot reload the user files: the users loaded earlier stay in effect"
-                );
-            }
-            None if state.reload_failed.is_some() => tracing::info!("the user files can be loaded again"),
-            _ => {}
-        }
-        state.reload_failed = failed;
-        state.reload_failed.is_some()
+        state.reload_failed.note(failed, &WORDING)
     }
 }
 

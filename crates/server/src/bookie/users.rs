@@ -1,7 +1,7 @@
 //! Reloads of the files of users, and what they mean for open connections.
 
-use crate::auth::Identity;
-use crate::reload::Reload;
+use crate::auth::{self, Identity};
+use crate::reload::{Reload, Wording};
 use crate::shared::Shared;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(super) struct ReloadUsers(pub(super) Arc<Shared>);
 
 impl Reload for ReloadUsers {
-    const WHAT: &str = "the user files";
+    const WORDING: Wording = auth::WORDING;
 
     fn reload(&self, is_last_try: bool) -> bool {
         let Some(auth) = &self.0.auth else { return false };

@@ -24,6 +24,7 @@ pub mod meter;
 pub mod rules;
 
 use crate::auth::Identity;
+use crate::reload::{LoadFailure, Reload, Wording};
 use crate::shares::Shares;
 use bindery_engine::Share;
 use bindery_flow::ByteBudget;
@@ -229,7 +230,7 @@ impl InForce {
 #[derive(Default)]
 struct State {
     text: String,
-    reload_failed: Option<String>,
+    reload_failed: LoadFailure,
     reloads: u64,
     next_id: u32,
 }
@@ -289,8 +290,36 @@ impl Tenants {
         is_held.then(|| HeldMemory { tenants: self.clone(), tenant: tenant.id, pool: pool.name(), bytes })
     }
 
-    /// See [`crate::reload::Reload::reload`].
-    fn reload_file(&self, is_last_try: bool) -> bool {
+    /// Problems that an operator must know about.
+    pub fn alarms(&self) -> Vec<String> {
+        self.state.lock().reload_failed.alarm(&Self::WORDING).into_iter().collect()
+    }
+
+    /// All tenants, for operators.
+    pub fn view(&self) -> Vec<TenantFlow> {
+        let in_force = self.in_force();
+        in_force.by_name.values().map(|tenant| TenantFlow::of(tenant)).collect()
+    }
+
+    /// The names of its metrics.
+    pub(crate) fn about_numbers() -> Vec<About> {
+        [NUMBERS.about(), BY_TENANT.about()].concat()
+    }
+
+    /// Metrics.
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        NUMBERS.expose(self, out);
+        let in_force = self.in_force();
+        let tenants = in_force.by_name.values();
+        BY_TENANT.expose_each(tenants.map(|tenant| (tenant.name.as_str(), &**tenant)), out);
+    }
+}
+
+impl Reload for Tenants {
+    const WORDING: Wording =
+        Wording { files: "the file of tenants", kept: "the rules loaded earlier stay in force" };
+
+    fn reload(&self, is_last_try: bool) -> bool {
         let read = rules::read(&self.config.file).and_then(|text| {
             if text == self.state.lock().text {
                 return Ok(None);
@@ -319,55 +348,7 @@ impl Tenants {
             Err(error) if is_last_try => Some(error.to_string()),
             Err(_) => return true,
         };
-        match &failed {
-            Some(error) if state.reload_failed != failed => {
-                tracing::error!(
-                    error,
-                    "cannot reload the file of tenants: the rules loaded earlier stay in force"
-                );
-            }
-            None if state.reload_failed.is_some() => {
-                tracing::info!("the file of tenants can be loaded again")
-            }
-            _ => {}
-        }
-        state.reload_failed = failed;
-        state.reload_failed.is_some()
-    }
-
-    /// Problems that an operator must know about.
-    pub fn alarms(&self) -> Vec<String> {
-        let failed = self.state.lock().reload_failed.clone();
-        let say =
-            |why| format!("cannot reload the file of tenants, the rules loaded earlier stay in force: {why}");
-        failed.map(say).into_iter().collect()
-    }
-
-    /// All tenants, for operators.
-    pub fn view(&self) -> Vec<TenantFlow> {
-        let in_force = self.in_force();
-        in_force.by_name.values().map(|tenant| TenantFlow::of(tenant)).collect()
-    }
-
-    /// The names of its metrics.
-    pub(crate) fn about_numbers() -> Vec<About> {
-        [NUMBERS.about(), BY_TENANT.about()].concat()
-    }
-
-    /// Metrics.
-    pub(crate) fn expose(&self, out: &mut Exposition) {
-        NUMBERS.expose(self, out);
-        let in_force = self.in_force();
-        let tenants = in_force.by_name.values();
-        BY_TENANT.expose_each(tenants.map(|tenant| (tenant.name.as_str(), &**tenant)), out);
-    }
-}
-
-impl crate::reload::Reload for Tenants {
-    const WHAT: &str = "the file of tenants";
-
-    fn reload(&self, is_last_try: bool) -> bool {
-        self.reload_file(is_last_try)
+        state.reload_failed.note(failed, &Self::WORDING)
     }
 }
 

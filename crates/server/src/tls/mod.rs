@@ -29,7 +29,7 @@ pub use load::TlsError;
 pub(crate) use validity::first_subject_unit;
 
 use crate::log_limit::LogLimit;
-use crate::reload::Reload;
+use crate::reload::{LoadFailure, Reload, Wording};
 use crate::turns::Turns;
 use bindery_metrics::{About, Exposition, Kind, Row, Table};
 use bindery_tls::store::PasswordSource;
@@ -135,7 +135,7 @@ struct State {
     contents: Contents,
     /// Unix time at which the first of this bookie's certificates expires, if it could be read.
     expires_s: Option<u64>,
-    reload_failed: Option<String>,
+    reload_failed: LoadFailure,
     reloads: u64,
 }
 
@@ -186,7 +186,12 @@ impl Tls {
         Ok(Tls {
             config,
             current: RwLock::new(server),
-            state: Mutex::new(State { contents, expires_s, reload_failed: None, reloads: 0 }),
+            state: Mutex::new(State {
+                contents,
+                expires_s,
+                reload_failed: LoadFailure::default(),
+                reloads: 0,
+            }),
             turns,
             log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
             records_max: u64::MAX,
@@ -276,12 +281,7 @@ impl Tls {
     /// Problems that an operator must know about, at `now_ms` of the wall clock.
     pub fn alarms(&self, now_ms: u64) -> Vec<String> {
         let state = self.state.lock();
-        let mut alarms: Vec<String> = Vec::new();
-        if let Some(why) = &state.reload_failed {
-            alarms.push(format!(
-                "cannot reload the TLS files, the certificates loaded earlier stay in use: {why}"
-            ));
-        }
+        let mut alarms: Vec<String> = state.reload_failed.alarm(&Self::WORDING).into_iter().collect();
         let now_s = now_ms / 1000;
         match state.expires_s.map(|expires_s| expires_s.checked_sub(now_s)) {
             Some(None) => alarms.push("a TLS certificate of this bookie has expired".to_owned()),
@@ -295,7 +295,8 @@ impl Tls {
 }
 
 impl Reload for Tls {
-    const WHAT: &str = "TLS files";
+    const WORDING: Wording =
+        Wording { files: "the TLS files", kept: "the certificates loaded earlier stay in use" };
 
     /// Invariant 2.
     fn reload(&self, is_last_try: bool) -> bool {
@@ -310,24 +311,11 @@ impl Reload for Tls {
             },
             Err(error) => Some(error),
         };
-        let is_failed = failed.is_some();
-        if is_failed && !is_last_try {
+        if failed.is_some() && !is_last_try {
             return true;
         }
-        let mut state = self.state.lock();
         let failed = failed.map(|error| error.to_string());
-        match &failed {
-            Some(error) if state.reload_failed != failed => {
-                tracing::error!(
-                    error,
-                    "cannot reload the TLS files: the certificates loaded earlier stay in use"
-                );
-            }
-            None if state.reload_failed.is_some() => tracing::info!("TLS files can be loaded again"),
-            _ => {}
-        }
-        state.reload_failed = failed;
-        is_failed
+        self.state.lock().reload_failed.note(failed, &Self::WORDING)
     }
 }
 
