@@ -50,20 +50,10 @@ pub async fn read(client: Client, args: ReadArgs) -> Result<(), Failure> {
         return Err(beyond_end(args.ledger, first.max(next_of(end)), end, reader.is_closed()));
     }
     let count = (last.get() - first.get()).unsigned_abs() + 1;
-    let mut writer = EntryWriter::start(&args.output)?;
-    let mut progress = Progress::start("", Unit::Entries, Some(count), true);
     // To the end, wherever that is when it comes there.
     let is_to_end = args.entry.is_none() && args.last.is_none();
     let mut entries = if is_to_end { reader.read(first..) } else { reader.read(first..=last) };
-    let mut done = 0;
-    let failed = writer
-        .write_all(&mut entries, || {
-            done += 1;
-            progress.set(done);
-        })
-        .await;
-    progress.clear();
-    writer.output.finish().await?;
+    let (done, failed) = write_all(&mut entries, &args.output, Some(count)).await?;
     match failed {
         None if done == count || (is_to_end && done > count) => match is_to_end {
             true => say_what_may_follow(&client, &reader).await,
@@ -132,19 +122,9 @@ async fn read_unconfirmed(reader: &LedgerReader, args: &ReadArgs) -> Result<(), 
         },
         None => EntryId::new(i64::MAX).expect("not negative"),
     };
-    let mut writer = EntryWriter::start(&args.output)?;
     let mut entries = reader.read_unconfirmed(first, last);
     let total = wanted.map(|last| (last.get() - first.get()).unsigned_abs() + 1);
-    let mut progress = Progress::start("", Unit::Entries, total, true);
-    let mut done = 0;
-    let failed = writer
-        .write_all(&mut entries, || {
-            done += 1;
-            progress.set(done);
-        })
-        .await;
-    progress.clear();
-    writer.output.finish().await?;
+    let (_, failed) = write_all(&mut entries, &args.output, total).await?;
     match failed {
         None => Ok(()),
         // The end, when no end was named.
@@ -201,6 +181,35 @@ pub async fn tail(client: Client, args: TailArgs) -> Result<(), Failure> {
     failed.map_or(Ok(()), |error| Err(read_failure(&error)))
 }
 
+/// Writes entries until they end or one cannot be read, and shows the progress towards `total` of them. Returns how many were written, and
+/// why reading failed.
+async fn write_all(
+    entries: &mut EntryStream,
+    args: &OutputArgs,
+    total: Option<u64>,
+) -> Result<(u64, Option<ReadError>), Failure> {
+    let mut writer = EntryWriter::start(args)?;
+    let mut progress = Progress::start("", Unit::Entries, total, true);
+    let mut done = 0;
+    let failed = loop {
+        match entries.next().await {
+            None => break None,
+            Some(Err(error)) => break Some(error),
+            Some(Ok(entry)) => {
+                if writer.write(&entry).await.is_err() {
+                    // The output has ended, and `finish` says why.
+                    break None;
+                }
+            }
+        }
+        done += 1;
+        progress.set(done);
+    };
+    progress.clear();
+    writer.output.finish().await?;
+    Ok((done, failed))
+}
+
 struct EntryWriter {
     output: Output,
     delimiter: Delimiter,
@@ -210,18 +219,6 @@ struct EntryWriter {
 impl EntryWriter {
     fn start(args: &OutputArgs) -> Result<EntryWriter, Failure> {
         Ok(EntryWriter { output: Output::start()?, delimiter: args.delimiter, is_json: args.json })
-    }
-
-    /// Writes entries until they end, one cannot be read, or the output has ended, which [`Output::finish`] then
-    /// reports. Returns why reading failed.
-    async fn write_all(&mut self, entries: &mut EntryStream, mut written: impl FnMut()) -> Option<ReadError> {
-        loop {
-            match entries.next().await? {
-                Err(error) => return Some(error),
-                Ok(entry) => self.write(&entry).await.ok()?,
-            }
-            written();
-        }
     }
 
     async fn write(&mut self, entry: &Entry) -> Result<(), OutputEnded> {
