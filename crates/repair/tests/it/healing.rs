@@ -45,7 +45,7 @@ fn flip_bits(logs: &[PathBuf], flips: u64) {
     }
 }
 
-/// What is found in a log.
+/// The findings in a log, or the reason why it cannot be checked.
 fn verdict(disk: &Arc<dyn Disk>, log: &Path) -> Result<Result<VerifyReport, ReadError>, OpenLogError> {
     EntryLog::open_file(disk, log).map(|(log, _)| log.verify())
 }
@@ -109,7 +109,7 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
             while !is_over.load(Ordering::Acquire) {
                 append(&writer, next..next + 10).await;
                 next += 10;
-                // As fast as it can it would write hundreds of MiB, all of which is read at the end.
+                // Without a pause it writes hundreds of MiB, and the test reads all of them at the end.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             let id = writer.id();
@@ -118,7 +118,7 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
         }
     });
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
-    // Logs that come later are not among them: one that is being written looks like a damaged one.
+    // Later logs do not count here: a log has no trailer while it is being written, and looks damaged.
     let flipped = cluster.entry_logs(2);
     flip_bits(&flipped, FLIPS);
     let found = |logs: &[PathBuf]| -> u64 { logs.iter().map(|log| damages(&disk, log)).sum() };
@@ -156,8 +156,11 @@ async fn flipped_bits_are_replaced_from_other_copies_while_readers_see_none() {
     cluster.start_bookie(2).await;
     // A stop leaves a log that a merge had begun; the start removes it.
     let began = Instant::now();
-    while found(&cluster.entry_logs(2)) > 0 {
+    loop {
         let left = found(&cluster.entry_logs(2));
+        if left == 0 {
+            break;
+        }
         assert!(began.elapsed() < HANG, "{left} damages after a restart");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

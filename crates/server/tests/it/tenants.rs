@@ -79,7 +79,7 @@ impl Shared {
         clients
     }
 
-    /// A connection whose tenant owes for minutes from now on: for longer than a test on a slow machine.
+    /// A connection whose tenant owes for minutes from now on, which is longer than any test takes on a slow machine.
     async fn client_that_owes(&self) -> Client {
         // Connections that have paid may each take some more, whatever their tenant owes.
         let mut clients = self.clients_that_paid(GREEDY, 4, 900).await;
@@ -87,7 +87,8 @@ impl Shared {
             client.send(&add_frame(GREEDY, entry, LARGE, ORDINARY, KEY)).await;
             assert_eq!(ids(&client.next_v2().await), (GREEDY, entry));
         }
-        clients.remove(3)
+        // Entry 1000 is its own.
+        clients.pop().unwrap()
     }
 
     async fn client(&self) -> Client {
@@ -401,7 +402,7 @@ async fn others_pass_beside_reads_that_wait_and_behind_large_first_requests() {
     shared.bookie.stop().await;
 }
 
-/// More bytes than the usual look-ahead were read together with adds that wait, and are examined all the same.
+/// Bytes beyond the usual look-ahead that were read together with waiting adds are examined, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_pass_a_force_of_a_ledger_whose_adds_wait() {
     let shared = start_shared("adds=64Ki").await;

@@ -6,7 +6,7 @@ use bindery_sim::bookie::{Outcome, Profile, run};
 /// Seeds within which the swarm has to find a planted bug.
 const SEEDS_MAX: u64 = 2000;
 
-/// Seeds that found bugs which few others find. They are tried first; a change of the simulator makes them seeds like any other.
+/// Seeds that found bugs which most seeds miss. The search tries them first; after a change of the simulator they are seeds like any other.
 const FOUND: [(&str, u64); 6] =
     [("M11", 152), ("M27", 42), ("M38", 175), ("M42", 94), ("M52", 349), ("M55", 44)];
 

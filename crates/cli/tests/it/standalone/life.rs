@@ -167,7 +167,7 @@ fn idle_it_takes_less_than_10_mib_of_its_own() {
 }
 
 #[test]
-#[ignore = "of the program that is released: ./test released-binary"]
+#[ignore = "of the program that is released: ./test --full released-binary"]
 fn idle_the_released_binary_needs_less_than_30_mib() {
     let kib = idle_kib(&["VmRSS"]);
     assert!((1024..30 * 1024).contains(&kib), "{kib} KiB");
