@@ -163,8 +163,8 @@ impl LedgerReader {
         start(py, read_entry(self.0.clone(), entry_id(entry)?))
     }
 
-    /// Entries first to last, both included, read ahead; for `for` and `async for`. Without a last one all that are confirmed: before it
-    /// ends, the bookies of an open ledger are asked for more.
+    /// Entries first to last, both included, read ahead; for `for` and `async for`. Without a last one, it
+    /// goes on to the last confirmed entry, and asks the bookies of an open ledger for more before it ends.
     #[pyo3(signature = (first=0, last=None))]
     fn read(&self, first: i64, last: Option<i64>) -> PyResult<EntryIterator> {
         let first = entry_id(first)?;

@@ -28,7 +28,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How long a bookie may take for an answer before another one is asked.
 const REQUEST_MAX: Duration = Duration::from_secs(3);
 
-/// The client, and when it was used last.
+/// The client and the time of its last use; `None` while no client is open.
 type Kept = Mutex<Option<(Client, Instant)>>;
 
 /// See the module.
@@ -108,7 +108,7 @@ impl ClientEntries {
                     bytes += entry.payload.len();
                     found.entries.push((entry.id, entry.payload));
                 }
-                // What came before it is shown, and a request from there on says why it ends.
+                // The page shows the entries before the failure, and a request for the next ones says why it ends there.
                 Some(Err(_)) if !found.entries.is_empty() => break,
                 Some(Err(ReadError::Deleted(ledger))) => {
                     return Err(not_found(LedgerError::NotFound(ledger)));
@@ -135,7 +135,7 @@ fn of_metadata(error: LedgerError) -> EntriesRefused {
     }
 }
 
-/// Closes the client once it is idle, and ends. Without the bookie it ends at the next look.
+/// Closes the client once it has been idle for [`IDLE_MAX`], and ends. It also ends at the next look after the bookie is gone.
 async fn close_when_idle(kept: Weak<Kept>) {
     loop {
         tokio::time::sleep(IDLE_MAX / 4).await;

@@ -1,5 +1,5 @@
-//! What every command's help has besides its own flags: an example at the end, as in its man page, and flags that few need last. A
-//! short `-h` leaves those out.
+//! The common parts of every command's help: an example at the end, as in its man page, and rarely used flags last, which the short `-h`
+//! leaves out.
 //!
 //! # Invariants (tests)
 //! 1. Every command has an example, and every example is a command line that is accepted.

@@ -592,8 +592,8 @@ impl Engine {
         self.shared.set_probing(is_probing);
     }
 
-    /// Fires once a group of this journal whose write began after the call is written and synced, an empty one if nothing else forms; on
-    /// the completion thread, as adds are answered. A journal that has no room for one fires without a write; one whose next group waits
+    /// Fires once a group whose write began after the call is written to this journal and synced. The journal writes an empty group if there
+    /// is no other. It fires on the completion thread, as adds are answered. A journal that has no room for one fires without a write; one whose next group waits
     /// for a file ([`JournalPulse::waits_for_file`]) fires when it has that. Nothing of it outlives a restart.
     ///
     /// # Errors

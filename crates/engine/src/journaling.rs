@@ -407,8 +407,8 @@ impl Journaling {
         self.has_other_file() || self.fits_empty_group()
     }
 
-    /// Whether there is room for a probe. While no file comes back, the last one is for fences and removals. A probe that is not written is
-    /// answered all the same.
+    /// Whether there is room for a probe. While no file comes back, the last one is kept for fences and removals. A probe that is not written
+    /// still gets its answer.
     fn takes_probe(&self) -> bool {
         let may_be_short = self.is_flushing || self.shared.is_waiting();
         self.has_other_file() && (!may_be_short || self.journal.files_free() >= 2 && self.fits_empty_group())

@@ -26,7 +26,7 @@ pub(crate) struct JournalDesk {
     pub(crate) is_freeze_wanted: AtomicBool,
     /// Its next group waits for a file, which the end of a flush gives, or space.
     pub(crate) waits_for_file: AtomicBool,
-    /// Somebody asked for a write, of an empty group if nothing else forms.
+    /// A probe waits for a write. The journal writes an empty group if there is no other.
     pub(crate) is_probe_wanted: AtomicBool,
     /// Bytes and chunks in the active caches of its shards, as of its last cut.
     pub(crate) active_bytes: AtomicU64,

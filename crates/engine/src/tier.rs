@@ -24,7 +24,8 @@
 //! 4. An entry at or below the trim is never denied: a copy, its extent, or an error.
 //! 5. A ledger is restored ([`crate::Engine::restore`]) only where nothing of it is, or nothing but what was restored before: then there
 //!    is no copy that would have to be compared (T19). The record that restores it has its extents and its trim. A repair restores it
-//!    ([`crate::Engine::restore_lacking`]) where no entry of it is, so that the same holds; limbo is about entries that are not there.
+//!    ([`crate::Engine::restore_lacking`]) only where the bookie has no entry of the ledger, so there is no copy to compare either. Limbo does
+//!    not matter: it concerns entries that are not there.
 //! 6. Extents at or below the trim are replaced only by those whose objects were compared
 //!    ([`crate::Engine::reconcile_compared`]): they are all that leads to entries without a copy. Only the extents that were
 //!    compared are replaced: an update in between ends the replacement.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What is exposed has a row: [`Exposition`] takes series from [`Table`]s only, so each name has its help.
+//! 1. Each exposed series has a row: [`Exposition`] takes series from [`Table`]s only, so each name has its help.
 //! 2. Nothing is looked up to record, and nothing is global: a process may have several structs of handles.
 //! 3. Names of BookKeeper keep its shapes (protocol reference, section 8.2).
 

@@ -1,4 +1,4 @@
-//! Rows: what a number is called, what it means, and where it is read.
+//! Rows: the name of a number, its meaning, and the place where it is read.
 
 use crate::about::{About, Kind};
 use crate::exposition::{Exposition, Series};

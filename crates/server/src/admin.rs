@@ -88,7 +88,7 @@ pub struct AdminState {
     scrub_waits: AtomicUsize,
 }
 
-/// What handlers need of the bookie besides.
+/// The other parts of the bookie that handlers need.
 pub(crate) struct Standing {
     /// False: it stops where it would be read-only.
     pub(crate) may_be_read_only: bool,

@@ -8,17 +8,18 @@
 //!            calls to ledger disks under way, writes of journals under way ──────┤
 //!            who waits for a place or a descriptor ──────────────────────────────┘
 //! ```
-//! The group goes the way of an add: through a shard, the journal's thread and the completion thread. It is empty if nothing else is written,
-//! so it is no entry, no ledger and no traffic of clients, and its room in the journal comes back as that of any group. The block is in a
+//! The group goes the way of an add: through a shard, the journal's thread and the completion thread. It is empty unless adds come at
+//! the same time, so it is no entry, no ledger and no traffic of clients, and its room in the journal comes back as that of any group. The block is in a
 //! file that has no name any more, written in place.
 //!
 //! # Invariants
 //! 1. A hang is seen within ten seconds of its begin: [`PROBE_INTERVAL`], the longest bound of [`HealthCore`] and [`LOOK_INTERVAL`] together.
-//! 2. Overload is no fault: what waits for memory, for its turn, for room in a journal, or is refused, is not looked at. A disk is judged by
+//! 2. Overload is no fault: requests that wait for memory, for their turn or for room in a journal, or are refused, do not count. A disk is judged by
 //!    whether any of its calls end, and a journal by how long one write lasts or its thread is silent; a slow one goes on ending them.
-//! 3. What a restart cannot mend, and what clients may bring about, makes a bookie not ready, but alive: a hang alone is told to who would end it.
-//! 4. A full disk, and all else that makes a bookie read-only while it serves reads, is no fault either. All places for connections being
-//!    in use is one, because nobody else gets in, and so is a lack of descriptors.
+//! 3. A fault that a restart cannot mend, or that clients may bring about, makes a bookie not ready, but alive. Only a hang is reported to those
+//!    who would restart it.
+//! 4. A full disk, or another cause that makes a bookie read-only while it serves reads, is no fault either. A full table of connections is one,
+//!    because new clients cannot connect, and so is a lack of descriptors.
 //!
 //! # Limits
 //! One probe of each journal and each ledger disk at a time, the latter on a thread that may block. A line of text.

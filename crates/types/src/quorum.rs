@@ -52,7 +52,7 @@ impl QuorumSizes {
     /// Qa, where it is not chosen and there are so many copies.
     pub const ACK_QUORUM: usize = 2;
 
-    /// All three, where `bookies` take writes. What was chosen is kept, also if there are too few bookies for it.
+    /// All three sizes, for a cluster in which `bookies` take writes. Sizes that were given stay, even if there are too few bookies for them.
     pub fn fill(self, bookies: usize) -> Result<Quorum, InvalidQuorum> {
         let write_quorum = self.write_quorum.unwrap_or_else(|| {
             let copies = Self::WRITE_QUORUM.min(self.ensemble.unwrap_or_else(|| bookies.max(1)));

@@ -68,7 +68,7 @@ impl Target {
     }
 }
 
-/// A file for a drawing. What it held before stays until there is one, and a new file goes again when there is none.
+/// A file for a drawing. Its former contents stay until the drawing is made. If none is made, a file that was created for it is removed.
 #[derive(Debug)]
 pub struct PlotFile {
     path: PathBuf,

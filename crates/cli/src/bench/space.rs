@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 /// How long one bookie may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// What an entry takes beside its payload, in log and index.
+/// Bytes of an entry in log and index, besides its payload.
 const ENTRY_OVERHEAD_BYTES: u64 = 80;
 /// Adds that nothing limits write no faster than this to one bookie, on the machines of today.
 const UNLIMITED_BYTES_PER_SECOND: u64 = 1 << 30;
@@ -114,8 +114,8 @@ async fn spaces(client: &Client) -> Vec<u64> {
     asked.join_all().await.into_iter().flatten().collect()
 }
 
-/// Says what was written and where it is now. Deleted ledgers leave their bytes until bookies collect them, which they are asked for,
-/// unless the result is for a program: that may measure again at once.
+/// Says how much was written and where it is now. The bytes of deleted ledgers stay until bookies collect them. This asks the bookies to do so,
+/// unless the result is for a program, which may measure again at once.
 pub async fn leave(client: &Client, common: &BenchCommonArgs, written_bytes: u64) {
     if written_bytes == 0 {
         return;

@@ -13,7 +13,7 @@ const WIDTH_MAX: usize = 60;
 /// A shorter row says nothing.
 const WIDTH_MIN: usize = 8;
 
-/// What bars are drawn with.
+/// The characters that bars are drawn with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Glyphs {
     /// `▁▂▃▄▅▆▇█`.
@@ -24,7 +24,7 @@ pub enum Glyphs {
 }
 
 impl Glyphs {
-    /// ASCII if it is asked for, or if the locale is not one of UTF-8.
+    /// ASCII if `is_ascii`, or if the locale is not a UTF-8 one.
     pub fn of(is_ascii: bool) -> Glyphs {
         // The first that is set counts (POSIX, Environment Variables).
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -101,9 +101,9 @@ impl Track {
     }
 }
 
-/// One row: what it is, its last values, the last one, and the highest of those shown.
+/// One row: its name, a chart of its last values, the latest value, and the highest one shown.
 pub struct Row<'a> {
-    /// What it is.
+    /// Its name, as shown.
     pub name: &'static str,
     /// Its values.
     pub track: &'a Track,

@@ -25,7 +25,7 @@ pub enum Scale {
     Log,
 }
 
-/// What stands for several seconds where there is no room for each.
+/// The value that stands for several seconds where there is no room for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
     /// Their mean.

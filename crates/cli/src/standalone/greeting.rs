@@ -29,7 +29,7 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// What tells commands of a shell where the cluster is, unless they find it by themselves.
+    /// The line that tells the commands of a shell where the cluster is; `None` if they find it by default.
     fn export(&self) -> Option<String> {
         let found = self.environment.as_deref().unwrap_or(DEFAULT_METADATA).parse::<MetadataUri>();
         let wanted = self.metadata.parse::<MetadataUri>();

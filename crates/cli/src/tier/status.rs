@@ -70,7 +70,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// The numbers of one line, in the words of their rows.
+    /// The text of one line: each of its numbers, worded as its row says.
     fn numbers(&self, line: &str) -> String {
         let words =
             TierReport::SHOWN.iter().filter(|shown| shown.line == line).map(|shown| self.words(shown));

@@ -25,7 +25,7 @@ impl LedgerWriter {
         self.writer.id()
     }
 
-    /// On how many bookies its entries are.
+    /// The numbers of bookies: of the ensemble, of copies of each entry, and of acknowledgements.
     pub fn quorum(&self) -> Quorum {
         self.writer.quorum()
     }
@@ -55,7 +55,7 @@ impl LedgerWriter {
         self.writer.progress().borrow().clone()
     }
 
-    /// Waits until every entry enqueued so far is confirmed, and bookies know it; the last confirmed entry. See
+    /// Waits until every entry enqueued so far is confirmed, and bookies know it. Returns the last confirmed entry. See
     /// [`drain`](crate::LedgerWriter::drain).
     pub fn drain(&self) -> Result<Option<EntryId>, Error<AppendError>> {
         self.calls.wait(self.writer.drain())

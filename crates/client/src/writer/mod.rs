@@ -152,7 +152,7 @@ impl LedgerWriter {
         self.inner.id
     }
 
-    /// On how many bookies its entries are.
+    /// The numbers of bookies: of the ensemble, of copies of each entry, and of acknowledgements.
     pub fn quorum(&self) -> Quorum {
         self.inner.quorum
     }

@@ -1,5 +1,5 @@
-//! What several keys say together: defaults that rest on another key, pairs of which one needs the other, protection that is made of
-//! many keys. Rows of the table have put their values into the draft before.
+//! Rules about several keys at once: defaults that depend on another key, pairs of which one needs the other, security settings made of
+//! many keys. They run after the rows of the table have put their values into the draft.
 //!
 //! # Invariants
 //! 1. All rules run whatever the others find, so that all faults are reported at once.

@@ -1,4 +1,4 @@
-//! Object storage: the store, what the tierer of this process does, and what the bookie reads from there and lets go.
+//! Object storage: the store, the tierer of this process, and the bookie's reads from the store and its trims.
 
 use crate::sources::values::Values;
 use crate::table::Draft;

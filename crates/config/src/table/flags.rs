@@ -1,5 +1,5 @@
-//! Flags of `bindery bookie`. One that gives the value of a key is described by that key's row, which puts it into the draft, too; one that
-//! gives several keys is looked at by their rules.
+//! Flags of `bindery bookie`. The row of a key describes the flag that gives its value, and puts that value into the draft. The rules read
+//! flags that give several keys.
 
 use super::find;
 use crate::parse::duration;

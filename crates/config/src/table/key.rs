@@ -289,7 +289,7 @@ impl Named {
         self.value(Value::Rule).shown(shown)
     }
 
-    /// The same; what is given is what is in force, and `default` without.
+    /// As above; the given value is in force as it stands, and `default` where there is none.
     pub(super) const fn as_given(self, default: &'static str) -> Key {
         self.value(Value::Given(default))
     }
@@ -488,7 +488,7 @@ impl Key {
             return;
         }
         if let Some(text) = file.take(self.name) {
-            // What a flag takes the place of must leave no trace.
+            // A value that a flag replaces must leave no trace.
             let mut aside = Draft::default();
             let is_won = self.flag_in(args).is_some_and(|(_, is_given)| is_given) && self.flag.is_none();
             let target = if is_won { &mut aside } else { &mut *draft };

@@ -116,7 +116,7 @@ impl Shard {
         let of = |lre, result| Reconciled { ledger, result, lre };
         let lre = match self.live(ledger) {
             Err(Refusal::NoLedger) => None,
-            // What was lost of it comes back with a repair.
+            // The repair itself brings back its lost entries.
             Err(Refusal::Unknown) if is_repair => None,
             Err(refusal) => return (of(None, Err(refusal)), 0),
             Ok(state) if !is_repair && self.is_limbo(ledger, state) => {

@@ -663,7 +663,7 @@ fn a_probe_is_answered_by_a_write_of_its_journal() {
     assert_eq!(read(&machine.engine, 1, 0).as_deref(), Ok(&body(1, 0, 500)[..]));
 }
 
-/// A bookie that nobody uses is probed for months: what that writes takes no more room than the groups of entries do.
+/// An unused bookie is probed for months: the groups that probes write give their room back, as those of entries do.
 #[test]
 fn probes_of_an_idle_journal_give_its_files_back() {
     let dir = tempfile::tempdir().unwrap();

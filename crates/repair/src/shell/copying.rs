@@ -4,7 +4,8 @@
 //! what the target has --> runs that it lacks --> bulk reader --+--> intake, past the journal of this bookie
 //!                                                              '--> recovery adds, acknowledged
 //! ```
-//! What others let go of is not copied to this bookie: it is told where in object storage that is ([`tiered`](super::tiered)).
+//! Entries that the other bookies let go of are not copied to this bookie. It is told where in object storage they are
+//! ([`tiered`](super::tiered)).
 //!
 //! # Limits     copies under way: the budget of the bulk reader; [`COPIES_MAX`] batches of a ledger wait for acknowledgements
 

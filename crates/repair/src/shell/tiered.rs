@@ -17,7 +17,7 @@
 //!
 //! # Limits
 //! A catalogue in this process while ledgers are repaired whose copies were let go, and [`CATALOGUE_REST`] longer: [`CACHE_BYTES`], the
-//! indexes of its runs, and its tail. [`EXTENTS_PAGE`] extents at a time, of which [`CHECKS_MAX`] are looked at together.
+//! indexes of its runs, and its tail. [`EXTENTS_PAGE`] extents at a time, of which [`CHECKS_MAX`] are checked at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -44,9 +44,9 @@ use crate::core::audit::{Lack, entries_of};
 use crate::core::ledger::{CopyTask, Named};
 use crate::core::tiered::{Comparison, compare, continued, how_far, is_fresh, is_sure};
 
-/// Extents that are looked at, and told, at a time.
+/// Extents that are checked, and told to the bookie, at a time.
 const EXTENTS_PAGE: usize = 256;
-/// Objects that are looked at together.
+/// Objects that are checked at the same time.
 const CHECKS_MAX: usize = 8;
 /// For blocks of the catalogue.
 const CACHE_BYTES: usize = 4 << 20;
@@ -245,8 +245,8 @@ impl Job<'_> {
         let_go
     }
 
-    /// Some extents from the one that has `from` on, of the catalogue as it is now: what the bookie was told before is no newer. The time is
-    /// that at which their look-up began.
+    /// Some extents of the catalogue as it is now, from the one that has `from` on. Nothing that the bookie was told before is newer. Also
+    /// returns the time at which the look-up began.
     async fn extents(&self, moving: &Move<'_>, from: EntryId) -> Result<(Instant, Vec<TierExtent>), String> {
         let (began, read) = self.common.places.read(|used| self.read_extents(moving, used, from)).await;
         let extents = read.map_err(|error| format!("the catalogue in the bucket: {error}"))?;
@@ -500,7 +500,7 @@ impl Job<'_> {
             return;
         };
         if let Err(why) = self.confirm_places(view, &copy.lack, engine).await {
-            // Reads that miss an object say so to tierers, which then tell all places anew.
+            // A read that misses an object reports that to the tierers, and they tell all places again.
             tracing::warn!(ledger = %self.ledger, why, "metadata named this bookie late, and where its entries are in object storage \
              cannot be confirmed");
         }

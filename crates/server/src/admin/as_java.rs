@@ -208,7 +208,7 @@ pub(super) const DIRECTORIES: Table<DirectoryNumbers> = Table::by(
     ],
 );
 
-/// By ledger directory, in the name.
+/// The usage of each ledger directory. The name of the metric contains the directory.
 pub(super) const USAGE: Table<DirectoryStatus> = Table::named(
     "<path>",
     &[Row::each(

@@ -42,7 +42,7 @@ pub(super) use bookies::answer as bookies;
 /// Bytes of all files of the page.
 const PAGE_BYTES_MAX: usize = 300 << 10;
 
-/// What a browser lets the page do. Styles of elements are set by script, which this allows; text with a style in it is not taken.
+/// The content security policy of the page. It lets scripts set the styles of elements, and refuses styles in markup.
 const POLICY: &str =
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
 
@@ -180,7 +180,7 @@ impl Remembering {
     }
 }
 
-/// What the page has to know of a node: its version, its id if it is a bookie, and which parts its process has.
+/// The node as the page needs it: its version, its id if it is a bookie, and the parts of its process.
 fn node(bookie: Option<&str>, parts: &[&str]) -> serde_json::Value {
     serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "bookie": bookie, "parts": parts })
 }

@@ -1,4 +1,4 @@
-//! The endpoints of the admin port. One table ([`table`](super::table)) has the routes, what each of them needs, the answers to other
+//! The endpoints of the admin port. One table ([`table`](super::table)) has the routes, the needs of each, the answers to other
 //! methods, the description that programs read ([`openapi`](super::openapi)) and the page for people
 //! (`docs/reference/admin-endpoints.md`).
 //!
@@ -53,7 +53,7 @@ impl Verb {
     }
 }
 
-/// What a look waits for before it is answered ([`port`](super::port), invariant 5).
+/// The wait of a request before it is answered ([`port`](super::port), invariant 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Nothing: it costs nothing, and tells nothing but health.
@@ -64,7 +64,7 @@ pub(crate) enum Turn {
     Elsewhere,
 }
 
-/// What an operation answers when all is well.
+/// The answer of an operation that succeeds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Answer {
     /// JSON, as in this example: a key in angle brackets stands for any number of members, null for anything.
@@ -85,7 +85,7 @@ pub(crate) struct Parameter {
     pub(crate) is_required: bool,
 }
 
-/// What a method does at a path.
+/// A method at a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operation {
     pub(crate) verb: Verb,
@@ -133,7 +133,7 @@ impl Operation {
         Operation { is_private: true, ..self }
     }
 
-    /// Whether it needs the rights of changes.
+    /// Whether a client needs the right to make changes.
     pub(crate) fn needs_rights(&self) -> bool {
         self.is_private || self.verb != Verb::Get
     }

@@ -114,7 +114,7 @@ impl EntryReads {
     }
 }
 
-/// What is asked of the metadata store fails as itself, or with a refusal.
+/// Turns an error of the metadata store into a refusal for the client, where it is about the ledger.
 fn refused(error: LedgerError) -> Result<Refusal, StoreError> {
     match error {
         LedgerError::NotFound(ledger) => {
@@ -247,11 +247,11 @@ impl Listing {
     }
 }
 
-/// A list, as far as it came.
+/// A list, up to the place at which it ended.
 struct Listed {
     /// The members of an object.
     text: String,
-    /// The last ledger that was looked at, if there may be more.
+    /// The last ledger that was examined, if there may be more.
     more_after: Option<LedgerId>,
     /// Ledgers that were to be passed over and were not, because time was up.
     unskipped: u64,
@@ -570,7 +570,7 @@ mod tests {
         }
     }
 
-    /// What does not fit is named, and never left out silently.
+    /// The answer names what it leaves out.
     #[tokio::test]
     async fn answers_end_where_they_would_be_too_long_and_say_how_they_go_on() {
         let large = vec![b'x'; ENTRIES_TEXT_MAX / 3];

@@ -2,7 +2,7 @@
 
 use bindery_metrics::{Kind, Row, Table, stand_in};
 
-/// What the kernel says of this process. Bytes; what it does not say is left out.
+/// The kernel's numbers of this process, in bytes. Those that it does not give are left out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
     cpu_seconds: Option<f64>,

@@ -25,8 +25,8 @@
 //! 7. The highest ledger that the store was seen to know is remembered when its new mark is known to be there, not before:
 //!    so a store that shows a mark we know knew it.
 //! 8. While a ledger directory is full, or a write waits for space, rounds look for what was deleted [`SPACE_LOOK`] after one another,
-//!    or [`SPACE_LOOK_SHARE`] times as long as the last one took: a deletion helps soon, and the metadata store is asked for a
-//!    twentieth of the time at most. What such a round removes is followed by a major compaction.
+//!    or [`SPACE_LOOK_SHARE`] times as long as the last one took: a deletion helps soon, and requests to the metadata store
+//!    take a twentieth of the time at most. A major compaction follows a round that removes anything.
 //! 9. An unproven ledger ([`GarbageRound`], invariant 5) goes in the first round that finds it so [`GarbageConfig::unproven_kept`]
 //!    after another one did, when no round in between was in doubt; and not before the restart after that.
 //!
@@ -145,7 +145,7 @@ pub struct GarbageStatus {
     pub last_doubt: Option<String>,
     /// Ledgers that it left here because nothing shows that metadata ever knew them.
     pub unproven: u64,
-    /// Ledgers that it found deleted and left to the next round: so large a share is looked at twice.
+    /// Ledgers that it found deleted and left to the next round, because so large a share needs a second look.
     pub to_be_confirmed: u64,
     /// Why the last round over surplus ledgers ended early.
     pub surplus_doubt: Option<String>,

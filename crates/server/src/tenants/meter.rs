@@ -19,7 +19,7 @@ const FREE_DEBT: Duration = Duration::from_secs(1);
 /// An idle tenant may have so much of its rate saved up.
 const BURST: Duration = Duration::from_millis(100);
 
-/// A place in the sum of the bytes taken.
+/// A position in the stream of all bytes taken so far: their number up to there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(u64);
 
@@ -82,7 +82,7 @@ impl Meter {
         Some(Duration::from_nanos(u64::try_from(owed.div_ceil(rate)).unwrap_or(u64::MAX)))
     }
 
-    /// Bytes taken that are not paid.
+    /// Bytes that were taken and are not paid yet.
     pub fn owed(&mut self, now_ns: u64) -> u64 {
         self.pay(now_ns);
         let owed = (u128::from(self.taken) * NS).saturating_sub(self.paid);

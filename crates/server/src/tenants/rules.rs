@@ -1,4 +1,4 @@
-//! The file of tenants: their names and limits, and the rules that tell the tenant of a request.
+//! The file of tenants: their names and limits, and the rules that decide which tenant a request belongs to.
 //!
 //! ```text
 //! tenant NAME [weight=N] [adds=BYTES] [reads=BYTES]

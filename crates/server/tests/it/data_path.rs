@@ -115,7 +115,7 @@ async fn hangs_and_is_told(directory: &'static str, says: &str) {
     assert_eq!(sanity["passed"], false);
     let state = running.get("/api/v1/bookie/state").await;
     assert!(state.contains(says), "an alarm says it, too: {state}");
-    // It lives, and says so to who asks nothing else.
+    // The heartbeat says that it lives.
     assert_eq!(running.get("/heartbeat").await, "OK\n");
     gate.shut(false);
     told(&running, "200").await;

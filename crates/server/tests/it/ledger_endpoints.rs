@@ -205,7 +205,7 @@ async fn entries_are_read_in_javas_shape() {
     assert_eq!((status, &*why), (404, "ledger 8 does not exist\n"));
     let wanted = place.source.0.lock().clone();
     assert_eq!(wanted.iter().map(|wanted| wanted.first.get()).collect::<Vec<_>>(), [0, 2, 0]);
-    // What the source may hold is given back each time.
+    // Each answer gives back the memory that its source held.
     let pool = place.running.get("/metrics").await;
     assert!(pool.contains("bindery_pool_used_bytes{pool=\"outbound\"} 0\n"));
     place.running.stop().await;
@@ -223,7 +223,7 @@ async fn a_ledger_is_deleted_once() {
     place.running.stop().await;
 }
 
-/// Another method, or no ledger, is not found, as in Java; what is no number is said.
+/// Another method, or a missing ledger, is not found, as in Java; an answer names a parameter that is no number.
 #[tokio::test]
 async fn what_cannot_be_asked_is_refused() {
     let place = started().await;

@@ -198,7 +198,10 @@ async fn each_path_answers_as_it_is_described() {
     running.stop().await;
 }
 
-/// What of an answer is not as it is described.
+/// Compares an answer with its description.
+///
+/// # Errors
+/// The part that differs.
 fn check(operation: &Value, answer: &Said, (method, path): (&str, &str)) -> Result<(), String> {
     let said = format!("{method} {path}: {} {}", answer.status, answer.body);
     let responses = operation["responses"].as_object().unwrap();

@@ -47,7 +47,7 @@ fn read_only_bookies_are_counted_where_bookies_are_missing() {
     eventually(|| cluster.run(&["bookie", "list"]).done().contains("read-only"));
     let says = ["2 needed, 1 available, 1 read-only", "readOnlyBecause", "full disk", "bindery bookie list"];
     cluster.run(&["ledger", "create", "--ensemble", "2"]).failed(7, &says);
-    // It is away, and belongs to the cluster all the same.
+    // A bookie that is away still belongs to the cluster.
     drop(bookie);
     let is_away = |line: &str| line.starts_with(&listen) && line.contains("  away ");
     eventually(|| cluster.run(&["bookie", "list"]).done().lines().any(is_away));

@@ -41,7 +41,7 @@ macro_rules! report {
         }
 
         impl $name {
-            /// Its numbers; what is made by hand is not in it yet.
+            /// A report with its numbers alone. The caller fills in the other fields.
             pub(super) fn counted($of: &$sources<'_>) -> $name {
                 $name {
                     $($number: $from,)*

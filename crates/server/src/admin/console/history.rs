@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. Memory is taken once and does not grow ([`BYTES`]); the oldest row makes room for the newest.
-//! 2. A row is of a whole step: rates are means over it, other numbers the most of it. What was not measured is null.
+//! 2. A row covers a whole step: rates are means over it, other numbers its maximum. A number that was not measured is null.
 //! 3. Rows are in the order of time: while the clock is behind the last row, for example after it was set back, none is added.
 //!
 //! # Limits
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
-/// Where it is asked for.
+/// The path of the endpoint.
 pub(super) const PATH: &str = "/api/v1/console/history";
 
 /// Between two looks at the metrics.
@@ -104,7 +104,7 @@ impl Ring {
             Of::Peak => self.peaks[index] as f32,
             Of::Rate => {
                 let grown = moment[index] - before[index];
-                // A part of the process began anew.
+                // A part of the process was restarted, and its counters began at zero.
                 if grown < 0.0 { f32::NAN } else { (grown * 1000.0 / took_ms.max(1) as f64) as f32 }
             }
         });
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(ends, [1_055_000, 1_060_000]);
     }
 
-    /// What is missing, and what began anew, is null and no rate.
+    /// A number is null, and no rate, where it is missing or its counter began at zero again.
     #[test]
     fn what_was_not_measured_is_null() {
         let history = history();

@@ -13,7 +13,7 @@
 //! 2. A request that passes never waits: it has a promise for its answer, and room in the queue of reads. Without these
 //!    looking ahead stops, so a peer that does not read its answers is not read either.
 //! 3. Memory comes from a pool of its own, without waiting, once there is something to look at, and goes when nothing of that is left: a
-//!    connection that waits and sends nothing takes none. Without memory, or room for answers, the connection tries again after a while. A
+//!    waiting connection without new bytes takes none. Without memory, or room for answers, the connection tries again after a while. A
 //!    malformed frame is left to the reader.
 //! 4. A tenant's connections that wait for its limit leave as much of that pool as they have (tenants invariant 3).
 //!
