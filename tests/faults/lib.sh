@@ -38,7 +38,7 @@ start_coordinator() { # sets $zk and BINDERY_METADATA; the coordinator itself is
   take_port; local unused=$port; take_port
   started+=("$scratch/c")
   mkdir -p "$scratch/c"
-  "$BINDERY" standalone --data "$scratch/c/data" --bookies 0 --bookie-port "$unused" --coordinator-port "${zk##*:}" \
+  "$BINDERY" standalone --data "$scratch/c/data" --bookies 0 --bookie-port "$unused" --coordinator-port "${zk##*:}" --oxia-port 0 \
     --admin-port "$port" >>"$scratch/c/log" 2>&1 </dev/null &
   echo $! >"$scratch/c/pid"
   disown

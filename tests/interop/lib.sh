@@ -75,15 +75,49 @@ take_ports() { # count: sets $port to the first of so many consecutive free port
   port=$first
 }
 
-need_bookie_jars() { # version: what a bookie wants, without the harness, which does not compile with old releases
-  [ -f "$peer/target/jars-$1/bookkeeper-server-$1.jar" ] ||
-    die "no jars of $1; run: tests/interop/peer/build"
-}
-
 need_jars() { # versions...
   local v
   for v in "$@"; do
-    [ -f "$peer/target/jars-$v/peer-harness-1.jar" ] || die "no jars of $v; run: (cd tests/interop/peer && mvn -q -B package -Dbookkeeper.version=$v)"
+    [ -f "$peer/target/jars-$v/peer-harness-1.jar" ] || die "no jars of $v; run: tests/interop/peer/build $v"
+  done
+}
+
+# The commands of a page of the guide: the sh block behind each "<!-- step: NAME -->" is done by `step NAME`, in $scratch, in a subshell that has the
+# functions of the script.
+used_steps=()
+read_page() { # file: sets $page
+  page=$1
+  awk -v dir="$scratch" '
+    /^<!-- step: / { name = $3; next }
+    /^```sh$/ && name != "" { file = dir "/step." name; printf "" >file; inside = 1; next }
+    /^```/ { inside = 0; name = ""; next }
+    inside { print >file }' "$page"
+}
+step() { # name [codes that are no failure]: does what the page says there; sets $code; but for the step that $left_out names
+  [ -s "$scratch/step.$1" ] || die "$page has no step $1"
+  used_steps+=("$1")
+  code=0
+  [ "$1" != "${left_out:-}" ] || { echo "    left out: $1"; return 0; }
+  echo "    $1"
+  # A command that fails ends the step. Behind || it would not.
+  set +e; (set -e; cd "$scratch"; . "$scratch/step.$1") >"$scratch/said.$1" 2>&1; code=$?; set -e
+  [[ " 0 ${2:-} " = *" $code "* ]] || { cat "$scratch/said.$1" >&2; die "the step $1 failed, with OLD=${OLD-} NEW=${NEW-}"; }
+}
+all_steps_done() { # [those that may be left out]
+  local name
+  for name in "$scratch"/step.*; do
+    name=${name##*/step.}
+    [[ " ${used_steps[*]} $* " = *" $name "* ]] || die "no step of the test is $name of $page"
+  done
+}
+
+# A cell of docs/reference/compatibility.md was tested just now: ./test names the file. A script says before which cells it has, in a line
+# "# proves PRODUCT: COLUMN...", by which tests/compatibility finds cells that have lost their test.
+proved() { # product, version, columns...
+  local product=$1 version=$2 column; shift 2
+  for column in "$@"; do
+    grep -q "^# proves $product:.* $column\( \|\$\)" "$0" || die "$0 does not say that it proves $column of $product"
+    [ -z "${BINDERY_PROVED:-}" ] || printf '%s\t%s\t%s\t%s\n' "$product" "$version" "$column" "$(date -u +%F)" >>"$BINDERY_PROVED"
   done
 }
 
@@ -149,7 +183,7 @@ start_standalone() { # name, bookies, further options: sets $zk, and $bookie and
   bookie=127.0.0.1:$p
   started+=("$dir")
   mkdir -p "$dir" || die "cannot make $dir"
-  "$BINDERY" standalone --data "$dir/data" --bookies "$count" --bookie-port "$p" --coordinator-port "${zk##*:}" \
+  "$BINDERY" standalone --data "$dir/data" --bookies "$count" --bookie-port "$p" --coordinator-port "${zk##*:}" --oxia-port "${oxia_port:-0}" \
     --admin-port "$port" "$@" >>"$dir/log" 2>&1 </dev/null &
   echo $! >"$dir/pid"
   disown # its end is reported by the script, not by the shell
@@ -230,6 +264,9 @@ sys.exit(connection.getresponse().status != 200)
 PYTHON
 }
 
+collect() { # admin port: has the bookie collect its garbage, with a major compaction
+  ask "${1##*:}" 'PUT /api/v1/bookie/gc HTTP/1.0\r\nContent-Length: 19\r\n\r\n{"forceMajor":true}' | grep -q Triggered
+}
 metric() { # name, admin ports: the sum of its series on all of them
   local name=$1 admin tries; shift
   for admin in "$@"; do

@@ -2,12 +2,16 @@
 //! with. Each command prints one JSON object; `run` beside this crate drives them and draws the tables.
 
 mod bare;
+mod share;
 mod slow;
 mod updates;
+
+use std::time::Duration;
 
 use anyhow::Context;
 use bindery_client::{Client, MetadataUri};
 use bindery_metadata::{ConnectOptions, Layout};
+use bindery_reconciler::TiererConfig;
 use bindery_tiering::store::{Store, StoreOptions, StoreUrl, open};
 use clap::{Args, Parser, Subcommand};
 
@@ -23,6 +27,8 @@ struct Cli {
 enum Command {
     /// Tiers for some seconds and reports rounds, stages, updates, lag and CPU time
     Updates(updates::UpdatesArgs),
+    /// Tierers that share closed ledgers, from a pause on until all is moved
+    Share(share::ShareArgs),
     /// The bare loop of a tierer: reads closed ledgers through the client and puts their bytes into objects
     Copy(bare::CopyArgs),
     /// The bare loop of a read: gets each object of the catalogue, one after the other
@@ -52,6 +58,18 @@ impl Place {
     }
 }
 
+/// A tierer that is measured: a store of the benchmark's own needs no check, and an end no patience.
+fn tierer_config(memory_mib: u64, object_mib: u64) -> TiererConfig {
+    let mut config = TiererConfig {
+        memory_limit: memory_mib << 20,
+        checks_store: false,
+        stop_patience: Duration::from_secs(2),
+        ..TiererConfig::default()
+    };
+    config.settings.object_bytes_max = object_mib << 20;
+    config
+}
+
 /// CPU time of this process so far, in seconds: all of its threads, in user space and in the kernel.
 fn cpu_seconds() -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
@@ -78,6 +96,7 @@ async fn close(client: Client, layout: Layout) {
 async fn main() -> anyhow::Result<()> {
     let report = match Cli::parse().command {
         Command::Updates(args) => updates::run(args).await?,
+        Command::Share(args) => share::run(args).await?,
         Command::Copy(args) => bare::copy(args).await?,
         Command::Fetch(args) => bare::fetch(args).await?,
     };

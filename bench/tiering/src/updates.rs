@@ -9,12 +9,12 @@ use bindery_client::connection::{Bookies, ConnectionOptions};
 use bindery_client::{Client, LedgerId};
 use bindery_io::{SystemClock, SystemRandom};
 use bindery_reconciler::core::updates::UpdateMode;
-use bindery_reconciler::{Components, TierReport, Tierer, TiererConfig};
+use bindery_reconciler::{Components, TierReport, Tierer};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::slow::SlowUpdates;
-use crate::{Place, close, cpu_seconds, peak_mib};
+use crate::{Place, close, cpu_seconds, peak_mib, tierer_config};
 
 #[derive(Args)]
 pub struct UpdatesArgs {
@@ -66,13 +66,7 @@ pub async fn run(args: UpdatesArgs) -> anyhow::Result<Value> {
     let latency = Duration::from_millis(args.latency_ms);
     let transport = Arc::new(SlowUpdates { bookies, latency, hanging });
     let client = Client::builder().layout(layout.clone()).transport(transport).connect().await?;
-    let mut config = TiererConfig {
-        memory_limit: args.memory_mib << 20,
-        checks_store: false,
-        stop_patience: Duration::from_secs(2),
-        ..TiererConfig::default()
-    };
-    config.settings.object_bytes_max = args.object_mib << 20;
+    let mut config = tierer_config(args.memory_mib, args.object_mib);
     config.settings.open_age_max = Duration::from_millis(args.age_ms);
     config.settings.updates.in_flight_max = args.updates;
     config.settings.updates.mode = match args.mode {

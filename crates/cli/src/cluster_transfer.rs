@@ -8,11 +8,10 @@ use crate::output;
 use crate::private_file::PrivateFile;
 use crate::progress::{Progress, Unit};
 use bindery_metadata::transfer::{self, Dump, Export, ExportSummary, ImportError};
-use bindery_metadata::{Layout, MetadataStore, OpenError, StoreError, zookeeper};
+use bindery_metadata::{Layout, OpenError, StoreError};
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Writes the whole cluster to a file that others may not read, for it holds the passwords of ledgers; or to standard output for `-`.
 pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
@@ -87,9 +86,8 @@ pub async fn import(args: &ImportArgs) -> Result<(), Failure> {
     let reading = Progress::wait("reading the file");
     let dump = read(&args.file)?;
     drop(reading);
-    let store = zookeeper::connect(&uri.servers, args.metadata.options()?).await;
-    let store: Arc<dyn MetadataStore> =
-        Arc::new(store.map_err(|error| open_failure(&args.metadata.metadata, &OpenError::Store(error)))?);
+    let store = bindery_metadata::open_store(&uri, args.metadata.options()?).await;
+    let store = store.map_err(|error| open_failure(&args.metadata.metadata, &OpenError::Store(error)))?;
     let progress = Progress::wait("importing");
     let outcome = transfer::import(&store, &uri.root, &dump).await;
     drop(progress);

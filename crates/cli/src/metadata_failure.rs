@@ -57,6 +57,7 @@ pub fn is_unreachable(error: &StoreError) -> bool {
         StoreError::ConnectionLoss
             | StoreError::Unreachable { .. }
             | StoreError::SessionExpired
+            | StoreError::Moving
             | StoreError::Closed
     )
 }

@@ -635,7 +635,10 @@ impl Client {
                 // By an attempt whose answer was lost.
                 Err(LedgerError::NotFound(_)) if may_be_gone => return Ok(()),
                 Err(error) if error.is_transient() && !self.0.is_closed() => {
-                    may_be_gone |= !matches!(error, LedgerError::Store(StoreError::Unreachable { .. }));
+                    may_be_gone |= !matches!(
+                        error,
+                        LedgerError::Store(StoreError::Unreachable { .. } | StoreError::Moving)
+                    );
                     if !retry.pause().await {
                         return Err(error);
                     }

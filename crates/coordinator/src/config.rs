@@ -9,6 +9,8 @@ use std::time::Duration;
 pub struct CoordinatorConfig {
     /// Where to listen: a loopback address. Port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// Where to listen for clients of Oxia: a loopback address; `None` for none. Port 0 lets the system choose.
+    pub oxia: Option<SocketAddr>,
     /// Directory of the store; made when missing. One process uses it at a time.
     pub data_dir: PathBuf,
     /// The unit of session timeouts (ZooKeeper's `tickTime`, 2 s): sessions expire at multiples of it.
@@ -17,7 +19,8 @@ pub struct CoordinatorConfig {
     pub session_timeout_min: Option<Duration>,
     /// Longest session timeout granted; twenty ticks when `None` (`maxSessionTimeout`).
     pub session_timeout_max: Option<Duration>,
-    /// Connections at a time; one more is closed at once. Each may hold some MiB.
+    /// Connections at a time, of both protocols; one more is closed at once. Besides what is counted (`outbox_bytes_max`, `outboxes_bytes_max`) each
+    /// has buffers: one of Oxia's its share of `outboxes_bytes_max` and some 64 KiB, one of ZooKeeper's a frame of 1 MiB.
     pub connections_max: usize,
     /// Replies a connection may be owed; reading it stops there until the client takes some.
     pub replies_max: usize,
@@ -38,9 +41,13 @@ pub struct CoordinatorConfig {
     /// Sessions at a time, including those whose clients are gone but which have not expired; a connection that asks for
     /// one more is closed.
     pub sessions_max: usize,
+    /// Bytes of notifications that are kept for clients of Oxia that come back. One that missed more is not told of it.
+    pub notifications_bytes_max: usize,
     /// How often to look for empty containers (`znode.container.checkIntervalMs`, 1 min).
     pub container_check_interval: Duration,
-    /// How long a connection may take to open its session.
+    /// How long a connection may take to say what it is: to ask for a session or send a four letter word, or to send preface and settings of
+    /// HTTP/2. Later it is closed: it would take the place of another one for ever. 10 s: a client on this machine needs milliseconds, and one
+    /// that was swapped out some seconds.
     pub handshake_timeout: Duration,
 }
 
@@ -49,6 +56,7 @@ impl CoordinatorConfig {
     pub fn new(listen: SocketAddr, data_dir: impl Into<PathBuf>) -> CoordinatorConfig {
         CoordinatorConfig {
             listen,
+            oxia: None,
             data_dir: data_dir.into(),
             tick: Duration::from_secs(2),
             session_timeout_min: None,
@@ -63,6 +71,7 @@ impl CoordinatorConfig {
             watches_max: 1_000_000,
             watched_bytes_max: 128 << 20,
             sessions_max: 100_000,
+            notifications_bytes_max: 4 << 20,
             container_check_interval: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(10),
         }

@@ -4,15 +4,17 @@ use crate::config::CoordinatorConfig;
 use crate::connection;
 use crate::core::{Core, CoreConfig};
 use crate::error::StartError;
+use crate::oxia;
 use crate::shared::{Shared, now_of};
 use crate::store::{Store, damaged};
 use bindery_io::{Clock, Disk, DiskLock, Random, RealDisk, create_durable_dir, why_full_stays_full};
+use std::future::Future;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -26,6 +28,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// written; [`Coordinator::stop`] waits.
 pub struct Coordinator {
     local_addr: SocketAddr,
+    oxia_addr: Option<SocketAddr>,
     shared: Arc<Shared>,
     stop: watch::Sender<bool>,
     /// Accepting with its connections, and ticks.
@@ -55,24 +58,29 @@ impl Coordinator {
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Result<Coordinator, StartError> {
-        let address = config.listen;
-        if !address.ip().is_loopback() {
-            return Err(StartError::NotLoopback { address });
+        for address in [Some(config.listen), config.oxia].into_iter().flatten() {
+            if !address.ip().is_loopback() {
+                return Err(StartError::NotLoopback { address });
+            }
         }
         // The lock before the port: of two processes with the same settings, the second is told about the directory.
         let dir = config.data_dir.clone();
         let (lock, disk) = blocking(move || Ok((lock(&*disk, &dir)?, disk))).await?;
-        let listener = TcpListener::bind(address).await.map_err(|source| match source.kind() {
-            ErrorKind::AddrInUse => StartError::AddressInUse { address },
-            _ => StartError::Listen { address, source },
-        })?;
-        let local_addr = listener.local_addr().map_err(|source| StartError::Listen { address, source })?;
+        let (listener, local_addr) = listen(config.listen).await?;
+        let oxia = match config.oxia {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
         let (dir, core_config, now) = (config.data_dir.clone(), core_config(&config), now_of(&*clock));
         let (store, core) = blocking(move || {
             let (store, loaded) = Store::open(&disk, &dir)?;
             let mut core = Core::new(core_config, loaded.zxid_ceiling, now, random);
             for (id, record) in loaded.sessions {
                 core.restore_session(id, record, now);
+            }
+            for (offset, encoded) in loaded.notifications {
+                core.restore_notifications(offset, encoded)
+                    .map_err(|what| damaged(store.path(), format!("{what}: {offset}")))?;
             }
             for (path, record) in loaded.nodes {
                 core.restore_node(&path, record)
@@ -95,15 +103,24 @@ impl Coordinator {
         };
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(shared.clone(), listener, stopped.clone()));
+        tasks.spawn(accept(shared.clone(), listener, stopped.clone(), connection::serve));
+        let oxia_addr = oxia.map(|(listener, address)| {
+            tasks.spawn(accept(shared.clone(), listener, stopped.clone(), oxia::serve));
+            address
+        });
         tasks.spawn(tick(shared.clone(), stopped));
-        tracing::info!(address = %local_addr, "coordinator is serving");
-        Ok(Coordinator { local_addr, shared, stop, tasks, commits })
+        tracing::info!(address = %local_addr, oxia = oxia_addr.map(tracing::field::display), "coordinator is serving");
+        Ok(Coordinator { local_addr, oxia_addr, shared, stop, tasks, commits })
     }
 
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Where it listens for clients of Oxia.
+    pub fn oxia_addr(&self) -> Option<SocketAddr> {
+        self.oxia_addr
     }
 
     /// Why it stopped serving, once its store failed. It acknowledges nothing from then on, and has closed its
@@ -153,7 +170,17 @@ fn core_config(config: &CoordinatorConfig) -> CoreConfig {
         watches_max: config.watches_max,
         watched_bytes_max: config.watched_bytes_max,
         sessions_max: config.sessions_max,
+        notifications_bytes_max: config.oxia.map_or(0, |_| config.notifications_bytes_max.max(1)),
     }
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let listener = TcpListener::bind(address).await.map_err(|source| match source.kind() {
+        ErrorKind::AddrInUse => StartError::AddressInUse { address },
+        _ => StartError::Listen { address, source },
+    })?;
+    let local_addr = listener.local_addr().map_err(|source| StartError::Listen { address, source })?;
+    Ok((listener, local_addr))
 }
 
 /// Runs blocking work of the start outside of the runtime's threads.
@@ -183,7 +210,12 @@ fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn DiskLock>, StartError> {
 }
 
 /// Accepts until stopped or failed; then closes the port and every connection.
-async fn accept(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
+async fn accept<F: Future<Output = ()> + Send + 'static>(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    mut stopped: watch::Receiver<bool>,
+    serve: impl Fn(Arc<Shared>, TcpStream, SocketAddr) -> F,
+) {
     let mut progress = shared.progress();
     let mut connections = JoinSet::new();
     loop {
@@ -195,12 +227,16 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mut stopped: watch::
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((_, peer)) if connections.len() >= shared.config.connections_max => {
-                tracing::warn!(%peer, connections = connections.len(), "too many connections, closing the newest");
-            }
-            Ok((socket, peer)) => {
-                connections.spawn(connection::serve(shared.clone(), socket, peer));
-            }
+            Ok((socket, peer)) => match shared.admit() {
+                Some(admitted) => {
+                    let served = serve(shared.clone(), socket, peer);
+                    connections.spawn(async move {
+                        served.await;
+                        drop(admitted);
+                    });
+                }
+                None => tracing::warn!(%peer, "too many connections, closing the newest"),
+            },
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -1,4 +1,4 @@
-//! An embedded coordinator: answers ZooKeeper 3.9's client protocol on loopback, for a bookie and its clients on one
+//! An embedded coordinator: answers ZooKeeper 3.9's client protocol and Oxia's on loopback, for a bookie and its clients on one
 //! machine. Clusters use a ZooKeeper ensemble.
 //!
 //! # Data flow
@@ -50,6 +50,8 @@ mod coordinator;
 mod core;
 mod error;
 mod outbox;
+mod oxia;
+mod requests;
 mod sessions;
 mod shared;
 mod store;

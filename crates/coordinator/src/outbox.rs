@@ -143,6 +143,32 @@ impl Outbox {
         self.state.lock().items.len()
     }
 
+    /// Counts bytes that the connection holds besides its frames, until [`Outbox::release`] is told of as many.
+    pub(crate) fn hold(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        // A dropped connection is owed nothing any more.
+        if state.is_dropped {
+            return;
+        }
+        state.bytes += bytes;
+        self.owed_by_all.add(bytes);
+        let held = state.bytes;
+        drop(state);
+        if held > self.bytes_max {
+            tracing::warn!(peer = %self.peer, bytes = held, "too many bytes for one client, closing its connection");
+            self.drop_now();
+        }
+    }
+
+    /// Bytes that were held are gone.
+    pub(crate) fn release(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        if !state.is_dropped {
+            state.bytes -= bytes;
+            self.owed_by_all.take_off(bytes);
+        }
+    }
+
     /// Waits until one more request may be read. Cancel safe. One task waits.
     pub(crate) async fn has_room(&self) {
         loop {

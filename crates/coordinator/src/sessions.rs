@@ -4,11 +4,12 @@
 //! 1. A session's id is never 0 and never given to another session while it lives.
 //! 2. A session ends by [`Sessions::remove`] only; [`Sessions::expired`] names those whose time is up, in whole ticks.
 //! 3. Time in which this server stood still is not counted against its clients: see [`Sessions::expired`].
-//! 4. At most one connection has a session.
+//! 4. At most one connection has a session. One of Oxia's has none, and no connection can resume it.
 
 use crate::watches::ConnectionId;
 use bindery_io::Random;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Size of a session's secret.
 pub(crate) const PASSWORD_SIZE: usize = 16;
@@ -18,6 +19,8 @@ pub(crate) const PASSWORD_SIZE: usize = 16;
 pub(crate) struct SessionRecord {
     pub(crate) timeout_ms: u32,
     pub(crate) password: [u8; PASSWORD_SIZE],
+    /// A session of Oxia's has its client's name for itself, and neither secret nor connection.
+    pub(crate) identity: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -84,14 +87,30 @@ impl Sessions {
         for part in password.chunks_mut(8) {
             part.copy_from_slice(&random.next_u64().to_le_bytes());
         }
-        let (id, record) = (self.next_id, SessionRecord { timeout_ms, password });
+        let record = SessionRecord { timeout_ms, password, identity: None };
+        let id = self.add(record.clone(), Some(connection), now_ms);
+        Granted { id, record, moved_from: None }
+    }
+
+    /// A new session of Oxia's; gives its id.
+    pub(crate) fn create_for_oxia(&mut self, timeout_ms: u32, identity: Arc<str>, now_ms: u64) -> i64 {
+        let record = SessionRecord { timeout_ms, password: [0; PASSWORD_SIZE], identity: Some(identity) };
+        self.add(record, None, now_ms)
+    }
+
+    fn add(&mut self, record: SessionRecord, connection: Option<ConnectionId>, now_ms: u64) -> i64 {
+        let id = self.next_id;
         self.next_id += 1;
-        let expires_ms = self.expiry(now_ms, timeout_ms);
-        let session = Session { record: record.clone(), expires_ms, connection: Some(connection) };
-        let before = self.by_id.insert(id, session);
+        let expires_ms = self.expiry(now_ms, record.timeout_ms);
+        let before = self.by_id.insert(id, Session { record, expires_ms, connection });
         assert!(before.is_none(), "sessions invariant 1: {id:#x} is given out once");
         self.changed.insert(id);
-        Granted { id, record, moved_from: None }
+        id
+    }
+
+    /// True for a living session of Oxia's.
+    pub(crate) fn is_oxias(&self, id: i64) -> bool {
+        self.by_id.get(&id).is_some_and(|session| session.record.identity.is_some())
     }
 
     /// Gives a living session to `connection`, when the secret is right.
@@ -104,7 +123,11 @@ impl Sessions {
         now_ms: u64,
     ) -> Option<Granted> {
         let expires_ms = self.expiry(now_ms, timeout_ms);
-        let session = self.by_id.get_mut(&id).filter(|session| session.record.password == password)?;
+        let session = self.by_id.get_mut(&id)?;
+        // Sessions invariant 4.
+        if session.record.identity.is_some() || session.record.password != password {
+            return None;
+        }
         if session.record.timeout_ms != timeout_ms {
             session.record.timeout_ms = timeout_ms;
             self.changed.insert(id);

@@ -20,6 +20,7 @@
 use crate::config::CoordinatorConfig;
 use crate::core::{Core, Figures, Now, Output};
 use crate::outbox::{Counters, Outbox, Owed};
+use crate::requests::Requests;
 use crate::store::Store;
 use crate::watches::ConnectionId;
 use bindery_io::Clock;
@@ -27,6 +28,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::watch;
 
 /// How far things are durable.
@@ -50,12 +52,34 @@ struct State {
     has_failed: bool,
 }
 
+impl State {
+    fn add(&mut self, outbox: Arc<Outbox>) -> ConnectionId {
+        let id = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        self.outboxes.insert(id, outbox);
+        id
+    }
+}
+
+/// A connection that is counted for as long as this lives.
+pub(crate) struct Admitted(Arc<Shared>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What all tasks of a coordinator share.
 pub(crate) struct Shared {
     pub(crate) config: CoordinatorConfig,
     pub(crate) counters: Counters,
+    /// What clients of both protocols asked for.
+    pub(crate) requests: Requests,
     /// The bytes owed to all connections.
     pub(crate) owed: Owed,
+    /// Connections of both protocols.
+    connections: AtomicUsize,
     clock: Arc<dyn Clock>,
     started_ms: u64,
     state: Mutex<State>,
@@ -75,7 +99,9 @@ impl Shared {
         Shared {
             config,
             counters: Counters::default(),
+            requests: Requests::new(),
             owed: Owed::default(),
+            connections: AtomicUsize::new(0),
             started_ms,
             state: Mutex::new(State {
                 core,
@@ -106,18 +132,28 @@ impl Shared {
         self.now_ms().saturating_sub(self.started_ms)
     }
 
-    /// Registers a connection.
+    /// Counts one connection more, unless there are as many as may be.
+    pub(crate) fn admit(self: &Arc<Shared>) -> Option<Admitted> {
+        let before = self.connections.fetch_add(1, Ordering::Relaxed);
+        let admitted = Admitted(self.clone());
+        (before < self.config.connections_max).then_some(admitted)
+    }
+
+    /// Registers a connection of ZooKeeper's protocol.
     pub(crate) fn connect(&self, peer: SocketAddr, outbox: Arc<Outbox>) -> ConnectionId {
         let mut state = self.state.lock();
-        let id = ConnectionId(state.next_connection);
-        state.next_connection += 1;
+        let id = state.add(outbox);
         state.core.on_connect(id, peer.ip());
-        state.outboxes.insert(id, outbox);
         id
     }
 
+    /// Registers a connection of Oxia's protocol. Its outbox has no frames, and counts the bytes that the connection holds.
+    pub(crate) fn connect_oxia(&self, outbox: Arc<Outbox>) -> ConnectionId {
+        self.state.lock().add(outbox)
+    }
+
     /// Forgets a connection.
-    pub(crate) fn disconnect(&self, id: ConnectionId) {
+    fn disconnect(&self, id: ConnectionId) {
         let mut state = self.state.lock();
         state.core.on_disconnect(id);
         if let Some(outbox) = state.outboxes.remove(&id) {
@@ -127,14 +163,23 @@ impl Shared {
 
     /// Lets the core act, and hands out what it says (shared invariant 1).
     pub(crate) fn act(&self, act: impl FnOnce(&mut Core, Now, &mut Vec<Output>)) {
+        self.perform(act);
+    }
+
+    /// As [`Shared::act`]; gives what the core gave, and the batch that has to be durable before any of it is shown. `None` when nothing is
+    /// executed any more.
+    pub(crate) fn perform<T>(
+        &self,
+        act: impl FnOnce(&mut Core, Now, &mut Vec<Output>) -> T,
+    ) -> Option<(T, u64)> {
         let now = now_of(&*self.clock);
         let mut outputs = Vec::new();
         let _panics = PanicsFail { shared: self, who: "the coordinator" };
         let mut state = self.state.lock();
         if state.has_failed || state.is_stopping {
-            return;
+            return None;
         }
-        act(&mut state.core, now, &mut outputs);
+        let done = act(&mut state.core, now, &mut outputs);
         let has_changes = state.core.has_changes();
         let batch = if has_changes { state.batch } else { state.batch - 1 };
         for output in outputs {
@@ -160,6 +205,15 @@ impl Shared {
         drop(state);
         if has_changes {
             self.changed.notify_one();
+        }
+        Some((done, batch))
+    }
+
+    /// Counts bytes that a connection holds besides its frames; when all connections hold too many, one goes.
+    pub(crate) fn hold(&self, outbox: &Outbox, bytes: usize) {
+        outbox.hold(bytes);
+        if self.owed.bytes() > self.config.outboxes_bytes_max {
+            self.bound_outboxes(&self.state.lock());
         }
     }
 
@@ -254,6 +308,18 @@ impl Drop for PanicsFail<'_> {
     }
 }
 
+/// Deregisters a connection when its task ends, however it does.
+pub(crate) struct Registration<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) id: ConnectionId,
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        self.shared.disconnect(self.id);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,15 +329,7 @@ mod tests {
 
     fn shared() -> Shared {
         let config = CoordinatorConfig::new(([127, 0, 0, 1], 0).into(), "unused");
-        let core_config = CoreConfig {
-            tick_ms: 1000,
-            session_timeout_min_ms: 2000,
-            session_timeout_max_ms: 20_000,
-            tree_bytes_max: 1 << 20,
-            watches_max: 100,
-            watched_bytes_max: 1 << 20,
-            sessions_max: 10,
-        };
+        let core_config = CoreConfig { notifications_bytes_max: 0, ..CoreConfig::small() };
         let clock = Arc::new(SystemClock::new());
         let core = Core::new(core_config, 0, now_of(&*clock), Arc::new(SeededRandom::new(1)));
         Shared::new(config, core, clock)

@@ -401,6 +401,11 @@ impl GarbageRound {
         self.candidates.pop()
     }
 
+    /// The ledger that [`next_candidate`](Self::next_candidate) returns next.
+    pub fn peek_candidate(&self) -> Option<LedgerId> {
+        self.candidates.last().copied()
+    }
+
     /// Candidates left.
     pub fn candidates(&self) -> usize {
         self.candidates.len()

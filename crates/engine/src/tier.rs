@@ -137,11 +137,18 @@ pub struct TieredRead {
     in_memory: Vec<ExtentRow>,
     /// Rows of other epochs are what a removal left.
     epoch: u32,
+    created_ms: Option<i64>,
 }
 
 impl TieredRead {
-    pub(crate) fn new(ledger: LedgerId, entry: EntryId, in_memory: Vec<ExtentRow>, epoch: u32) -> TieredRead {
-        TieredRead { ledger, entry, in_memory, epoch }
+    pub(crate) fn new(
+        ledger: LedgerId,
+        entry: EntryId,
+        in_memory: Vec<ExtentRow>,
+        epoch: u32,
+        created_ms: Option<i64>,
+    ) -> TieredRead {
+        TieredRead { ledger, entry, in_memory, epoch, created_ms }
     }
 
     pub(crate) fn in_memory(&self) -> &[ExtentRow] {
@@ -161,6 +168,11 @@ impl TieredRead {
     /// It changes when the ledger is removed and comes back: findings for one epoch do not hold for another.
     pub fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// When the ledger of the entry was created, in milliseconds since the epoch; `None`: not known.
+    pub fn created_ms(&self) -> Option<i64> {
+        self.created_ms
     }
 }
 

@@ -147,12 +147,14 @@ pub enum Canary {
     T13ReservationIgnored,
     /// A tierer deletes an object because the catalogue has no row for it, and it is old, without asking anybody (T13).
     T13OrphanWithoutProof,
-    /// A tierer lets a rewritten object go although a bookie did not say that it knows where its extents went (T16).
-    T16BookiesNotAwaited,
-    /// A tierer deletes a rewritten object without another look at the bookies that came back since it was let go (T16).
-    T16ReturnsNotAwaited,
+    /// A tierer deletes an object that the catalogue does not refer to without a look at its footer (T16).
+    T16FooterNotAsked,
+    /// A tierer deletes an object although other objects have other entries in place of those in it (T16).
+    T16EntriesNotCompared,
     /// A tierer believes a listing of ledgers that is empty or ended early, and looks up no ledger again (T17).
     T17ListingBelieved,
+    /// A tierer goes on counting others that are gone, so what they owned is nobody's (T20).
+    T20MembersStay,
 }
 
 /// Whether this build has them.
@@ -222,15 +224,16 @@ pub const CLIENT: [(&str, Canary); 14] = [
 ];
 
 /// The canaries in the tierer's core, which its own model looks for, with their names.
-pub const TIERER: [(&str, Canary); 8] = [
+pub const TIERER: [(&str, Canary); 9] = [
     ("M23", Canary::M23LreBeforeCommit),
     ("T2", Canary::T2AheadIsSkipped),
     ("T3", Canary::T3CorrectionIgnored),
     ("T13", Canary::T13ReservationIgnored),
     ("T13b", Canary::T13OrphanWithoutProof),
-    ("T16", Canary::T16BookiesNotAwaited),
-    ("T16b", Canary::T16ReturnsNotAwaited),
+    ("T16", Canary::T16FooterNotAsked),
+    ("T16b", Canary::T16EntriesNotCompared),
     ("T17", Canary::T17ListingBelieved),
+    ("T20", Canary::T20MembersStay),
 ];
 
 /// The canaries in the cores of repair, which their own model looks for, with their names.

@@ -1,13 +1,15 @@
 //! A [`MetadataStore`] wrapped around another one: calls that the layer does not override are forwarded. For wrappers that delay a
 //! few calls, or make them fail.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::store::{
-    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreFuture, Version, Watch,
+    CreateMode, Created, MetadataStore, Node, Op, SessionCredentials, SessionId, SessionState, Stat,
+    StoreFuture, Version, Watch,
 };
 
 /// Forwards every call to the store beneath unless it is overridden. Every implementation is a [`MetadataStore`].
@@ -33,7 +35,7 @@ pub trait StoreLayer: Send + Sync + 'static {
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
         self.beneath().children_and_watch(path)
     }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
         self.beneath().create(path, data, mode)
     }
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
@@ -41,6 +43,15 @@ pub trait StoreLayer: Send + Sync + 'static {
     }
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
         self.beneath().delete(path, expected)
+    }
+    fn is_transactional(&self) -> bool {
+        self.beneath().is_transactional()
+    }
+    fn pinned(&self, session: SessionId) -> Option<Arc<dyn MetadataStore>> {
+        self.beneath().pinned(session)
+    }
+    fn skip_sequence(&self, parent: &str, next: u32) -> StoreFuture<'_, ()> {
+        self.beneath().skip_sequence(parent, next)
     }
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
         self.beneath().multi(ops)
@@ -81,7 +92,7 @@ impl<L: StoreLayer> MetadataStore for L {
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
         StoreLayer::children_and_watch(self, path)
     }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
         StoreLayer::create(self, path, data, mode)
     }
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
@@ -89,6 +100,15 @@ impl<L: StoreLayer> MetadataStore for L {
     }
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
         StoreLayer::delete(self, path, expected)
+    }
+    fn is_transactional(&self) -> bool {
+        StoreLayer::is_transactional(self)
+    }
+    fn pinned(&self, session: SessionId) -> Option<Arc<dyn MetadataStore>> {
+        StoreLayer::pinned(self, session)
+    }
+    fn skip_sequence(&self, parent: &str, next: u32) -> StoreFuture<'_, ()> {
+        StoreLayer::skip_sequence(self, parent, next)
     }
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
         StoreLayer::multi(self, ops)

@@ -39,8 +39,8 @@
 //! `bindery cluster init` is [`init`].
 //!
 //! # Parts
-//! [`store`] the trait · [`layer`] a store over another one · [`zookeeper`], [`memory`] drivers · [`conformance`] what every driver
-//! must do · [`uri`] · [`fault`] why a server gives no session · [`layout`] cluster, cookies, registration, ledgers, ids ·
+//! [`store`] the trait · [`layer`] a store over another one · [`zookeeper`], [`oxia`], [`memory`] drivers · [`conformance`] what every driver
+//! must do · [`migration`] from ZooKeeper to Oxia · [`uri`] · [`fault`] why a server gives no session · [`layout`] cluster, cookies, registration, ledgers, ids ·
 //! [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes · [`transfer`] export and import
 //!
 //! # Not here   files and clocks (callers keep the session file), placement, garbage collection
@@ -52,6 +52,8 @@ pub mod fault;
 pub mod layer;
 pub mod layout;
 pub mod memory;
+pub mod migration;
+pub mod oxia;
 pub mod registrar;
 pub mod store;
 pub mod transfer;
@@ -59,6 +61,9 @@ pub mod uri;
 pub mod zookeeper;
 
 use std::sync::Arc;
+
+use crate::migration::MigratingStore;
+use crate::store::StoreFuture;
 
 pub use crate::codec::service_info::{BookieServiceInfo, Endpoint};
 pub use crate::cookie::{Cookie, CookieProblem, Directory, StartKind};
@@ -69,9 +74,46 @@ pub use crate::layout::{
 };
 pub use crate::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 pub use crate::store::{MetadataStore, SessionCredentials, SessionId, SessionState, StoreError, Version};
-pub use crate::uri::{MetadataUri, UriError};
+pub use crate::uri::{Driver, MetadataUri, UriError};
 pub use crate::zookeeper::ZooKeeperOptions as ConnectOptions;
 pub use crate::zookeeper::{SaslLogin, Security, TlsOptions};
+
+/// Connects to the store that `uri` names, whatever is in it.
+///
+/// # Errors
+/// [`StoreError::Unreachable`] when no server opens a session in time, or none will ([`WaitFor`]); [`StoreError::Untrusted`] and
+/// [`StoreError::AuthFailed`] when there is no trust.
+pub async fn open_store(
+    uri: &MetadataUri,
+    options: ConnectOptions,
+) -> Result<Arc<dyn MetadataStore>, StoreError> {
+    Ok(match &uri.driver {
+        Driver::ZooKeeper => Arc::new(zookeeper::connect(&uri.servers, options).await?),
+        Driver::PulsarOnZooKeeper { chroot } => {
+            // The source and, after a move, the target.
+            let patience = 2 * options.connect_timeout.unwrap_or(options.session_timeout);
+            let source = zookeeper::connect(&uri.servers, options.clone()).await?;
+            let connector = Arc::new(move |url: &str| open_target(url.to_owned(), options.clone()));
+            Arc::new(MigratingStore::open(Arc::new(source), chroot, connector, patience).await?)
+        }
+        Driver::Oxia { namespace } => Arc::new(oxia::connect(&uri.servers, namespace, options).await?),
+    })
+}
+
+/// Connects to where a Pulsar cluster moves its metadata: `url` is of Pulsar's form, `oxia://HOST:PORT/NAMESPACE`.
+fn open_target(url: String, options: ConnectOptions) -> StoreFuture<'static, Arc<dyn MetadataStore>> {
+    Box::pin(async move {
+        let refused =
+            |why: String| StoreError::Protocol(format!("the metadata cannot move to {url:?}: {why}"));
+        let uri: MetadataUri =
+            format!("metadata-store:{url}").parse().map_err(|error: UriError| refused(error.to_string()))?;
+        let Driver::Oxia { namespace } = &uri.driver else {
+            return Err(refused("it is no store of Oxia's".to_owned()));
+        };
+        let store: Arc<dyn MetadataStore> = Arc::new(oxia::connect(&uri.servers, namespace, options).await?);
+        Ok(store)
+    })
+}
 
 /// Connects to the store that `uri` names and opens the cluster at its root.
 ///
@@ -79,8 +121,7 @@ pub use crate::zookeeper::{SaslLogin, Security, TlsOptions};
 /// [`OpenError::Store`] with [`StoreError::Unreachable`] when no server opens a session in time, or none will ([`WaitFor`]);
 /// [`OpenError::NotInitialised`] when there is no cluster at the root, [`OpenError::Importing`] while one is copied there.
 pub async fn connect(uri: &MetadataUri, options: ConnectOptions) -> Result<Layout, OpenError> {
-    let store = Arc::new(zookeeper::connect(&uri.servers, options).await?);
-    Layout::open(store, &uri.root, uri.layout).await
+    Layout::open(open_store(uri, options).await?, &uri.root, uri.layout).await
 }
 
 /// As [`connect`], for a bookie: see [`Layout::open_or_complete`].
@@ -88,8 +129,7 @@ pub async fn connect(uri: &MetadataUri, options: ConnectOptions) -> Result<Layou
 /// # Errors
 /// As [`connect`].
 pub async fn connect_as_bookie(uri: &MetadataUri, options: ConnectOptions) -> Result<Layout, OpenError> {
-    let store = Arc::new(zookeeper::connect(&uri.servers, options).await?);
-    Layout::open_or_complete(store, &uri.root, uri.layout).await
+    Layout::open_or_complete(open_store(uri, options).await?, &uri.root, uri.layout).await
 }
 
 /// Creates the cluster that `uri` names (hierarchical layout unless it says otherwise). `instance_id` is 16 random bytes. With `paused`
@@ -100,9 +140,9 @@ pub async fn init(
     instance_id: [u8; 16],
     paused: Option<&str>,
 ) -> Result<InitOutcome, InitError> {
-    let store = zookeeper::connect(&uri.servers, options).await?;
+    let store = open_store(uri, options).await?;
     let layout = uri.layout.unwrap_or(LedgerLayout::Hierarchical);
-    let outcome = layout::init_cluster_with(&store, &uri.root, layout, instance_id, paused).await;
+    let outcome = layout::init_cluster_with(&*store, &uri.root, layout, instance_id, paused).await;
     // The session would end by itself; an error in ending it changes nothing about the outcome.
     let _ = store.close().await;
     outcome

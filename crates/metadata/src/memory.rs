@@ -3,6 +3,8 @@
 //! A [`MemoryCluster`] holds the tree; each [`MemoryStore`] opened on it is one client with its own session. Nothing
 //! happens by itself: no session expires, no connection breaks unless a test says so. It runs the same
 //! [`conformance`](crate::conformance) suite as the real drivers.
+//!
+//! A cluster is [of ZooKeeper's kind or of Oxia's](Kind), which differ in all that the trait leaves open; tests of layouts run on both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,21 +17,42 @@ use tokio::sync::{oneshot, watch};
 
 use crate::fault::ServerFaults;
 use crate::store::{
-    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionId, SessionState, Stat, StoreError,
-    StoreFuture, VALUE_SIZE_BYTES_MAX, Version, Watch, WatchEvent,
+    CreateMode, Created, MetadataStore, Node, Op, SessionCredentials, SessionId, SessionState, Stat,
+    StoreError, StoreFuture, VALUE_SIZE_BYTES_MAX, Version, Watch, WatchEvent, parent_of,
 };
+
+/// Whose properties a cluster has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Versions count the writes of a node from 0 on, sequences the children from 0 on, and there are transactions.
+    #[default]
+    OfZooKeeper,
+    /// Versions are those of one counter for all nodes, sequences count the writes of the parent from 1 on, nothing counts children, and
+    /// there are no transactions.
+    OfOxia,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 2] = [Kind::OfZooKeeper, Kind::OfOxia];
+}
 
 struct Entry {
     data: Bytes,
-    version: i32,
+    version: Version,
+    /// Since it was created.
+    writes: i64,
     owner: Option<SessionId>,
     created_ms: i64,
-    /// Children created so far.
+    /// What the name of the next sequential child ends with.
     sequence: u32,
 }
 
 #[derive(Default)]
 struct Tree {
+    kind: Kind,
+    /// The last version that was given; for Oxia's kind.
+    last_version: i64,
     nodes: BTreeMap<String, Entry>,
     data_watches: BTreeMap<String, Vec<(SessionId, oneshot::Sender<WatchEvent>)>>,
     child_watches: BTreeMap<String, Vec<(SessionId, oneshot::Sender<WatchEvent>)>>,
@@ -46,10 +69,25 @@ struct Client {
     fault: Mutex<Option<(usize, Fault)>>,
     /// A change that another client makes just before a read of this one, and how many reads come before that.
     interleaved: Mutex<Option<(usize, Change)>>,
+    /// As `interleaved`, within a write.
+    interleaved_write: Mutex<Option<(usize, Change)>>,
     is_hanging: AtomicBool,
 }
 
 type Change = Box<dyn FnOnce() + Send>;
+
+/// Takes what waits until it is due, and counts down to it before that.
+fn take_due<T>(waiting: &Mutex<Option<(usize, T)>>) -> Option<T> {
+    let mut waiting = waiting.lock();
+    match waiting.take() {
+        Some((0, due)) => Some(due),
+        Some((left, later)) => {
+            *waiting = Some((left - 1, later));
+            None
+        }
+        None => None,
+    }
+}
 
 /// A fault to inject into the next write of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +113,29 @@ impl MemoryCluster {
         MemoryCluster::default()
     }
 
-    /// An empty tree whose first node is created at `now_ms`, milliseconds since 1970: for those who compare creation times with
-    /// the wall clock.
-    pub fn starting_at(now_ms: i64) -> MemoryCluster {
+    /// An empty tree of this kind.
+    pub fn of(kind: Kind) -> MemoryCluster {
         let cluster = MemoryCluster::new();
-        cluster.tree.lock().now_ms = now_ms;
+        // Neither small nor equal to a count of anything.
+        *cluster.tree.lock() = Tree { kind, last_version: 5_000_000_000, ..Tree::default() };
         cluster
+    }
+
+    /// The same tree, whose next node is created at `now_ms`, milliseconds since 1970: for those who compare creation times with the wall
+    /// clock.
+    pub fn at(self, now_ms: i64) -> MemoryCluster {
+        self.tree.lock().now_ms = now_ms;
+        self
+    }
+
+    /// Whose properties it has.
+    pub fn kind(&self) -> Kind {
+        self.tree.lock().kind
+    }
+
+    /// An empty tree whose first node is created [at](Self::at) that time.
+    pub fn starting_at(now_ms: i64) -> MemoryCluster {
+        MemoryCluster::new().at(now_ms)
     }
 
     /// A client with a new session.
@@ -104,11 +159,12 @@ impl MemoryCluster {
             state,
             fault: Mutex::default(),
             interleaved: Mutex::default(),
+            interleaved_write: Mutex::default(),
             is_hanging: AtomicBool::default(),
         });
         tree.clients.insert(id, Arc::downgrade(&client));
         drop(tree);
-        MemoryStore { cluster: self.clone(), client, receiver }
+        MemoryStore { cluster: self.clone(), client, receiver, pinned: None }
     }
 
     /// Sets the counter of a node's next sequential child, to reach its end without counting up to it.
@@ -142,6 +198,8 @@ pub struct MemoryStore {
     cluster: MemoryCluster,
     client: Arc<Client>,
     receiver: watch::Receiver<SessionState>,
+    /// Requests are applied under this session or not at all.
+    pinned: Option<SessionId>,
 }
 
 impl MemoryStore {
@@ -160,33 +218,21 @@ impl MemoryStore {
         *self.client.interleaved.lock() = Some((reads, Box::new(change)));
     }
 
+    /// Makes `change`, on behalf of another client, happen within the write of one node that follows this client's next `writes` ones. On
+    /// Oxia's kind it comes after the write looked at parents and children and drew its number, and before it is applied, as the
+    /// [trait](MetadataStore::is_transactional) allows; on ZooKeeper's kind it comes before the write.
+    pub fn interleave_write(&self, writes: usize, change: impl FnOnce() + Send + 'static) {
+        *self.client.interleaved_write.lock() = Some((writes, Box::new(change)));
+    }
+
     /// From now on no `get` of this client is answered, as when the servers are unreachable for a long time.
     pub fn hang(&self) {
         self.client.is_hanging.store(true, Ordering::Relaxed);
     }
 
     fn before_read(&self) {
-        let mut interleaved = self.client.interleaved.lock();
-        match interleaved.take() {
-            Some((0, change)) => {
-                drop(interleaved);
-                change();
-            }
-            Some((reads, change)) => *interleaved = Some((reads - 1, change)),
-            None => {}
-        }
-    }
-
-    /// The fault that is due at this write.
-    fn take_fault(&self) -> Option<Fault> {
-        let mut fault = self.client.fault.lock();
-        match fault.take() {
-            Some((0, due)) => Some(due),
-            Some((writes, later)) => {
-                *fault = Some((writes - 1, later));
-                None
-            }
-            None => None,
+        if let Some(change) = take_due(&self.client.interleaved) {
+            change();
         }
     }
 
@@ -228,6 +274,9 @@ impl MemoryStore {
         let mut tree = self.cluster.tree.lock();
         let state = self.client.state.borrow().clone();
         match state {
+            SessionState::Connected(id) if self.pinned.is_some_and(|pinned| pinned != id) => {
+                Err(StoreError::SessionExpired)
+            }
             SessionState::Connected(id) => request(&mut tree, id),
             SessionState::Closed => Err(StoreError::Closed),
             SessionState::AuthFailed(why) => Err(StoreError::AuthFailed { why }),
@@ -241,7 +290,7 @@ impl MemoryStore {
         &self,
         request: impl FnOnce(&mut Tree, SessionId) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let outcome = match self.take_fault() {
+        let outcome = match take_due(&self.client.fault) {
             Some(Fault::LossBeforeApply) => Err(StoreError::ConnectionLoss),
             Some(Fault::LossAfterApply) => {
                 self.with_tree(request).and_then(|_| Err(StoreError::ConnectionLoss))
@@ -252,12 +301,27 @@ impl MemoryStore {
         self.reconnect();
         outcome
     }
-}
 
-fn parent_of(path: &str) -> &str {
-    match path.rfind('/') {
-        Some(0) | None => "/",
-        Some(at) => &path[..at],
+    /// Writes one node: `answer` reads what the caller is told, of the path that was written.
+    fn write_node<T>(&self, op: &Op, answer: impl FnOnce(&Tree, String) -> T) -> Result<T, StoreError> {
+        let mut begun = None;
+        if let Some(change) = take_due(&self.client.interleaved_write) {
+            if !self.is_transactional() {
+                begun = Some(self.with_tree(|tree, _| tree.begin(op))?);
+            }
+            change();
+        }
+        self.write(|tree, session| {
+            let number = match begun {
+                Some(number) => {
+                    tree.check_node(op)?;
+                    number
+                }
+                None => tree.begin(op)?,
+            };
+            let path = tree.finish(op, number, session);
+            Ok(answer(tree, path))
+        })
     }
 }
 
@@ -314,11 +378,14 @@ impl Tree {
     fn stat(&self, path: &str) -> Option<Stat> {
         let entry = self.nodes.get(path)?;
         Some(Stat {
-            version: Version(entry.version),
+            version: entry.version,
             owner: entry.owner,
             created_ms: entry.created_ms,
-            children_count: self.children(path).len() as u32,
-            children_created: entry.sequence,
+            children_count: match self.kind {
+                Kind::OfZooKeeper => Some(self.children(path).len() as u32),
+                Kind::OfOxia => None,
+            },
+            next_sequence: entry.sequence,
         })
     }
 
@@ -332,7 +399,7 @@ impl Tree {
     fn check_version(&self, path: &str, expected: Option<Version>) -> Result<(), StoreError> {
         let entry = self.nodes.get(path).ok_or_else(|| StoreError::NoNode { path: path.into() })?;
         match expected {
-            Some(version) if version.0 != entry.version => Err(StoreError::BadVersion { path: path.into() }),
+            Some(version) if version != entry.version => Err(StoreError::BadVersion { path: path.into() }),
             _ => Ok(()),
         }
     }
@@ -340,10 +407,8 @@ impl Tree {
     /// Checks one operation without applying it.
     fn check(&self, op: &Op) -> Result<(), StoreError> {
         match op {
-            Op::Create { path, mode, data } => {
+            Op::Create { path, data, .. } => {
                 check_size(path, data)?;
-                let sequential =
-                    matches!(mode, CreateMode::PersistentSequential | CreateMode::EphemeralSequential);
                 let parent = parent_of(path);
                 if !self.exists(parent) {
                     return Err(StoreError::NoNode { path: path.clone() });
@@ -351,36 +416,80 @@ impl Tree {
                 if self.nodes.get(parent).is_some_and(|entry| entry.owner.is_some()) {
                     return Err(StoreError::NoChildrenForEphemerals { path: path.clone() });
                 }
-                match self.exists(path) && !sequential {
-                    true => Err(StoreError::NodeExists { path: path.clone() }),
-                    false => Ok(()),
+            }
+            Op::Set { path, data, .. } => check_size(path, data)?,
+            Op::Check { .. } => {}
+            Op::Delete { path, expected } => {
+                self.check_version(path, *expected)?;
+                if !self.children(path).is_empty() {
+                    return Err(StoreError::NotEmpty { path: path.clone() });
                 }
             }
-            Op::Set { path, data, expected } => {
-                check_size(path, data)?;
+        }
+        self.check_node(op)
+    }
+
+    /// Checks an operation against its own node: the part of the check that is atomic with the write in a store without transactions.
+    fn check_node(&self, op: &Op) -> Result<(), StoreError> {
+        match op {
+            Op::Create { path, mode, .. } => match self.exists(path) && !is_sequential(*mode) {
+                true => Err(StoreError::NodeExists { path: path.clone() }),
+                false => Ok(()),
+            },
+            Op::Set { path, expected, .. } | Op::Delete { path, expected } => {
                 self.check_version(path, *expected)
             }
             Op::Check { path, expected } => self.check_version(path, Some(*expected)),
-            Op::Delete { path, expected } => {
-                self.check_version(path, *expected)?;
-                match self.children(path).is_empty() {
-                    true => Ok(()),
-                    false => Err(StoreError::NotEmpty { path: path.clone() }),
-                }
+        }
+    }
+
+    /// Checks an operation, and draws the number of a node that it creates.
+    fn begin(&mut self, op: &Op) -> Result<u32, StoreError> {
+        self.check(op)?;
+        Ok(match op {
+            Op::Create { path, mode, .. } => self.take_sequence(parent_of(path), is_sequential(*mode)),
+            Op::Set { .. } | Op::Check { .. } | Op::Delete { .. } => 0,
+        })
+    }
+
+    /// The version of a value after this many writes of its node.
+    fn version_after(&mut self, writes: i64) -> Version {
+        match self.kind {
+            Kind::OfZooKeeper => Version::counted(writes),
+            Kind::OfOxia => {
+                self.last_version += 1;
+                Version::new(self.last_version, writes)
             }
         }
     }
 
-    /// Applies one operation that [`check`](Self::check) accepted, and returns the path created.
-    fn apply(&mut self, op: &Op, session: SessionId) -> String {
+    /// Counts a write of a node, which gets another version.
+    fn write(&mut self, path: &str) {
+        let writes = self.nodes.get(path).map_or(0, |entry| entry.writes + 1);
+        let (version, kind) = (self.version_after(writes), self.kind);
+        if let Some(entry) = self.nodes.get_mut(path) {
+            (entry.version, entry.writes) = (version, writes);
+            entry.sequence += u32::from(kind == Kind::OfOxia);
+        }
+    }
+
+    /// The number of a child that is created now.
+    fn take_sequence(&mut self, parent: &str, is_sequential: bool) -> u32 {
+        let sequence = self.nodes.get(parent).map_or(0, |entry| entry.sequence);
+        match (self.kind, self.nodes.get_mut(parent)) {
+            (Kind::OfZooKeeper, Some(entry)) => entry.sequence += 1,
+            (Kind::OfOxia, Some(_)) if is_sequential => self.write(parent),
+            (Kind::OfOxia, Some(_)) | (_, None) => {}
+        }
+        sequence
+    }
+
+    /// Applies one operation, with the number that [`begin`](Self::begin) drew for it, and returns the path of its node.
+    fn finish(&mut self, op: &Op, sequence: u32, session: SessionId) -> String {
         self.now_ms += 1;
         match op {
             Op::Create { path, data, mode } => {
                 let parent = parent_of(path).to_string();
-                let sequence = self.nodes.get_mut(&parent).map_or(0, |entry| {
-                    entry.sequence += 1;
-                    entry.sequence - 1
-                });
                 let (suffix, owner) = match mode {
                     CreateMode::Persistent => (None, None),
                     CreateMode::Ephemeral => (None, Some(session)),
@@ -388,17 +497,23 @@ impl Tree {
                     CreateMode::EphemeralSequential => (Some(sequence), Some(session)),
                 };
                 let path = suffix.map_or_else(|| path.clone(), |suffix| format!("{path}{suffix:010}"));
-                let entry =
-                    Entry { data: data.clone(), version: 0, owner, created_ms: self.now_ms, sequence: 0 };
+                let entry = Entry {
+                    data: data.clone(),
+                    version: self.version_after(0),
+                    writes: 0,
+                    owner,
+                    created_ms: self.now_ms,
+                    sequence: u32::from(self.kind == Kind::OfOxia),
+                };
                 self.nodes.insert(path.clone(), entry);
                 fire(self.data_watches.remove(&path).unwrap_or_default(), WatchEvent::Created);
                 fire(self.child_watches.remove(&parent).unwrap_or_default(), WatchEvent::ChildrenChanged);
                 path
             }
             Op::Set { path, data, .. } => {
+                self.write(path);
                 let entry = self.nodes.get_mut(path).expect("check() found the node");
                 entry.data = data.clone();
-                entry.version += 1;
                 fire(self.data_watches.remove(path).unwrap_or_default(), WatchEvent::DataChanged);
                 path.clone()
             }
@@ -433,24 +548,25 @@ impl Tree {
         }
         for path in paths {
             let Some(entry) = self.nodes.get(&path) else { continue };
-            let Entry { data, version, owner, created_ms, sequence } = entry;
-            let copy = Entry {
-                data: data.clone(),
-                version: *version,
-                owner: *owner,
-                created_ms: *created_ms,
-                sequence: *sequence,
-            };
+            let copy = Entry { data: entry.data.clone(), ..*entry };
             trial.nodes.insert(path, copy);
         }
         for op in ops {
-            trial.check(op)?;
-            trial.apply(op, session);
+            let number = trial.begin(op)?;
+            trial.finish(op, number, session);
         }
         for op in ops {
-            self.apply(op, session);
+            let number = self.begin(op)?;
+            self.finish(op, number, session);
         }
         Ok(())
+    }
+}
+
+fn is_sequential(mode: CreateMode) -> bool {
+    match mode {
+        CreateMode::PersistentSequential | CreateMode::EphemeralSequential => true,
+        CreateMode::Persistent | CreateMode::Ephemeral => false,
     }
 }
 
@@ -513,33 +629,58 @@ impl MetadataStore for MemoryStore {
         }))
     }
 
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
         let op = Op::Create { path: path.into(), data, mode };
-        ready(self.write(|tree, session| {
-            tree.check(&op)?;
-            Ok(tree.apply(&op, session))
+        ready(self.write_node(&op, |tree, path| {
+            let version = tree.nodes[&path].version;
+            Created { path, version }
         }))
     }
 
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
         let op = Op::Set { path: path.into(), data, expected };
-        ready(self.write(|tree, session| {
-            tree.check(&op)?;
-            tree.apply(&op, session);
-            Ok(tree.stat(path).expect("a node just set exists"))
-        }))
+        ready(self.write_node(&op, |tree, path| tree.stat(&path).expect("a node just set exists")))
     }
 
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
         let op = Op::Delete { path: path.into(), expected };
-        ready(self.write(|tree, session| {
-            tree.check(&op)?;
-            tree.apply(&op, session);
+        ready(self.write_node(&op, |_, _| ()))
+    }
+
+    fn is_transactional(&self) -> bool {
+        self.cluster.kind() == Kind::OfZooKeeper
+    }
+
+    fn pinned(&self, session: SessionId) -> Option<Arc<dyn MetadataStore>> {
+        Some(Arc::new(MemoryStore {
+            cluster: self.cluster.clone(),
+            client: self.client.clone(),
+            receiver: self.receiver.clone(),
+            pinned: Some(session),
+        }))
+    }
+
+    fn skip_sequence(&self, parent: &str, next: u32) -> StoreFuture<'_, ()> {
+        if self.is_transactional() {
+            return ready(Err(StoreError::Unsupported("skipping numbers of sequential names")));
+        }
+        ready(self.write(|tree, _| {
+            let entry =
+                tree.nodes.get(parent).ok_or_else(|| StoreError::NoNode { path: parent.to_owned() })?;
+            if entry.sequence < next {
+                tree.write(parent);
+                if let Some(entry) = tree.nodes.get_mut(parent) {
+                    entry.sequence = next;
+                }
+            }
             Ok(())
         }))
     }
 
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
+        if !self.is_transactional() {
+            return ready(Err(StoreError::Unsupported("transactions")));
+        }
         ready(self.write(|tree, session| tree.transact(&ops, session)))
     }
 

@@ -251,6 +251,8 @@ impl Task {
             // Waiting for a foreign node takes long; another wish or the end of the owner must not wait for it. A
             // registration that is dropped half-way is completed by the next one, or removed at the end.
             _ = self.wanted.changed() => return Ok(false),
+            // A node that is foreign to one session may be our own under the next.
+            _ = self.session.changed() => return Ok(false),
         };
         match outcome {
             // Another session than the one that was asked: it is asked before anything is said.

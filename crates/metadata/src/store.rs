@@ -10,7 +10,9 @@
 //!    connection or the session is lost: a caller that re-reads on every event misses nothing.
 //! 4. An ephemeral node belongs to the session under which it was created and goes with it. A store that opens a new
 //!    session after an expiry publishes the new id in [`MetadataStore::session`] before it serves a request under it.
-//! 5. `multi` applies all of its operations or none.
+//! 5. `multi` applies all of its operations or none. A store that is not transactional has no `multi`, and deletes a node although a child
+//!    of it is created at the same moment, and lists children not of one moment: see [`MetadataStore::is_transactional`].
+//! 6. Of the [`Version`]s of a node, from its creation to its deletion, no two are equal, and a later one is [later](Version::is_later_than).
 //!
 //! # Limits     a node's value: [`VALUE_SIZE_BYTES_MAX`]; requests waiting for the store: bounded by each driver
 
@@ -31,9 +33,42 @@ pub const VALUE_SIZE_BYTES_MAX: usize = (1 << 20) - 4096;
 /// What every store operation returns.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// How often a node's value was set since its creation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Version(pub i32);
+/// Which value of a node is meant. It is compared with others of the same node, and with nothing else.
+///
+/// ZooKeeper names a value by the number of writes before it since the node was created. Oxia names it by a counter of the shard that the
+/// node is in, which a migration may set back; it counts the writes of the node beside that.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Version {
+    id: i64,
+    writes: i64,
+}
+
+impl Version {
+    /// The version that a store names `id`, after `writes` writes since the node was created.
+    pub const fn new(id: i64, writes: i64) -> Version {
+        Version { id, writes }
+    }
+
+    /// The version of a store that names it by its `writes`.
+    pub const fn counted(writes: i64) -> Version {
+        Version { id: writes, writes }
+    }
+
+    /// What the store names it by.
+    pub const fn id(self) -> i64 {
+        self.id
+    }
+
+    /// Whether the value is the one that the node was created with: nothing was set since.
+    pub const fn is_initial(self) -> bool {
+        self.writes == 0
+    }
+
+    /// Whether it came after another one of the same node.
+    pub const fn is_later_than(self, other: Version) -> bool {
+        self.writes > other.writes
+    }
+}
 
 /// The identity of a session. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,10 +94,19 @@ pub struct Stat {
     pub owner: Option<SessionId>,
     /// Creation time in milliseconds since the epoch, by the store's clock.
     pub created_ms: i64,
-    /// Number of children.
-    pub children_count: u32,
-    /// Number of children that were ever created below it: what the name of the next sequential one ends with.
-    pub children_created: u32,
+    /// Number of children; `None` from a store that would have to list them to know.
+    pub children_count: Option<u32>,
+    /// What the name of its next sequential child ends with. It never falls while the node lives, and may skip numbers.
+    pub next_sequence: u32,
+}
+
+/// What a node got when it was created.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Created {
+    /// Its path, which a sequential mode lengthened.
+    pub path: String,
+    /// Its first version.
+    pub version: Version,
 }
 
 /// A node's value together with what the store knows about it.
@@ -141,23 +185,45 @@ pub enum WatchEvent {
 
 /// A one-time watch, armed by the read that returned it. Dropping it disarms it.
 #[derive(Debug)]
-pub struct Watch(oneshot::Receiver<WatchEvent>);
+pub struct Watch {
+    fired: oneshot::Receiver<WatchEvent>,
+    /// It also fires, as lost, once this is true.
+    is_over: Option<watch::Receiver<bool>>,
+}
 
 impl Watch {
     /// A watch and the end that fires it. Dropping that end fires [`WatchEvent::Lost`].
     pub(crate) fn new() -> (oneshot::Sender<WatchEvent>, Watch) {
         let (sender, receiver) = oneshot::channel();
-        (sender, Watch(receiver))
+        (sender, Watch { fired: receiver, is_over: None })
+    }
+
+    /// The same watch, which also fires [`WatchEvent::Lost`] once `is_over` is true.
+    pub(crate) fn or_when(self, is_over: watch::Receiver<bool>) -> Watch {
+        Watch { is_over: Some(is_over), ..self }
     }
 
     /// Whether something changed, or may have changed, since it was armed.
     pub fn has_fired(&mut self) -> bool {
-        !matches!(self.0.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+        self.is_over.as_ref().is_some_and(|is_over| *is_over.borrow())
+            || !matches!(self.fired.try_recv(), Err(oneshot::error::TryRecvError::Empty))
     }
 
     /// Waits for the first change. A dropped wait disarms the watch.
     pub async fn changed(self) -> WatchEvent {
-        self.0.await.unwrap_or(WatchEvent::Lost)
+        let over = async {
+            if let Some(mut is_over) = self.is_over
+                && is_over.wait_for(|is_over| *is_over).await.is_ok()
+            {
+                return;
+            }
+            // A store that is dropped fires its watches itself.
+            std::future::pending().await
+        };
+        tokio::select! {
+            fired = self.fired => fired.unwrap_or(WatchEvent::Lost),
+            () = over => WatchEvent::Lost,
+        }
     }
 }
 
@@ -320,6 +386,10 @@ pub enum StoreError {
         /// The server, which side refused, and what to do.
         why: Arc<str>,
     },
+    /// All metadata is being moved to another store, and writes wait until that is done; this one waited for long, or behind too many.
+    /// Nothing was sent: repeating is safe.
+    #[error("the metadata is being moved from ZooKeeper to Oxia, and is not written meanwhile")]
+    Moving,
     /// The store was closed by this process.
     #[error("the metadata store was closed")]
     Closed,
@@ -353,11 +423,38 @@ fn within(waited: Duration) -> String {
 }
 
 impl StoreError {
+    /// The path that it names.
+    pub(crate) fn path_mut(&mut self) -> Option<&mut String> {
+        match self {
+            StoreError::NoNode { path }
+            | StoreError::NodeExists { path }
+            | StoreError::BadVersion { path }
+            | StoreError::NotEmpty { path }
+            | StoreError::NoChildrenForEphemerals { path }
+            | StoreError::NoAuth { path }
+            | StoreError::NoIdentity { path }
+            | StoreError::TooLarge { path, .. }
+            | StoreError::Full { path } => Some(path),
+            StoreError::ConnectionLoss
+            | StoreError::Unreachable { .. }
+            | StoreError::Untrusted { .. }
+            | StoreError::SessionExpired
+            | StoreError::AuthFailed { .. }
+            | StoreError::Moving
+            | StoreError::Closed
+            | StoreError::Unsupported(_)
+            | StoreError::Protocol(_) => None,
+        }
+    }
+
     /// True when the same request may succeed later without anybody acting.
     pub fn is_transient(&self) -> bool {
         match self {
             // Servers return, and certificates and settings of servers are put right while this process runs.
-            StoreError::ConnectionLoss | StoreError::SessionExpired | StoreError::Unreachable { .. } => true,
+            StoreError::ConnectionLoss
+            | StoreError::SessionExpired
+            | StoreError::Unreachable { .. }
+            | StoreError::Moving => true,
             _ => false,
         }
     }
@@ -383,14 +480,30 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// As [`children`](Self::children), and arms a watch for children created or deleted, or the node's deletion.
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)>;
 
-    /// Creates a node below an existing parent and returns its path, which a sequential mode lengthens.
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String>;
+    /// Creates a node below an existing parent.
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created>;
 
     /// Replaces a node's value; `expected` = `None` accepts any version.
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat>;
 
     /// Deletes a node without children; `expected` = `None` accepts any version.
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()>;
+
+    /// Whether requests that concern several nodes are one step. Where they are not,
+    ///
+    /// - [`multi`](Self::multi) is [`StoreError::Unsupported`];
+    /// - a node may be deleted while a child of it is created, and the child is left without a parent, where no listing finds it. So nobody
+    ///   deletes a node below which others create nodes that matter, or both look afterwards and make the parent again;
+    /// - the number of a sequential child is drawn before the child is there, so that a lower one may appear after a higher one;
+    /// - [`children`](Self::children) shows each child as it was at some moment of the call, not all at the same: of two that were made one
+    ///   after the other it may show the second one alone. The next call shows both.
+    fn is_transactional(&self) -> bool;
+
+    /// Makes the names of sequential children of `parent` end with `next` or a higher number from now on; nothing changes where they do already.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] by stores that count nothing but children; otherwise as [`set`](Self::set).
+    fn skip_sequence(&self, parent: &str, next: u32) -> StoreFuture<'_, ()>;
 
     /// Applies all of `ops` or none; the error is the one of the first operation that failed.
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()>;
@@ -407,9 +520,24 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// The session timeout agreed with the store (the one asked for, before the first connection).
     fn session_timeout(&self) -> Duration;
 
+    /// A view of this store whose requests are sent under `session` or not at all: under another one they fail with
+    /// [`StoreError::SessionExpired`]. `None` by a store that has no such views. A view ends with its store.
+    fn pinned(&self, session: SessionId) -> Option<Arc<dyn MetadataStore>> {
+        let _ = session;
+        None
+    }
+
     /// Ends the session: its ephemeral nodes go at once. Later requests fail with [`StoreError::Closed`], also when this one failed:
     /// then the session may live on until its timeout.
     fn close(&self) -> StoreFuture<'_, ()>;
+}
+
+/// The path of the node above this one; the root is above itself.
+pub(crate) fn parent_of(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
 }
 
 #[cfg(test)]

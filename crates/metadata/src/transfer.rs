@@ -10,7 +10,9 @@
 //!    processes that connect to the new store themselves; they are left out and counted.
 //! 2. Nothing is written before the whole file was read and its checksum found right.
 //! 3. Until everything is there and was compared, the target root holds a node `IMPORTING` and no `LAYOUT`, so that
-//!    neither our client nor Java's takes half a cluster for a whole one. Both change in one transaction at the end.
+//!    neither our client nor Java's takes half a cluster for a whole one. Both change in one transaction at the end; in a store without
+//!    transactions `LAYOUT` comes first, and whoever repeats the import removes the node that was left. Until then ours opens no cluster
+//!    there.
 //! 4. An import that was interrupted is finished by repeating it with the same file: a node that is there with equal
 //!    data is fine. A root that holds anything else is refused and not touched.
 //! 5. After an import no generated ledger id is one that the source gave out, also not one whose ledger was deleted:
@@ -19,8 +21,8 @@
 //!    takes the store for the one that it was, and an export may be an old one.
 //!
 //! # Ledger ids
-//! Generated ids come from the store's counter of sequential names, which cannot be set. While the source has only the
-//! 31-bit generator `idgen`, its next number is in the file; the target's counter is moved there by creating and
+//! Generated ids come from the store's counter of sequential names. While the source has only the 31-bit generator `idgen`, its next number is in
+//! the file. A store without transactions is set to that; ZooKeeper's counter cannot be set, and is moved by creating and
 //! deleting names, up to [`COUNTER_STEPS_MAX`]. Beyond that, and when the source uses `idgen-long` already, the target
 //! gets a new `idgen-long/HOB-<high>` above all others: every client, Java's too, generates with the highest one, and
 //! no id with that upper half was ever generated.
@@ -31,7 +33,8 @@
 //! time is in its metadata since BookKeeper 4.8). Access rules: every node becomes open to the world, as our driver
 //! creates them. Counters other than those of ledger ids.
 //!
-//! # Limits     a file: [`DUMP_SIZE_BYTES_MAX`]; a transaction: 200 nodes and 256 KiB; reads under way: 64
+//! # Limits     a file: [`DUMP_SIZE_BYTES_MAX`]; a transaction: 200 nodes and 256 KiB, without transactions a request for each node;
+//! reads under way: 64
 //!
 //! # Not here   entries (they stay on the bookies), opening of files (the command line)
 

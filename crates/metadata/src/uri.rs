@@ -6,22 +6,47 @@
 //!
 //! Also as Pulsar writes them, `metadata-store:zk:h1:2181,h2:2181/chroot`: its driver takes the path as the store's own root and
 //! `/ledgers` below that as the ledgers root, whatever the path ends with, so that `metadata-store:zk:h:2181/ledgers` has its
-//! ledgers in `/ledgers/ledgers`.
+//! ledgers in `/ledgers/ledgers`. On Oxia, `metadata-store:oxia://h1:6648,h2:6648/NAMESPACE`, the root is always `/ledgers`, and the
+//! namespace `default` without a name. Pulsar's driver takes one server there; here several may be named.
 
 use std::fmt;
 use std::str::FromStr;
+
+use bindery_oxia::NAMESPACE_DEFAULT;
 
 use crate::layout::LedgerLayout;
 
 /// Port of a ZooKeeper server when the URI names none.
 pub const ZOOKEEPER_PORT_DEFAULT: u16 = 2181;
 
-const VALID_FORMS: &str = "zk://HOST:PORT/ROOT, zk+hierarchical://..., zk+longhierarchical://..., zk+null://... or \
-     metadata-store:zk:HOST:PORT (several servers separated by ';' or ',')";
+/// Port of an Oxia server when the URI names none.
+pub const OXIA_PORT_DEFAULT: u16 = 6648;
+
+const VALID_FORMS: &str = "zk://HOST:PORT/ROOT, zk+hierarchical://..., zk+longhierarchical://..., zk+null://..., \
+     metadata-store:zk:HOST:PORT or metadata-store:oxia://HOST:PORT/NAMESPACE (several servers separated by ';' or ',')";
+
+/// Whose servers a URI names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// ZooKeeper's.
+    ZooKeeper,
+    /// ZooKeeper's, as Pulsar's driver uses them: it follows when the cluster's metadata moves to Oxia ([`migration`](crate::migration)).
+    PulsarOnZooKeeper {
+        /// The root of Pulsar's store, for example `/p`; empty when that is the root of ZooKeeper.
+        chroot: String,
+    },
+    /// Oxia's.
+    Oxia {
+        /// The namespace that the cluster is in.
+        namespace: String,
+    },
+}
 
 /// A parsed metadata service URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataUri {
+    /// Whose the servers are.
+    pub driver: Driver,
     /// The layout the URI asks for; `None` (`zk://`, `zk+null://`) takes the stored one.
     pub layout: Option<LedgerLayout>,
     /// The servers as `host:port`, in the order given, at least one.
@@ -63,6 +88,15 @@ pub enum UriError {
         uri: String,
         /// The part at fault.
         server: String,
+    },
+    /// More than a namespace after the servers of Oxia.
+    #[error(
+        "{uri:?} has more than the name of a namespace after the servers: use metadata-store:oxia://HOST:PORT/NAMESPACE; the ledgers root \
+         is /ledgers in it, as for Pulsar's driver"
+    )]
+    BadNamespace {
+        /// The text given.
+        uri: String,
     },
     /// No ledgers root, or one that no store accepts.
     #[error(
@@ -122,31 +156,53 @@ impl FromStr for MetadataUri {
         let malformed = || UriError::Malformed { uri: uri.into() };
         let (scheme, rest) = uri.split_once("://").ok_or_else(malformed)?;
         let layout = parse_scheme(uri, &scheme.to_ascii_lowercase())?;
-        let (servers, path) = servers_and_path(uri, rest)?;
-        Ok(MetadataUri { layout, servers, root: checked_root(uri, path)? })
+        let (servers, path) = servers_and_path(uri, rest, ZOOKEEPER_PORT_DEFAULT)?;
+        Ok(MetadataUri { driver: Driver::ZooKeeper, layout, servers, root: checked_root(uri, path)? })
     }
 }
 
 /// What Pulsar's URIs begin with.
 const PULSAR_SCHEME: &str = "metadata-store:";
 
-/// `metadata-store:zk:HOST:PORT/CHROOT`; without `zk:` it is ZooKeeper, too.
+/// `metadata-store:zk:HOST:PORT/CHROOT`, without `zk:` it is ZooKeeper, too; `metadata-store:oxia://HOST:PORT/NAMESPACE`.
 fn of_pulsar(uri: &str) -> Result<MetadataUri, UriError> {
     let rest = &uri[PULSAR_SCHEME.len()..];
-    let is_other = ["memory:", "rocksdb:", "etcd:", "oxia:"].iter().any(|driver| rest.starts_with(driver));
+    if let Some(rest) = rest.strip_prefix("oxia://") {
+        return of_pulsar_on_oxia(uri, rest);
+    }
+    let is_other =
+        ["memory:", "rocksdb:", "etcd:", "oxia:", "oxia+"].iter().any(|driver| rest.starts_with(driver));
     if is_other || rest.contains("://") {
         return Err(UriError::Unsupported {
             scheme: format!("{PULSAR_SCHEME}{}", rest.split(':').next().unwrap_or_default()),
-            why: "of Pulsar's metadata stores only ZooKeeper is supported, as metadata-store:zk:HOST:PORT",
+            why: "of Pulsar's metadata stores ZooKeeper is supported, as metadata-store:zk:HOST:PORT, and Oxia without TLS, as \
+                  metadata-store:oxia://HOST:PORT/NAMESPACE",
         });
     }
-    let (servers, path) = servers_and_path(uri, rest.strip_prefix("zk:").unwrap_or(rest))?;
+    let rest = rest.strip_prefix("zk:").unwrap_or(rest);
+    let (servers, path) = servers_and_path(uri, rest, ZOOKEEPER_PORT_DEFAULT)?;
     let chroot = path.strip_suffix('/').unwrap_or(path);
-    Ok(MetadataUri { layout: None, servers, root: checked_root(uri, &format!("{chroot}/ledgers"))? })
+    let root = checked_root(uri, &format!("{chroot}{ROOT_DEFAULT}"))?;
+    let driver = Driver::PulsarOnZooKeeper { chroot: chroot.to_owned() };
+    Ok(MetadataUri { driver, layout: None, servers, root })
+}
+
+fn of_pulsar_on_oxia(uri: &str, rest: &str) -> Result<MetadataUri, UriError> {
+    let (servers, path) = servers_and_path(uri, rest, OXIA_PORT_DEFAULT)?;
+    let namespace = match path.trim_matches('/') {
+        "" => NAMESPACE_DEFAULT,
+        // Pulsar's driver refuses more than one name, too.
+        several if several.contains('/') || several.contains(|byte: char| byte.is_control()) => {
+            return Err(UriError::BadNamespace { uri: uri.into() });
+        }
+        one => one,
+    };
+    let driver = Driver::Oxia { namespace: namespace.to_owned() };
+    Ok(MetadataUri { driver, layout: None, servers, root: ROOT_DEFAULT.to_owned() })
 }
 
 /// Servers with their ports, and the path behind them.
-fn servers_and_path<'a>(uri: &str, rest: &'a str) -> Result<(Vec<String>, &'a str), UriError> {
+fn servers_and_path<'a>(uri: &str, rest: &'a str, port: u16) -> Result<(Vec<String>, &'a str), UriError> {
     let malformed = || UriError::Malformed { uri: uri.into() };
     if rest.contains(['?', '#', '@']) {
         return Err(malformed());
@@ -159,7 +215,8 @@ fn servers_and_path<'a>(uri: &str, rest: &'a str) -> Result<(Vec<String>, &'a st
         .split([';', ','])
         .filter(|server| !server.is_empty())
         .map(|server| {
-            with_port(server).ok_or_else(|| UriError::BadServer { uri: uri.into(), server: server.into() })
+            with_port(server, port)
+                .ok_or_else(|| UriError::BadServer { uri: uri.into(), server: server.into() })
         })
         .collect::<Result<Vec<_>, _>>()?;
     if servers.is_empty() {
@@ -201,7 +258,7 @@ fn parse_scheme(uri: &str, scheme: &str) -> Result<Option<LedgerLayout>, UriErro
 }
 
 /// `host` and `[v6]` get the default port; `None` for what is neither `host` nor `host:port`.
-fn with_port(server: &str) -> Option<String> {
+fn with_port(server: &str, port_default: u16) -> Option<String> {
     let (host, port) = match server.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']')?;
@@ -220,13 +277,22 @@ fn with_port(server: &str) -> Option<String> {
     }
     let port = match port {
         Some(port) => port.parse::<u16>().ok().filter(|port| *port != 0)?,
-        None => ZOOKEEPER_PORT_DEFAULT,
+        None => port_default,
     };
     Some(format!("{host}:{port}"))
 }
 
 impl fmt::Display for MetadataUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.driver {
+            Driver::ZooKeeper => {}
+            Driver::PulsarOnZooKeeper { chroot } => {
+                return write!(f, "{PULSAR_SCHEME}zk:{}{chroot}", self.servers.join(","));
+            }
+            Driver::Oxia { namespace } => {
+                return write!(f, "{PULSAR_SCHEME}oxia://{}/{namespace}", self.servers.join(","));
+            }
+        }
         let scheme = match self.layout {
             None => "zk",
             Some(LedgerLayout::Hierarchical) => "zk+hierarchical",
@@ -282,6 +348,38 @@ mod tests {
     }
 
     #[test]
+    fn pulsars_form_for_oxia_names_a_namespace() {
+        for (text, servers, namespace) in [
+            ("metadata-store:oxia://h:6648/pulsar", &["h:6648"][..], "pulsar"),
+            ("metadata-store:oxia://h", &["h:6648"], "default"),
+            ("metadata-store:oxia://h:1/", &["h:1"], "default"),
+            ("metadata-store:oxia://h1:1,h2,[::1]:3/a.b-c/", &["h1:1", "h2:6648", "[::1]:3"], "a.b-c"),
+        ] {
+            let uri = parse(text).unwrap();
+            assert_eq!(uri.driver, Driver::Oxia { namespace: namespace.to_owned() }, "{text}");
+            assert_eq!(
+                (&uri.servers[..], uri.root.as_str(), uri.layout),
+                (&servers.iter().map(ToString::to_string).collect::<Vec<_>>()[..], "/ledgers", None)
+            );
+            assert_eq!(parse(&uri.to_string()).unwrap(), uri, "{text}");
+        }
+        for bad in ["metadata-store:oxia://h/a/b", "metadata-store:oxia://h/pulsar/ledgers"] {
+            assert!(matches!(parse(bad), Err(UriError::BadNamespace { .. })), "{bad}");
+        }
+        for bad in [
+            "metadata-store:oxia://",
+            "metadata-store:oxia:///n",
+            "metadata-store:oxia://h:x/n",
+            "metadata-store:oxia://u@h/n",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        for other in ["metadata-store:oxia+tls://h/n", "metadata-store:oxia:h:6648"] {
+            assert!(matches!(parse(other), Err(UriError::Unsupported { .. })), "{other}");
+        }
+    }
+
+    #[test]
     fn what_is_left_out_is_filled_in_and_said() {
         for (text, full) in [
             ("zk://h:1", "zk://h:1/ledgers"),
@@ -313,7 +411,7 @@ mod tests {
             "zk+flat://h/l",
             "zk+ms://h/l",
             "etcd://h/l",
-            "metadata-store:oxia://h:6648/l",
+            "metadata-store:etcd:http://h",
             "metadata-store:rocksdb:/d",
         ] {
             assert!(matches!(parse(known), Err(UriError::Unsupported { .. })), "{known}");

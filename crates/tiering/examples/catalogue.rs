@@ -4,16 +4,28 @@
 //! ```text
 //! cargo run --release -p bindery-tiering --example catalogue -- build file:///empty/directory 10000000
 //! cargo run --release -p bindery-tiering --example catalogue -- read file:///the/same 10000000
+//! cargo run --release -p bindery-tiering --example catalogue -- follow file:///the/same 10000000
 //! ```
+//!
+//! `follow` is what a bookie does that looks up where entries are: a catalogue that is opened for reading, with little memory, while
+//! every request to the store takes [`LATENCY`] longer. Decision 0040 has the figures.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bindery_io::{Clock, Random, SeededRandom, SystemClock};
 use bindery_tiering::catalogue::{Catalogue, CatalogueOptions, Change, NewExtent, NewObject, OpenMode};
-use bindery_tiering::store::{self, StoreOptions};
+use bindery_tiering::store::{self, Store, StoreOptions};
 use bindery_tiering::{ClusterId, ObjectId};
 use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
 
 /// Extents of one commit, each of another ledger.
 const EXTENTS: u64 = 1000;
@@ -21,6 +33,14 @@ const EXTENTS: u64 = 1000;
 const EXTENTS_OF_LEDGER: u64 = 100;
 const ENTRIES: i64 = 500;
 const LOOKUPS: usize = 5000;
+/// By which each request to the store is slower in `follow`.
+const LATENCY: Duration = Duration::from_millis(25);
+/// Memory for blocks of a bookie's follower.
+const FOLLOWER_CACHE_BYTES: usize = 8 << 20;
+/// Bookies that start at once.
+const FOLLOWERS: usize = 100;
+/// Lookups of `follow`: each takes a request's time or more.
+const COLD_LOOKUPS: usize = 500;
 const CLUSTER: ClusterId = ClusterId::from_bytes([7; 16]);
 
 type Failure = Box<dyn std::error::Error>;
@@ -29,11 +49,14 @@ type Failure = Box<dyn std::error::Error>;
 async fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [phase, url, extents] = arguments.as_slice() else {
-        return Err("usage: catalogue build|read URL EXTENTS".into());
+        return Err("usage: catalogue build|read|follow URL EXTENTS".into());
     };
     let extents: u64 = extents.parse()?;
     let store = store::open(&url.parse()?, &StoreOptions::default())?;
     let clock = Arc::new(SystemClock::new());
+    if phase == "follow" {
+        return follow(&store, clock, extents).await;
+    }
     let mode = if phase == "build" { OpenMode::Create } else { OpenMode::Write };
     let began = clock.monotonic_ns();
     let options = CatalogueOptions::default();
@@ -136,27 +159,181 @@ async fn read(
     took.clear();
     let gets = catalogue.requests().gets;
     for _ in 0..LOOKUPS {
-        let ledger = LedgerId::new((random.next_u64() % ledgers) as i64).ok_or("a ledger")?;
-        let entry = (random.next_u64() % EXTENTS_OF_LEDGER) as i64 * ENTRIES + 7;
-        let at = clock.monotonic_ns();
-        let found = catalogue.extents(ledger, EntryId::new(entry).ok_or("an entry")?, 1).await?;
-        took.push(clock.monotonic_ns() - at);
-        if found.first().is_none_or(|(first, row)| first.get() > entry || row.last.get() < entry) {
-            return Err(format!("entry {entry} of ledger {ledger} is in {found:?}").into());
-        }
+        let ledger = random.next_u64() % ledgers;
+        took.push(find_entry(catalogue, clock, ledger, random.next_u64()).await?);
     }
     println!("extent of an entry: {}, {} gets", percentiles(&mut took), catalogue.requests().gets - gets);
     took.clear();
     for _ in 0..200 {
-        let ledger = LedgerId::new((random.next_u64() % ledgers) as i64).ok_or("a ledger")?;
-        let at = clock.monotonic_ns();
-        let found = catalogue.extents(ledger, EntryId::FIRST, 1000).await?;
-        took.push(clock.monotonic_ns() - at);
-        if found.len() as u64 != EXTENTS_OF_LEDGER {
-            return Err(format!("ledger {ledger} has {} extents", found.len()).into());
-        }
+        took.push(find_all(catalogue, clock, random.next_u64() % ledgers).await?);
     }
     println!("all {EXTENTS_OF_LEDGER} extents of a ledger: {}", percentiles(&mut took));
+    Ok(())
+}
+
+/// Looks up one entry of a ledger; returns the time that took, in ns. `drawn` chooses the entry.
+async fn find_entry(
+    catalogue: &mut Catalogue,
+    clock: &dyn Clock,
+    ledger: u64,
+    drawn: u64,
+) -> Result<u64, Failure> {
+    let ledger = LedgerId::new(ledger as i64).ok_or("a ledger")?;
+    let entry = (drawn % EXTENTS_OF_LEDGER) as i64 * ENTRIES + 7;
+    let at = clock.monotonic_ns();
+    let found = catalogue.extents(ledger, EntryId::new(entry).ok_or("an entry")?, 1).await?;
+    let took_ns = clock.monotonic_ns() - at;
+    if found.first().is_none_or(|(first, row)| first.get() > entry || row.last.get() < entry) {
+        return Err(format!("entry {entry} of ledger {ledger} is in {found:?}").into());
+    }
+    Ok(took_ns)
+}
+
+/// Looks up all extents of a ledger; returns the time that took, in ns.
+async fn find_all(catalogue: &mut Catalogue, clock: &dyn Clock, ledger: u64) -> Result<u64, Failure> {
+    let ledger = LedgerId::new(ledger as i64).ok_or("a ledger")?;
+    let at = clock.monotonic_ns();
+    let found = catalogue.extents(ledger, EntryId::FIRST, 1000).await?;
+    let took_ns = clock.monotonic_ns() - at;
+    if found.len() as u64 != EXTENTS_OF_LEDGER {
+        return Err(format!("ledger {ledger} has {} extents", found.len()).into());
+    }
+    Ok(took_ns)
+}
+
+/// A store whose requests take [`LATENCY`] longer.
+#[derive(Debug)]
+struct Slow(Arc<dyn ObjectStore>);
+
+impl std::fmt::Display for Slow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "slow {}", self.0)
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for Slow {
+    async fn put_opts(
+        &self,
+        key: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> object_store::Result<PutResult> {
+        tokio::time::sleep(LATENCY).await;
+        self.0.put_opts(key, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        key: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        tokio::time::sleep(LATENCY).await;
+        self.0.put_multipart_opts(key, options).await
+    }
+
+    async fn get_opts(&self, key: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+        tokio::time::sleep(LATENCY).await;
+        self.0.get_opts(key, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        keys: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        self.0.delete_stream(keys)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        let listing = self.0.list(prefix);
+        let waits = async {
+            tokio::time::sleep(LATENCY).await;
+            listing
+        };
+        futures_util::stream::once(waits).flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
+        tokio::time::sleep(LATENCY).await;
+        self.0.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> object_store::Result<()> {
+        tokio::time::sleep(LATENCY).await;
+        self.0.copy_opts(from, to, options).await
+    }
+}
+
+async fn open_follower(store: &Store, clock: Arc<SystemClock>, seed: u64) -> Result<Catalogue, Failure> {
+    let options = CatalogueOptions { cache_bytes_max: FOLLOWER_CACHE_BYTES, ..CatalogueOptions::default() };
+    let random = Arc::new(SeededRandom::new(seed));
+    Ok(Catalogue::open(store, CLUSTER, OpenMode::Read, options, clock, random).await?)
+}
+
+async fn follow(store: &Store, clock: Arc<SystemClock>, extents: u64) -> Result<(), Failure> {
+    let slow = Arc::new(Slow(store.inner().clone()));
+    let store = Store::new(store.url().clone(), slow);
+    println!("memory before: {}", memory());
+    let began = clock.monotonic_ns();
+    let mut catalogue = open_follower(&store, clock.clone(), 1).await?;
+    println!("open: {:.0} ms, {:?}", ms(clock.monotonic_ns() - began), catalogue.requests());
+    println!("held: {:?} (bytes of indexes and cache, rows), {}", catalogue.held(), memory());
+    let ledgers = (extents / EXTENTS_OF_LEDGER).max(EXTENTS);
+    let random = SeededRandom::new(2);
+    // The first pass looks up another ledger each time, the second one the same ledgers again.
+    for what in ["cold", "in ledgers looked up before"] {
+        let (mut took, before) = (Vec::new(), catalogue.requests());
+        let random = SeededRandom::new(if what == "cold" { 2 } else { 3 });
+        let of_ledgers = SeededRandom::new(4);
+        for _ in 0..COLD_LOOKUPS {
+            let ledger = of_ledgers.next_u64() % ledgers;
+            took.push(find_entry(&mut catalogue, &*clock, ledger, random.next_u64()).await?);
+        }
+        let after = catalogue.requests();
+        let each = |sum: u64| sum as f64 / COLD_LOOKUPS as f64;
+        println!(
+            "extent of an entry, {what}: {}; {:.1} gets and {:.0} bytes each",
+            percentiles(&mut took),
+            each(after.gets - before.gets),
+            each(after.bytes_got - before.bytes_got)
+        );
+    }
+    // A reader that goes through a ledger asks for all its extents at once.
+    let (mut took, before) = (Vec::new(), catalogue.requests());
+    for _ in 0..COLD_LOOKUPS / 5 {
+        took.push(find_all(&mut catalogue, &*clock, random.next_u64() % ledgers).await?);
+    }
+    let gets = (catalogue.requests().gets - before.gets) as f64 / took.len() as f64;
+    println!(
+        "all {EXTENTS_OF_LEDGER} extents of a ledger, cold: {}; {gets:.1} gets each",
+        percentiles(&mut took)
+    );
+    println!("held: {:?}, {}", catalogue.held(), memory());
+    let (before, at) = (catalogue.requests(), clock.monotonic_ns());
+    catalogue.refresh().await?;
+    let after = catalogue.requests();
+    println!(
+        "refresh with nothing new: {:.0} ms, {} gets",
+        ms(clock.monotonic_ns() - at),
+        after.gets - before.gets
+    );
+    drop(catalogue);
+    let began = clock.monotonic_ns();
+    let opened: Vec<Result<Catalogue, Failure>> = futures_util::stream::iter(0..FOLLOWERS as u64)
+        .map(|seed| open_follower(&store, clock.clone(), seed))
+        .buffer_unordered(FOLLOWERS)
+        .collect()
+        .await;
+    let opened = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (gets, bytes) = opened.iter().fold((0, 0), |(gets, bytes), catalogue| {
+        (gets + catalogue.requests().gets, bytes + catalogue.requests().bytes_got)
+    });
+    println!(
+        "{FOLLOWERS} open at once: {:.1} s, {gets} gets, {:.1} MB in all, {}",
+        ms(clock.monotonic_ns() - began) / 1e3,
+        bytes as f64 / 1e6,
+        memory()
+    );
     Ok(())
 }
 

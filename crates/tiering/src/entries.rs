@@ -42,6 +42,16 @@ impl ExtentEntries {
         ExtentEntries { store, name, object, extent, table: None, block: 0, before: 0 }
     }
 
+    /// Goes on with the block that has this entry of the extent.
+    ///
+    /// # Panics
+    /// When the extent does not have it.
+    pub fn seek(&mut self, entry: EntryId) {
+        let block = self.extent.block_of(entry).expect("an entry of the extent");
+        self.block = block;
+        self.before = (self.extent.blocks[block].first.get() - self.extent.first.get()) as usize;
+    }
+
     /// Bytes of the object that the next call of [`ExtentEntries::next`] reads; none at the end.
     pub fn next_bytes(&self) -> u64 {
         let table = if self.table.is_none() { self.extent.table_size_bytes() } else { 0 };

@@ -15,9 +15,13 @@ use std::sync::Arc;
 use bindery_types::tier::{ObjectRef, TierExtent};
 use bindery_types::{EntryId, LedgerId};
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use crate::catalogue::object_key;
-use crate::object::{FOOTER_BYTES_MAX, Footer, ObjectError, TRAILER_SIZE_BYTES, Trailer, decode_block};
+use crate::object::{
+    Extent, FOOTER_BYTES_MAX, Footer, ObjectError, TRAILER_SIZE_BYTES, TableEntry, Trailer, decode_block,
+    decode_table,
+};
 use crate::store::{Store, StoreError};
 use crate::{ClusterId, ObjectId};
 
@@ -54,26 +58,37 @@ pub enum FooterError {
 pub struct Footers {
     store: Store,
     cluster: ClusterId,
-    kept: VecDeque<(ObjectId, Arc<Footer>)>,
+    kept: Mutex<VecDeque<(ObjectId, Arc<Footer>)>>,
 }
 
 impl Footers {
     /// Nothing is read yet.
     pub fn new(store: Store, cluster: ClusterId) -> Footers {
-        Footers { store, cluster, kept: VecDeque::new() }
+        Footers { store, cluster, kept: Mutex::default() }
     }
 
     /// The footer of an object, as it was committed.
-    pub async fn of(&mut self, object: &ObjectRef) -> Result<Arc<Footer>, FooterError> {
-        if let Some((_, footer)) = self.kept.iter().find(|(id, _)| *id == object.id) {
+    pub async fn of(&self, object: &ObjectRef) -> Result<Arc<Footer>, FooterError> {
+        if let Some((_, footer)) = self.kept.lock().iter().find(|(id, _)| *id == object.id) {
             return Ok(footer.clone());
         }
         let footer = Arc::new(self.read(object).await?);
-        if self.kept.len() == FOOTERS_KEPT {
-            self.kept.pop_front();
+        let mut kept = self.kept.lock();
+        if kept.len() == FOOTERS_KEPT {
+            kept.pop_front();
         }
-        self.kept.push_back((object.id, footer.clone()));
+        kept.push_back((object.id, footer.clone()));
         Ok(footer)
+    }
+
+    /// The store that it reads.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The cluster whose objects it reads.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
     }
 
     async fn read(&self, object: &ObjectRef) -> Result<Footer, FooterError> {
@@ -132,9 +147,15 @@ impl Footers {
         self.store.read(&name, offset..offset.saturating_add(size)).await
     }
 
+    /// The table of an extent, with length and checksum of each of its entries.
+    pub async fn table(&self, object: &ObjectRef, extent: &Extent) -> Result<Vec<TableEntry>, FooterError> {
+        let bytes = self.range(object, extent.table_offset, extent.table_size_bytes()).await?;
+        decode_table(extent, &bytes).map_err(|error| FooterError::Object { object: object.id, error })
+    }
+
     /// The stored bytes of one entry of an extent.
     pub async fn entry(
-        &mut self,
+        &self,
         ledger: LedgerId,
         extent: &TierExtent,
         entry: EntryId,

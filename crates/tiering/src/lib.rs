@@ -12,6 +12,7 @@
 //! # Not here   copies on local disks (`bindery-storage`), reading ledgers from bookies (`bindery-client`)
 
 pub mod catalogue;
+pub mod cover;
 pub mod entries;
 pub mod fetch;
 pub mod footers;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::codec::{Put, Take};
 use crate::{EntryId, LedgerId};
 
-/// Extents are told to bookies, and relied on in metadata, within this time after the catalogue had them; later it is asked again. An object
-/// whose extents others took over is examined only after a longer time, so by then nobody tells of the old ones any more (T16).
+/// Extents are told to bookies, and relied on in metadata, within this time after the catalogue had them; later it is asked again. A bookie
+/// that was told of an object which has gone since asks the catalogue.
 pub const EXTENTS_KEPT_FOR: Duration = Duration::from_secs(20);
 
 /// The cluster that an object belongs to: its INSTANCEID, a UUID that `cluster init` (and Java's `metaformat`) draws once.

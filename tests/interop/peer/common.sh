@@ -21,9 +21,9 @@ ask() { # port, text to send: prints the reply (2 s at most)
   timeout 2 bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$0" || exit 1; printf "$1" >&3; cat <&3' "$1" "$2" 2>/dev/null
 }
 
-is_ours() { # pid, data dir: the process is alive and carries that directory on its command line (java, bindery or coordinator)
+is_ours() { # pid, data dir: the process is alive and carries that directory, or its file, on its command line (java, bindery or coordinator)
   [ -r "/proc/$1/cmdline" ] &&
-    tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | grep -qF -e "-Dpeer.dir=$2 " -e " $2/data "
+    tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | grep -qF -e "-Dpeer.dir=$2 " -e " $2/data " -e " $2/bookie.conf "
 }
 
 free_port() { # prints a port that nothing listens on, at or above $1, not in the ephemeral range of outgoing connections

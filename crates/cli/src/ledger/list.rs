@@ -254,7 +254,7 @@ fn object(info: &LedgerInfo, marked: Option<&[String]>) -> Value {
         "has_password": metadata.secret.as_ref().map(|secret| !secret.password.is_empty()),
         "created_ms": info.created_ms,
         "metadata_format": format!("{:?}", metadata.format_version).to_lowercase(),
-        "metadata_version": info.version.0,
+        "metadata_version": info.version.id(),
         "segments": segments,
         "properties": properties,
         "under_replicated_on": marked,
@@ -316,7 +316,7 @@ fn text(info: &LedgerInfo, marked: &Result<Vec<String>, StoreError>) -> String {
                 .to_owned(),
         ),
         ("created", form::utc(info.created_ms)),
-        ("metadata", format!("{:?}, version {}", metadata.format_version, info.version.0).to_lowercase()),
+        ("metadata", format!("{:?}, version {}", metadata.format_version, info.version.id()).to_lowercase()),
     ];
     for segment in metadata.segments() {
         let bookies: Vec<&str> = segment.ensemble.iter().map(|bookie| bookie.as_str()).collect();
@@ -374,7 +374,7 @@ mod tests {
         let hostile = "\x1b]0;t\x07\nstate         closed";
         metadata.custom.insert("x".to_owned(), hostile.into());
         metadata.custom.insert(hostile.to_owned(), b"plain".to_vec());
-        let version = bindery_metadata::store::Version(0);
+        let version = bindery_metadata::store::Version::counted(0);
         let info = LedgerInfo::new(LedgerId::new(7).unwrap(), metadata, version, 0);
         let shown = text(&info, &Ok(vec![hostile.to_owned()]));
         assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
@@ -387,7 +387,7 @@ mod tests {
     fn a_mark_is_called_one_and_what_cannot_be_read_is_unknown() {
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
         let metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
-        let version = bindery_metadata::store::Version(0);
+        let version = bindery_metadata::store::Version::counted(0);
         let info = LedgerInfo::new(LedgerId::new(7).unwrap(), metadata, version, 0);
         let marked = Ok(vec!["b1".to_owned(), "b2".to_owned()]);
         assert!(text(&info, &marked).contains("\nmarked        as under-replicated on b1, b2\n"));

@@ -71,7 +71,7 @@ async fn ask(store: &dyn MetadataStore, action: &str, path: &str, data: &[String
         "create" => {
             let data = Bytes::from(data.join(" ").into_bytes());
             match store.create(path, data, CreateMode::Persistent).await {
-                Ok(made) => output::write_text(&format!("Created {made}\n")),
+                Ok(made) => output::write_text(&format!("Created {}\n", made.path)),
                 Err(StoreError::NodeExists { .. }) => {
                     Err(Failure::new(format!("Node already exists: {path}")))
                 }

@@ -23,6 +23,9 @@ pub struct StandaloneArgs {
     /// Port of the coordinator; 0: chosen by the system
     #[arg(long, value_name = "PORT", default_value_t = 2181)]
     pub coordinator_port: u16,
+    /// Port at which the coordinator speaks Oxia's protocol; 0: chosen by the system
+    #[arg(long, value_name = "PORT", default_value_t = 6648)]
+    pub oxia_port: u16,
     /// Port for health, state and metrics of the first bookie over HTTP, the others take the next ones; 0: chosen by
     /// the system
     #[arg(long, value_name = "PORT", default_value_t = 8080)]

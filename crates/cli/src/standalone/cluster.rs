@@ -108,6 +108,11 @@ impl Cluster {
         }
     }
 
+    /// Where clients of Oxia find the same tree.
+    pub fn oxia(&self) -> Option<SocketAddr> {
+        self.coordinator.oxia_addr()
+    }
+
     /// Addresses of the bookies, and of their admin ports.
     pub fn addresses(&self) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
         let admins = self.bookies.iter().filter_map(Bookie::admin_address).collect();
@@ -209,6 +214,9 @@ async fn start_coordinator(
     use bindery_coordinator::StartError;
     for attempt in 1.. {
         let mut config = CoordinatorConfig::new(plan.coordinator, &plan.coordinator_dir);
+        config.oxia = Some(plan.oxia);
+        config.notifications_bytes_max =
+            config.notifications_bytes_max.min((plan.coordinator_bytes / 32) as usize);
         config.connections_max = connections_max;
         // Beside redb's cache and sessions: its part of the memory limit, most of it for the tree.
         config.tree_bytes_max = config.tree_bytes_max.min((plan.coordinator_bytes / 4 * 3) as usize);
@@ -222,9 +230,13 @@ async fn start_coordinator(
             Ok(coordinator) => return Ok(coordinator),
             Err(StartError::AddressInUse { .. } | StartError::Locked { .. }) if attempt < BIND_ATTEMPTS => {}
             Err(StartError::AddressInUse { address }) => {
+                let (server, option) = match address == plan.oxia {
+                    true => ("an Oxia", "--oxia-port"),
+                    false => ("a ZooKeeper", "--coordinator-port"),
+                };
                 return Err(Failure::new(format!(
-                    "cannot listen on {address}: another process, perhaps a ZooKeeper, has the port. Stop it, or choose \
-                     another port with --coordinator-port"
+                    "cannot listen on {address}: another process, perhaps {server}, has the port. Stop it, or choose \
+                     another port with {option}"
                 )));
             }
             Err(error) => return Err(Failure::new(format!("coordinator: {error}"))),

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub struct Greeting {
     /// The coordinator, as clients name it.
     pub metadata: String,
+    /// The coordinator for clients of Oxia.
+    pub oxia: Option<SocketAddr>,
     /// The value of `BINDERY_METADATA`: the command line goes there by itself.
     pub environment: Option<String>,
     /// Where bookies listen.
@@ -63,6 +65,9 @@ impl fmt::Display for Greeting {
             }
         }
         writeln!(f, "  Java client    {}", self.metadata)?;
+        if let Some(oxia) = self.oxia {
+            writeln!(f, "  Oxia           oxia://{oxia}")?;
+        }
         if !self.bookies.is_empty() {
             let listed: Vec<String> = self.bookies.iter().map(SocketAddr::to_string).collect();
             writeln!(f, "  bookies        {}", listed.join(" "))?;
@@ -91,6 +96,7 @@ mod tests {
     fn greeting() -> Greeting {
         Greeting {
             metadata: DEFAULT_METADATA.to_owned(),
+            oxia: Some("127.0.0.1:6648".parse().unwrap()),
             environment: None,
             bookies: vec!["127.0.0.1:3181".parse().unwrap()],
             admins: vec!["127.0.0.1:8080".parse().unwrap()],
@@ -118,6 +124,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("http://127.0.0.1:8080/metrics\n"), "{text}");
+        assert!(text.contains("Oxia           oxia://127.0.0.1:6648\n"), "{text}");
         let elsewhere = "zk+hierarchical://127.0.0.1:9999/ledgers".to_owned();
         let other = Greeting { metadata: elsewhere.clone(), ..greeting() }.to_string();
         assert!(other.contains(&format!("first          export BINDERY_METADATA={elsewhere}\n")), "{other}");

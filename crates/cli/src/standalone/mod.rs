@@ -69,6 +69,7 @@ async fn serve(args: &StandaloneArgs, plan: plan::Plan) -> Result<(), Failure> {
     let (bookies, admins) = cluster.addresses();
     let greeting = Greeting {
         metadata: cluster.metadata.to_string(),
+        oxia: cluster.oxia(),
         environment: std::env::var("BINDERY_METADATA").ok(),
         bookies,
         admins,

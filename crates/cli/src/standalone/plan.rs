@@ -47,6 +47,8 @@ pub struct Plan {
     pub coordinator_dir: PathBuf,
     /// Where the coordinator listens.
     pub coordinator: SocketAddr,
+    /// Where it listens for clients of Oxia.
+    pub oxia: SocketAddr,
     /// Bytes of the memory limit that are the coordinator's.
     pub coordinator_bytes: u64,
     /// The bookies, the first one first.
@@ -75,6 +77,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
     let admin_ports = consecutive("--admin-port", args.admin_port, args.bookies, &mut faults);
     let taken = [
         ("--coordinator-port", vec![args.coordinator_port]),
+        ("--oxia-port", vec![args.oxia_port]),
         ("--bookie-port", bookie_ports.clone()),
         ("--admin-port", admin_ports.clone()),
     ];
@@ -148,6 +151,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         coordinator_dir: home.join("coordinator"),
         home,
         coordinator: loopback(args.coordinator_port),
+        oxia: loopback(args.oxia_port),
         coordinator_bytes,
         bookies,
         instance_id,
@@ -355,7 +359,13 @@ mod tests {
         );
         let faults = plan(&args(&["--bookies", "2", "--admin-port", "65535"]), MACHINE).unwrap_err();
         assert!(faults[0].contains("--admin-port 65535"), "{faults:?}");
-        let chosen = ["--bookies", "2", "--bookie-port", "0", "--coordinator-port", "0", "--admin-port", "0"];
-        assert!(plan(&args(&chosen), MACHINE).is_ok());
+        let chosen =
+            ["--bookie-port", "0", "--coordinator-port", "0", "--admin-port", "0", "--oxia-port", "0"];
+        assert!(plan(&args(&[&["--bookies", "2"], &chosen[..]].concat()), MACHINE).is_ok());
+        let faults = plan(&args(&["--oxia-port", "2181"]), MACHINE).unwrap_err();
+        assert!(
+            faults[0].contains("--coordinator-port and --oxia-port both lead to port 2181"),
+            "{faults:?}"
+        );
     }
 }

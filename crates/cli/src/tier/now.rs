@@ -50,9 +50,13 @@ async fn wait(args: &TierNowArgs, address: &Address) -> Result<(), Failure> {
                 let why = found.why.clone().unwrap_or_default();
                 return end(exit::FAILURE, format!("ledger {}: {why}", args.ledger));
             }
-            // The tierer has looked since it was asked, and has nothing to do with it.
-            "unknown" => {
+            // The tierer has looked since it was asked. Earlier versions say that it is unknown.
+            "gone" | "unknown" => {
                 return end(exit::NOT_FOUND, format!("there is no ledger {}", args.ledger));
+            }
+            // It has started again since.
+            "elsewhere" => {
+                return end(exit::FAILURE, format!("{}; this one does not watch it any more", line(&found)));
             }
             _ => {}
         }
@@ -69,14 +73,16 @@ async fn wait(args: &TierNowArgs, address: &Address) -> Result<(), Failure> {
 }
 
 fn line(report: &LedgerReport) -> String {
-    let LedgerReport { ledger, state, tiered, available, .. } = report;
+    let LedgerReport { ledger, state, tiered, available, owner, .. } = report;
     // From the last entry, which may be the last number that an entry can have.
     let up_to = |last: i64| i128::from(last) + 1;
-    match (tiered, available) {
-        (tiered, Some(available)) => {
-            let tiered = tiered.map_or(0, up_to);
-            format!("ledger {ledger}: {state}, {tiered} of {} entries are in the tier", up_to(*available))
-        }
-        (_, None) => format!("ledger {ledger}: {state}"),
+    let mut line = format!("ledger {ledger}: {state}");
+    if let Some(available) = available {
+        let tiered = tiered.map_or(0, up_to);
+        line.push_str(&format!(", {tiered} of {} entries are in the tier", up_to(*available)));
     }
+    if let Some(owner) = owner {
+        line.push_str(&format!(" (tierer {owner} moves it)"));
+    }
+    line
 }

@@ -121,6 +121,13 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
             Some((stage, share)) => format!("{stage}, busy {:.0} % of the time", share * 100.0),
         },
     );
+    line("share", format!("{}, which is {}", page.numbers("share"), now.name));
+    if let Some(why) = &now.unable {
+        line("ALARM", format!("others do this one's part as well: {why}"));
+    }
+    if let Some(why) = &now.no_upkeep {
+        line("upkeep", format!("others do this one's part of it, while there are any: {why}"));
+    }
     line("ledgers", page.numbers("ledgers"));
     line("moved", page.numbers("moved"));
     line(
@@ -145,14 +152,21 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
     line("updates", page.numbers("updates"));
     line("catalogue", page.numbers("catalogue"));
     line("upkeep", page.numbers("upkeep"));
-    line("rewritten", page.numbers("rewritten") + &because(&now.waits_for));
+    line("rewritten", page.numbers("rewritten") + &because(&now.kept_for));
     line("scan", page.numbers("scan") + &because(&now.orphan_kept));
     if let Some(why) = &now.orphan_unreadable {
         line("unreadable", format!(" {why}"));
     }
-    if now.crowded {
-        let why = "as many ledgers are watched as may be, and each has something to do: the others wait";
-        line("ALARM", why.to_owned());
+    if now.ledgers_waiting > 0 {
+        let (waiting, turn) = (now.ledgers_waiting, seconds(now.turn_seconds));
+        let why = match now.crowded {
+            true => "there is no room for them, and with each that is watched there is something to do",
+            false => "there is no room for all, so they have it in turn",
+        };
+        let so = format!(
+            "{waiting} ledgers wait for a look ({turn} by now, or for the last turn): {why}. The lag says nothing of them"
+        );
+        line(if now.crowded { "ALARM" } else { "turn" }, format!("{so}. More tierers share them"));
     }
     if let Some(stopped) = &now.deletions_stopped {
         line("doubt", format!("nothing is deleted: {stopped}"));

@@ -196,7 +196,7 @@ fn a_key_is_explained_and_a_wrong_one_is_led_to_the_nearest() {
 const SOUND: &str = "metadataServiceUri=zk+null://z:1/l\njournalDirectories=/j\nledgerDirectories=/l\n";
 
 /// Faulty settings, and the text of the one fault of each.
-const BROKEN: [(&str, &str); 49] = [
+const BROKEN: [(&str, &str); 50] = [
     ("bookiePort=bookie", "give a whole number from 0 to 65535"),
     ("bookiePort=70000", "give a whole number from 0 to 65535"),
     ("bookiePort=${PORT}", "is not replaced here"),
@@ -212,7 +212,8 @@ const BROKEN: [(&str, &str); 49] = [
     ("metadataServiceUri=etcd://e:2379/l", "etcd"),
     ("metadataServiceUri=zk://host/a//b", "ledgers root"),
     ("metadataServiceUri=zk+cubic://h/l", "unknown metadata scheme"),
-    ("metadataServiceUri=metadata-store:oxia://o:6648/l", "only ZooKeeper"),
+    ("metadataServiceUri=metadata-store:oxia://o:6648/l/ledgers", "name of a namespace"),
+    ("metadataServiceUri=metadata-store:rocksdb:/d", "ZooKeeper is supported"),
     ("metadataServiceUri=zk://h:notaport/l", "HOST:PORT"),
     ("zkTimeout=10s", "give a whole number"),
     ("zkEnableSecurity=true", "remove the line"),

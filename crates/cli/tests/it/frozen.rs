@@ -83,6 +83,7 @@ fn what_earlier_builds_wrote_is_read_whole() {
             bookies: 1,
             bookie_port: BOOKIE_PORT,
             coordinator_port: free_port(),
+            oxia_port: 0,
             admin_port: free_port(),
         };
         let read =

@@ -49,6 +49,7 @@ pub struct Place {
     pub bookies: u16,
     pub bookie_port: u16,
     pub coordinator_port: u16,
+    pub oxia_port: u16,
     pub admin_port: u16,
 }
 
@@ -65,6 +66,7 @@ impl Place {
             data: data.to_owned(),
             bookies,
             coordinator_port: ports[0],
+            oxia_port: 0,
             bookie_port: ports[1],
             admin_port: ports[1 + usize::from(bookies.max(1))],
         }
@@ -82,6 +84,7 @@ impl Place {
             ("--bookies", self.bookies),
             ("--bookie-port", self.bookie_port),
             ("--coordinator-port", self.coordinator_port),
+            ("--oxia-port", self.oxia_port),
             ("--admin-port", self.admin_port),
         ] {
             command.args([option, &value.to_string()]);

@@ -372,7 +372,7 @@ impl World {
                         let last_entry = EntryId::new(next.get() - 1);
                         assert_eq!(EntryId::to_wire(last_entry), self.ghost.confirmed, "IC7: the next entry");
                         let lengths = self.ghost.payloads.iter().map(|payload| payload.len() as u64);
-                        assert_eq!(length_bytes, lengths.sum(), "IC8: the length so far");
+                        assert_eq!(length_bytes, lengths.sum::<u64>(), "IC8: the length so far");
                         self.check_marks(new, last_entry);
                         self.check_gaps(new, last_entry);
                     }

@@ -83,5 +83,5 @@ pub(super) enum StoreFate {
     /// Done, and the answer is lost.
     LostAfter,
     /// A read shows this version, which is not the newest.
-    Stale(i32),
+    Stale(i64),
 }

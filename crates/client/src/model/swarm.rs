@@ -318,7 +318,7 @@ impl Swarm {
                 *fate = [StoreFate::LostBefore, StoreFate::LostAfter][self.any(2)];
             }
             Event::AskStore { fate, .. } if chance(self.rates.stale_reads) => {
-                *fate = StoreFate::Stale(self.any(self.world.version() as usize + 1) as i32);
+                *fate = StoreFate::Stale(self.any(self.world.version() as usize + 1) as i64);
             }
             Event::HearStore { gives_up, .. } => *gives_up = self.random.chance(0.1),
             _ => {}

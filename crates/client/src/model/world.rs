@@ -34,6 +34,10 @@ use crate::window::Send;
 use crate::writer::core::{Fill, LetGo, Start, Step, WriterCore, cost_bytes, frames};
 use crate::writer::force::Force;
 
+/// The version id of the first metadata: any number from which no run counts down to 0.
+const NAME_OF_THE_FIRST: i64 = 1 << 40;
+const NAMES_FOR_A_WRITE: i64 = 3;
+
 /// The writer is the first party.
 pub(super) const WRITER: usize = 0;
 
@@ -93,7 +97,7 @@ pub(super) struct Party {
     pub core: Core,
     pub call: Call,
     /// It never reads older metadata than it has seen.
-    pub seen_version: i32,
+    pub seen_version: i64,
     pub heard: Heard,
 }
 
@@ -120,6 +124,17 @@ pub(super) struct World {
     pub ghost: Ghost,
 }
 
+/// The version of the metadata after `writes` writes. As in Oxia, version ids are neither counts nor rising, so that the checks find a party
+/// that computes with them.
+fn named(writes: i64) -> Version {
+    Version::new(NAME_OF_THE_FIRST - NAMES_FOR_A_WRITE * writes, writes)
+}
+
+/// The inverse of [`named`].
+fn writes_before(version: Version) -> i64 {
+    (NAME_OF_THE_FIRST - version.id()) / NAMES_FOR_A_WRITE
+}
+
 fn ledger() -> LedgerId {
     LedgerId::new(1).expect("a valid id")
 }
@@ -141,7 +156,7 @@ impl World {
             ledger: ledger(),
             codec: codec.clone(),
             metadata: metadata.clone(),
-            version: Version(0),
+            version: named(0),
             confirmed: None,
             length_bytes: 0,
             token,
@@ -169,8 +184,8 @@ impl World {
         self.history.last().expect("a ledger is created with metadata")
     }
 
-    pub fn version(&self) -> i32 {
-        self.history.len() as i32 - 1
+    pub fn version(&self) -> i64 {
+        self.history.len() as i64 - 1
     }
 
     fn link(&mut self, party: usize, bookie: usize) -> &mut Link {
@@ -406,7 +421,7 @@ impl World {
             ledger: ledger(),
             codec: self.codec.clone(),
             metadata,
-            version: Version(self.version()),
+            version: named(self.version()),
             confirmed: EntryId::new(next.get() - 1),
             length_bytes,
             token: Some(token),
@@ -518,9 +533,9 @@ impl World {
         }
     }
 
-    fn stored(&self, version: i32) -> StoredLedger {
+    fn stored(&self, version: i64) -> StoredLedger {
         let metadata = LedgerMetadata::clone(&self.history[version as usize]);
-        StoredLedger { metadata, version: Version(version), created_ms: 0 }
+        StoredLedger { metadata, version: named(version), created_ms: 0 }
     }
 
     fn ask_store(&mut self, party: usize, fate: StoreFate) {
@@ -544,7 +559,7 @@ impl World {
                 self.ghost.summary.lost_store_answers += 1;
                 StoreAnswer::Written(Err(lost()))
             }
-            (Step::Write { metadata, expected }, _) if expected == Version(self.version()) => {
+            (Step::Write { metadata, expected }, _) if expected == named(self.version()) => {
                 self.check_change(party, &metadata);
                 self.history.push((*metadata).into());
                 self.check_confirmed_copies();
@@ -552,7 +567,7 @@ impl World {
                     self.ghost.summary.lost_store_answers += 1;
                     StoreAnswer::Written(Err(lost()))
                 } else {
-                    StoreAnswer::Written(Ok(Version(self.version())))
+                    StoreAnswer::Written(Ok(named(self.version())))
                 }
             }
             (Step::Write { .. }, _) => StoreAnswer::Written(Err(LedgerError::Changed(ledger()))),
@@ -566,8 +581,8 @@ impl World {
         let party = &mut self.parties[index];
         let Call::Answered(answer) = std::mem::replace(&mut party.call, Call::Idle) else { return };
         match &answer {
-            StoreAnswer::Written(Ok(version)) => party.seen_version = version.0,
-            StoreAnswer::Read(Ok(stored)) => party.seen_version = stored.version.0,
+            StoreAnswer::Written(Ok(version)) => party.seen_version = writes_before(*version),
+            StoreAnswer::Read(Ok(stored)) => party.seen_version = writes_before(stored.version),
             _ => {}
         }
         let is_unknown = matches!(answer, StoreAnswer::Written(Err(LedgerError::Store(_))));

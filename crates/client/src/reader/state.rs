@@ -224,13 +224,13 @@ impl ReaderState {
         if stored.created_ms != self.node_created_ms {
             return Err(ReadError::Deleted(self.id));
         }
-        if stored.version <= self.known.lock().version {
+        if !stored.version.is_later_than(self.known.lock().version) {
             return Ok(false);
         }
         let replicas = Replicas::new(stored.metadata, &self.shared);
         {
             let mut known = self.known.lock();
-            if stored.version <= known.version {
+            if !stored.version.is_later_than(known.version) {
                 return Ok(false);
             }
             *known = Known { replicas: replicas.clone(), version: stored.version };

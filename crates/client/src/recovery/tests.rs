@@ -59,16 +59,16 @@ struct Script {
 impl Script {
     fn new(metadata: LedgerMetadata) -> Script {
         let mut out = Out::default();
-        let read = StoredLedger { metadata, version: Version(3), created_ms: 0 };
+        let read = StoredLedger { metadata, version: Version::counted(3), created_ms: 0 };
         let core = RecoveryCore::new(LedgerId::new(1).unwrap(), codec(), read, &mut out);
         let mut script = Script { core, out, answered: Vec::new() };
         if let Some(Step::Write { metadata, expected }) = script.core.next_step() {
-            assert_eq!((metadata.state, expected), (LedgerState::InRecovery, Version(3)));
+            assert_eq!((metadata.state, expected), (LedgerState::InRecovery, Version::counted(3)));
             assert!(
                 script.out.reads.is_empty(),
                 "nothing is fenced before the writer's changes are shut out"
             );
-            script.core.written(Ok(Version(4)), &mut script.out);
+            script.core.written(Ok(Version::counted(4)), &mut script.out);
         }
         script
     }
@@ -315,8 +315,8 @@ fn what_is_found_is_added_again_and_closed_when_an_ack_quorum_has_it() {
     assert_eq!(script.end(), None, "IC15: not before the acks");
     script.ack("a b c");
     assert_eq!(script.end(), closed(1));
-    script.core.written(Ok(Version(5)), &mut script.out);
-    assert_eq!(script.core.result().unwrap().as_ref().unwrap().version, Version(5));
+    script.core.written(Ok(Version::counted(5)), &mut script.out);
+    assert_eq!(script.core.result().unwrap().as_ref().unwrap().version, Version::counted(5));
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn ensembles_change_in_memory_and_are_published_with_the_close() {
     script.answer("b", 6, ABSENT);
     script.answer("c", 6, ABSENT);
     let Some(Step::Write { metadata, expected }) = script.core.next_step() else { panic!("the close") };
-    assert_eq!((Some(metadata.state), expected), (closed(5), Version(4)));
+    assert_eq!((Some(metadata.state), expected), (closed(5), Version::counted(4)));
     let last = metadata.segments().last().unwrap();
     assert_eq!((last.first_entry, &last.ensemble), (at(5), &ids("a x y")));
 }
@@ -457,7 +457,7 @@ fn closing() -> (Script, LedgerMetadata) {
 
 fn read(script: &mut Script, metadata: LedgerMetadata) {
     assert_eq!(script.core.next_step(), Some(Step::Read));
-    let read = StoredLedger { metadata, version: Version(9), created_ms: 0 };
+    let read = StoredLedger { metadata, version: Version::counted(9), created_ms: 0 };
     script.core.read(read, &mut script.out);
 }
 
@@ -485,7 +485,7 @@ fn a_conflicting_close_takes_what_others_decided() {
     let Some(Step::Write { metadata, expected }) = script.core.next_step() else {
         panic!("the close, again")
     };
-    assert_eq!((Some(metadata.state), expected), (closed(0), Version(9)));
+    assert_eq!((Some(metadata.state), expected), (closed(0), Version::counted(9)));
     assert!(metadata.custom.contains_key("k"));
 
     let (mut script, other) = closing();

@@ -66,7 +66,7 @@ impl Script {
             ledger,
             codec: codec.clone(),
             metadata,
-            version: Version(0),
+            version: Version::counted(0),
             confirmed: None,
             length_bytes: 0,
             token,
@@ -91,7 +91,7 @@ impl Script {
             ledger,
             codec: codec.clone(),
             metadata,
-            version: Version(0),
+            version: Version::counted(0),
             confirmed: Some(at(entries - 1)),
             length_bytes: entries as u64,
             token: None,
@@ -163,18 +163,21 @@ impl Script {
         }
     }
 
-    fn written(&mut self, outcome: Result<i32, LedgerError>) {
-        self.core.written(outcome.map(Version), &mut self.sent);
+    fn written(&mut self, outcome: Result<i64, LedgerError>) {
+        self.core.written(outcome.map(Version::counted), &mut self.sent);
         self.settle();
     }
 
-    fn read(&mut self, metadata: LedgerMetadata, version: i32) {
+    fn read(&mut self, metadata: LedgerMetadata, version: i64) {
         assert_eq!(self.core.next_step(), Some(Step::Read));
-        self.core.read(StoredLedger { metadata, version: Version(version), created_ms: 0 }, &mut self.sent);
+        self.core.read(
+            StoredLedger { metadata, version: Version::counted(version), created_ms: 0 },
+            &mut self.sent,
+        );
         self.settle();
     }
 
-    fn change(&mut self, chosen: &str, version: i32) {
+    fn change(&mut self, chosen: &str, version: i64) {
         assert!(matches!(self.core.next_step(), Some(Step::Place { .. })));
         self.core.placed(&ids(chosen), 0, &[]);
         self.written(Ok(version));
@@ -275,7 +278,7 @@ fn a_failed_bookie_is_replaced_from_the_lac_on_and_pending_entries_go_to_its_suc
     assert_eq!((positions, ensemble.len()), (vec![2], 3));
     script.core.placed(&ids("d"), 0, &[]);
     let (metadata, expected) = script.wanted_write();
-    assert_eq!(expected, Version(0));
+    assert_eq!(expected, Version::counted(0));
     let segments = metadata.segments();
     assert_eq!((segments[1].first_entry, &segments[1].ensemble), (at(1), &ids("a b d")), "from LAC + 1 on");
     let before = script.sent.len();
@@ -314,7 +317,7 @@ fn a_segment_that_begins_at_the_same_entry_is_replaced() {
     script.answer(0, 1, LOST);
     script.core.placed(&ids("d"), 0, &[]);
     let (metadata, expected) = script.wanted_write();
-    assert_eq!((expected, metadata.segments().len()), (Version(1), 1));
+    assert_eq!((expected, metadata.segments().len()), (Version::counted(1), 1));
     assert_eq!(metadata.segments()[0].ensemble, ids("c d"));
 }
 
@@ -584,7 +587,7 @@ fn changes_without_progress_are_bounded() {
     script.append(1);
     for change in 0..CHANGES_IN_A_ROW_MAX {
         script.answer(0, 0, LOST);
-        script.change(["c", "d"][change as usize % 2], change as i32 + 1);
+        script.change(["c", "d"][change as usize % 2], change as i64 + 1);
     }
     script.answer(0, 0, LOST);
     assert!(matches!(script.why(), Some(WhyStopped::TooManyChanges { .. })), "IC18");
@@ -610,7 +613,7 @@ fn a_driver_with_patience_pauses_between_changes_that_bring_nothing() {
                 assert_eq!(script.sent[before..].len(), 1, "the member that failed is tried again");
                 script.answer(0, 0, LOST);
             }
-            script.change(["c", "d"][change as usize % 2], change as i32 + 1);
+            script.change(["c", "d"][change as usize % 2], change as i64 + 1);
         }
         script
     };
@@ -663,7 +666,7 @@ fn a_conflict_is_decided_by_what_the_metadata_says_now() {
     metadata.custom.insert("k".into(), b"v".to_vec());
     script.read(metadata, 5);
     let (again, expected) = script.wanted_write();
-    assert_eq!((expected, &again.segments()[0].ensemble), (Version(5), &ids("c b")));
+    assert_eq!((expected, &again.segments()[0].ensemble), (Version::counted(5), &ids("c b")));
     assert!(again.custom.contains_key("k"), "somebody else's property is kept");
 
     let (mut script, _) = in_conflict();
@@ -718,7 +721,7 @@ fn a_close_meets_what_others_did() {
     let (mut script, mut closed) = drained();
     closed.state = LedgerState::InRecovery;
     script.read(closed, 3);
-    assert_eq!(script.wanted_write().1, Version(3), "only on the condition of what was read");
+    assert_eq!(script.wanted_write().1, Version::counted(3), "only on the condition of what was read");
     assert!(script.core.append(b"", None, &mut Vec::new()).is_err(), "nothing follows a close");
 }
 

@@ -128,7 +128,8 @@ async fn a_ledger_lives_with_names_of_this_crate_alone() {
     let writer = client.create_ledger(options).await.unwrap();
     let id: LedgerId = writer.id();
     let reader: LedgerReader = client.open_ledger(id, b"secret", OpenMode::ReadOnly).await.unwrap();
-    let mut app = App { client, progress: writer.progress(), last: None, version: Version(0), room: None };
+    let mut app =
+        App { client, progress: writer.progress(), last: None, version: Version::counted(0), room: None };
     let following = tokio::spawn(lengths(reader.tail(EntryId::FIRST)));
     for size in 0..5 {
         writer.enqueue(&vec![1; size]).await.unwrap();

@@ -418,6 +418,18 @@ fn switches_of_the_admin_port_switch() {
     assert_eq!(config("httpServerEnabled=false\nhttpServerHost=0.0.0.0\n").admin, None);
 }
 
+/// The settings name files where they are, for whoever reads them in another directory.
+#[test]
+fn a_file_of_tokens_is_named_from_the_root_on() {
+    // Any file with lines has tokens. Tests run in the directory of this crate.
+    let from_root = Some(std::env::current_dir().unwrap().join("Cargo.toml"));
+    let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+    let tokens = |line: &[&str], file: &str| resolve(&args(line), Some(file)).unwrap().config.admin_tokens;
+    assert_eq!(tokens(&line, "httpServerTokensFile=Cargo.toml\n"), from_root);
+    assert_eq!(tokens(&[&line[..], &["--admin-tokens", "Cargo.toml"]].concat(), ""), from_root);
+    assert_eq!(tokens(&line, ""), None);
+}
+
 #[test]
 fn the_cluster_of_the_shell_counts_last() {
     let of = |line: &[&str], file: Option<&str>| {

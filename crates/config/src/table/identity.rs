@@ -43,7 +43,10 @@ pub(super) const KEYS: &[Key] = &[
         .flag("--admin", |args| args.admin.is_some()),
     ours("httpServerTokensFile",
         "File of tokens, one in a line, with which other machines may change something over the HTTP port; without it only this machine may")
-        .path(at!(config.admin_tokens, if given).flag("--admin-tokens", |args| args.admin_tokens.clone())),
+        .path(
+            at!(config.admin_tokens, from root => |draft| draft.config.admin_tokens.clone())
+                .flag("--admin-tokens", |args| args.admin_tokens.clone()),
+        ),
     ours("httpServerTokenRequired", "Changes over the HTTP port need a token from this machine, too")
         .switch(at!(config.admin_token_required)),
     ours("httpServerNames",

@@ -46,7 +46,7 @@ fn is_used(keys: &ZooKeeperKeys, store: &StoreKeys) -> bool {
 pub(super) const KEYS: &[Key] = &[
     applied("metadataServiceUri", "",
         "The cluster: zk://, zk+null://, zk+hierarchical:// or zk+longhierarchical://HOST:PORT/ROOT, or Pulsar's \
-         metadata-store:zk:HOST:PORT; several servers are separated by ; or ,")
+         metadata-store:zk:HOST:PORT or metadata-store:oxia://HOST:PORT/NAMESPACE; several servers are separated by ; or ,")
         .text(at!(places.metadata => |draft| draft.metadata.as_ref().map(ToString::to_string)))
         .flag("--metadata", |args| args.metadata.is_some()),
     applied("zkServers", "localhost:2181", "ZooKeeper servers, when metadataServiceUri is not set")

@@ -2,6 +2,7 @@
 
 use crate::core::Figures;
 use crate::outbox::{Counters, Outbox};
+use crate::requests::Requests;
 use crate::shared::Shared;
 use bytes::Bytes;
 use std::fmt::Write;
@@ -76,7 +77,7 @@ pub(super) fn answer(shared: &Shared, word: Word) -> Bytes {
             let (figures, outboxes) = shared.figures();
             let totals = totals(&shared.counters, &outboxes);
             match word {
-                Word::Mntr => mntr(&figures, &totals, outboxes.len(), shared.uptime_ms()),
+                Word::Mntr => mntr(&figures, &totals, outboxes.len(), shared.uptime_ms(), &shared.requests),
                 _ => srvr(&figures, &totals, &outboxes, word == Word::Stat),
             }
         }
@@ -113,7 +114,13 @@ fn srvr(figures: &Figures, totals: &Totals, outboxes: &[Arc<Outbox>], with_clien
     text
 }
 
-fn mntr(figures: &Figures, totals: &Totals, connections: usize, uptime_ms: u64) -> String {
+fn mntr(
+    figures: &Figures,
+    totals: &Totals,
+    connections: usize,
+    uptime_ms: u64,
+    requests: &Requests,
+) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(text, "zk_{key}\t{value}");
@@ -133,5 +140,8 @@ fn mntr(figures: &Figures, totals: &Totals, connections: usize, uptime_ms: u64) 
     line("ephemerals_count", &figures.ephemerals);
     line("approximate_data_size", &figures.size_bytes);
     line("global_sessions", &figures.sessions);
+    for (name, count) in requests.all() {
+        let _ = writeln!(text, "bindery_requests_{name}\t{count}");
+    }
     text
 }

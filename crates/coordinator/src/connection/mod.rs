@@ -14,7 +14,8 @@
 mod four_letter;
 
 use crate::outbox::{Next, Outbox};
-use crate::shared::{Progress, Shared};
+use crate::requests::Kind;
+use crate::shared::{Progress, Registration, Shared};
 use crate::watches::ConnectionId;
 use crate::wire::FRAME_SIZE_BYTES_MAX;
 use bytes::{Bytes, BytesMut};
@@ -31,18 +32,6 @@ use tokio::sync::watch;
 const READ_SIZE: usize = 1024;
 /// Most that is set aside for a frame before its bytes arrive.
 const READ_RESERVE_MAX: usize = 64 << 10;
-
-/// Deregisters a connection when its task ends, however it does (connection invariant 3).
-struct Registration<'a> {
-    shared: &'a Shared,
-    id: ConnectionId,
-}
-
-impl Drop for Registration<'_> {
-    fn drop(&mut self) {
-        self.shared.disconnect(self.id);
-    }
-}
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
@@ -88,6 +77,7 @@ async fn read(shared: &Shared, outbox: &Outbox, id: ConnectionId, mut socket: Ow
         }
         Ok(Ok(First::Frame(frame))) => {
             outbox.received.fetch_add(1, Ordering::Relaxed);
+            shared.requests.count(Kind::ZooKeeperSession, 1);
             // Sessions are written, too.
             while shared.is_behind() {
                 if progress.changed().await.is_err() {
@@ -103,6 +93,7 @@ async fn read(shared: &Shared, outbox: &Outbox, id: ConnectionId, mut socket: Ow
             Err(why) => return why,
         };
         outbox.received.fetch_add(1, Ordering::Relaxed);
+        shared.requests.count(Kind::of_frame(&frame), 1);
         // Connection invariant 2. While the connection may not be read, its requests must not be executed either, hence
         // the order.
         outbox.has_room().await;

@@ -1,4 +1,4 @@
-//! The coordinator's state machine: requests in, replies and changes out. No I/O, no clock.
+//! The coordinator's state machine: requests in, replies and changes out. No I/O, no clock. [`oxia`] has the requests of Oxia's clients.
 //!
 //! # Data flow
 //! ```text
@@ -20,17 +20,19 @@
 
 mod auth;
 mod multi;
+pub(crate) mod oxia;
 mod requests;
 #[cfg(test)]
 mod tests;
 
 use crate::sessions::{SessionRecord, Sessions};
 use crate::tree::acl::{Identity, PERM_READ, allows};
-use crate::tree::{NodeRecord, Tree, Txn};
+use crate::tree::{Committed, NodeRecord, Tree, Txn};
 use crate::watches::{ConnectionId, Watches};
 use crate::wire::{ConnectRequest, Malformed, Request, connect_response, notification};
 use bindery_io::Random;
 use bytes::Bytes;
+use oxia::History;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -57,6 +59,25 @@ pub(crate) struct CoreConfig {
     pub(crate) watches_max: usize,
     pub(crate) watched_bytes_max: usize,
     pub(crate) sessions_max: usize,
+    /// 0 without clients of Oxia.
+    pub(crate) notifications_bytes_max: usize,
+}
+
+#[cfg(test)]
+impl CoreConfig {
+    /// Little room of everything.
+    pub(crate) fn small() -> CoreConfig {
+        CoreConfig {
+            tick_ms: 1000,
+            session_timeout_min_ms: 2000,
+            session_timeout_max_ms: 20_000,
+            tree_bytes_max: 1 << 20,
+            watches_max: 100,
+            watched_bytes_max: 1 << 20,
+            sessions_max: 10,
+            notifications_bytes_max: 1 << 20,
+        }
+    }
 }
 
 /// The two times a transaction needs.
@@ -82,6 +103,10 @@ pub(crate) enum Output {
 pub(crate) struct Batch {
     pub(crate) nodes: BTreeMap<Arc<str>, Option<NodeRecord>>,
     pub(crate) sessions: BTreeMap<i64, Option<SessionRecord>>,
+    /// New ones, with their offsets, ascending.
+    pub(crate) notifications: Vec<(i64, Bytes)>,
+    /// Those with lower offsets go.
+    pub(crate) notifications_from: Option<i64>,
     /// No zxid above it was given out.
     pub(crate) zxid_ceiling: i64,
 }
@@ -102,6 +127,7 @@ pub(crate) struct Core {
     tree: Tree,
     sessions: Sessions,
     watches: Watches,
+    history: History,
     clients: HashMap<ConnectionId, Client>,
     random: Arc<dyn Random>,
     zxid: i64,
@@ -116,11 +142,13 @@ impl Core {
     pub(crate) fn new(config: CoreConfig, zxid: i64, now: Now, random: Arc<dyn Random>) -> Core {
         let tree = Tree::new(config.tree_bytes_max);
         let sessions = Sessions::new(config.tick_ms, now.monotonic_ms, now.wall_ms);
+        let history = History::new(config.notifications_bytes_max);
         Core {
             config,
             tree,
             sessions,
             watches: Watches::default(),
+            history,
             clients: HashMap::new(),
             random,
             zxid,
@@ -137,6 +165,13 @@ impl Core {
     /// Takes in a stored node, after its parent.
     pub(crate) fn restore_node(&mut self, path: &str, record: NodeRecord) -> Result<(), &'static str> {
         self.tree.restore(path, record)
+    }
+
+    /// Takes in stored notifications, in their order.
+    pub(crate) fn restore_notifications(&mut self, offset: i64, encoded: Bytes) -> Result<(), &'static str> {
+        oxia::readable(&encoded, &[]).map_err(|_| "a batch of notifications cannot be")?;
+        self.history.restore(offset, encoded);
+        Ok(())
     }
 
     /// Checks what was restored as a whole: core invariant 3 leaves no node without its session.
@@ -255,9 +290,12 @@ impl Core {
     pub(crate) fn take_batch(&mut self) -> Batch {
         self.pending_bytes = 0;
         self.zxid_ceiling = self.zxid + ZXID_RESERVE;
+        let (notifications, notifications_from) = self.history.take_changed();
         Batch {
             nodes: self.tree.take_changed(),
             sessions: self.sessions.take_changed(),
+            notifications,
+            notifications_from,
             zxid_ceiling: self.zxid_ceiling,
         }
     }
@@ -282,8 +320,15 @@ impl Core {
 
     /// Puts a transaction into force and tells its watches (core invariant 1).
     fn commit(&mut self, txn: Txn, out: &mut Vec<Output>) {
-        let zxid = txn.zxid;
-        for event in self.tree.commit(txn) {
+        self.commit_with(txn, Vec::new(), out);
+    }
+
+    /// As [`Core::commit`]. Subscribers to notifications are told of ranges, in which records were deleted.
+    fn commit_with(&mut self, txn: Txn, ranges: Vec<(String, String)>, out: &mut Vec<Output>) {
+        let (zxid, time_ms) = (txn.zxid, txn.time_ms);
+        let Committed { events, changes } = self.tree.commit(txn);
+        self.history.record((zxid, time_ms), &self.tree, &changes, ranges);
+        for event in events {
             let told = self.watches.fire(&event);
             if told.is_empty() {
                 continue;

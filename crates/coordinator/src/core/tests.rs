@@ -5,23 +5,15 @@ use bytes::{Buf, BufMut, BytesMut};
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
 
-const A: ConnectionId = ConnectionId(1);
-const B: ConnectionId = ConnectionId(2);
+pub(super) const A: ConnectionId = ConnectionId(1);
+pub(super) const B: ConnectionId = ConnectionId(2);
 
 fn core() -> Core {
-    let config = CoreConfig {
-        tick_ms: 1000,
-        session_timeout_min_ms: 2000,
-        session_timeout_max_ms: 20_000,
-        tree_bytes_max: 1 << 20,
-        watches_max: 100,
-        watched_bytes_max: 1 << 20,
-        sessions_max: 1000,
-    };
+    let config = CoreConfig { sessions_max: 1000, ..CoreConfig::small() };
     Core::new(config, 0, at(0), Arc::new(SeededRandom::new(1)))
 }
 
-fn at(monotonic_ms: u64) -> Now {
+pub(super) fn at(monotonic_ms: u64) -> Now {
     Now { monotonic_ms, wall_ms: 1_700_000_000_000 }
 }
 
@@ -42,7 +34,12 @@ fn put(out: &mut BytesMut, bytes: &[u8]) {
 }
 
 /// (timeout, session, password)
-fn connect(core: &mut Core, id: ConnectionId, session: i64, password: &[u8]) -> (i32, i64, Vec<u8>) {
+pub(super) fn connect(
+    core: &mut Core,
+    id: ConnectionId,
+    session: i64,
+    password: &[u8],
+) -> (i32, i64, Vec<u8>) {
     let mut out = Vec::new();
     core.on_connect(id, Ipv4Addr::LOCALHOST.into());
     core.on_connect_request(at(0), id, connect_frame(session, password, 5000), &mut out);
@@ -51,7 +48,7 @@ fn connect(core: &mut Core, id: ConnectionId, session: i64, password: &[u8]) -> 
     (answer.get_i32(), answer.get_i64(), answer.slice(4..20).to_vec())
 }
 
-fn frames(out: &[Output], id: ConnectionId) -> Vec<Bytes> {
+pub(super) fn frames(out: &[Output], id: ConnectionId) -> Vec<Bytes> {
     let of_connection = |output: &Output| match output {
         Output::Frame(to, frame) if *to == id => Some(frame.clone()),
         Output::Frame(..) | Output::Close(_) | Output::Drop(_) => None,
@@ -71,12 +68,12 @@ fn send(core: &mut Core, id: ConnectionId, opcode: i32, fill: impl FnOnce(&mut B
 }
 
 /// xid, zxid, error.
-fn header(frame: &Bytes) -> (i32, i64, i32) {
+pub(super) fn header(frame: &Bytes) -> (i32, i64, i32) {
     let mut header = frame.slice(4..);
     (header.get_i32(), header.get_i64(), header.get_i32())
 }
 
-fn create(core: &mut Core, id: ConnectionId, path: &str, flags: i32) -> Vec<Output> {
+pub(super) fn create(core: &mut Core, id: ConnectionId, path: &str, flags: i32) -> Vec<Output> {
     send(core, id, opcode::CREATE, |out| {
         put(out, path.as_bytes());
         put(out, b"v");
@@ -88,7 +85,7 @@ fn create(core: &mut Core, id: ConnectionId, path: &str, flags: i32) -> Vec<Outp
     })
 }
 
-fn read(core: &mut Core, id: ConnectionId, opcode: i32, path: &str, watch: bool) -> Vec<Output> {
+pub(super) fn read(core: &mut Core, id: ConnectionId, opcode: i32, path: &str, watch: bool) -> Vec<Output> {
     send(core, id, opcode, |out| {
         put(out, path.as_bytes());
         out.put_u8(watch.into());

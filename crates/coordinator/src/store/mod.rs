@@ -1,4 +1,4 @@
-//! The tree and the sessions on disk: one redb database in the file `coordinator.redb`.
+//! The tree, the sessions and the last notifications on disk: one redb database in the file `coordinator.redb`.
 //!
 //! # Data flow
 //! ```text
@@ -35,7 +35,8 @@ use bindery_storage::redb_file::{
     Backend, Format, HEADER_SIZE, Latch, Medium, Seals, check_header, encode_header, state_error,
 };
 use bindery_storage::{Damaged, DiskError, StateError};
-use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use bytes::Bytes;
+use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,16 +56,26 @@ const CACHE_BYTES: usize = 2 << 20;
 const NODES: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("nodes");
 /// Session -> its record.
 const SESSIONS: TableDefinition<'static, i64, &[u8]> = TableDefinition::new("sessions");
+/// Offset -> a batch of notifications, as Oxia's clients get it.
+const NOTIFICATIONS: TableDefinition<'static, i64, &[u8]> = TableDefinition::new("notifications");
 /// The keys below -> number.
 const META: TableDefinition<'static, u8, i64> = TableDefinition::new("meta");
 const KEY_COMMITS: u8 = 0;
 const KEY_ZXID_CEILING: u8 = 1;
+
+/// A record as it comes back from the disk.
+#[cfg(test)]
+pub(crate) fn read_back(record: &NodeRecord) -> NodeRecord {
+    record::decode_node(&record::encode_node(record)).unwrap()
+}
 
 /// Everything the store holds. Nodes come ordered by path, hence parents before their children.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Loaded {
     pub(crate) nodes: Vec<(String, NodeRecord)>,
     pub(crate) sessions: Vec<(i64, SessionRecord)>,
+    /// Ascending.
+    pub(crate) notifications: Vec<(i64, Bytes)>,
     pub(crate) zxid_ceiling: i64,
 }
 
@@ -183,6 +194,17 @@ impl Store {
                     None => drop(sessions.remove(id)?),
                 }
             }
+            // Without Oxia's clients the table is never made.
+            if !batch.notifications.is_empty() || batch.notifications_from.is_some() {
+                let mut notifications = transaction.open_table(NOTIFICATIONS)?;
+                for (offset, encoded) in &batch.notifications {
+                    notifications.insert(offset, &**encoded)?;
+                }
+                let from = batch.notifications_from.unwrap_or(i64::MIN);
+                while notifications.first()?.is_some_and(|(offset, _)| offset.value() < from) {
+                    notifications.pop_first()?;
+                }
+            }
             let mut meta = transaction.open_table(META)?;
             meta.insert(KEY_COMMITS, i64::try_from(number).expect("commits are counted from 1"))?;
             meta.insert(KEY_ZXID_CEILING, batch.zxid_ceiling)?;
@@ -211,6 +233,17 @@ impl Store {
                         Some(record) => loaded.sessions.push((id.value(), record)),
                         None => bad = Some(format!("the record of session {:#x} cannot be", id.value())),
                     }
+                }
+                match transaction.open_table(NOTIFICATIONS) {
+                    Ok(notifications) => {
+                        for item in notifications.iter()? {
+                            let (offset, encoded) = item?;
+                            let encoded = Bytes::copy_from_slice(encoded.value());
+                            loaded.notifications.push((offset.value(), encoded));
+                        }
+                    }
+                    Err(TableError::TableDoesNotExist(_)) => {}
+                    Err(other) => return Err(other.into()),
                 }
                 let meta = transaction.open_table(META)?;
                 if let Some(ceiling) = meta.get(KEY_ZXID_CEILING)? {

@@ -20,8 +20,15 @@ fn node(zxid: i64, size: u64) -> NodeRecord {
         mtime_ms: 2,
         version: 3,
         cversion: 4,
+        sequence: if zxid % 7 == 0 { 1 } else { 4 },
+        counted: zxid % 3,
         aversion: 5,
         owner: 0,
+        version_id: zxid,
+        modifications: if zxid % 2 == 0 { 3 } else { zxid },
+        identity: (zxid % 3 == 0).then(|| "a client".into()),
+        index_keys: None,
+        is_implied: zxid % 5 == 0,
     }
 }
 
@@ -30,13 +37,15 @@ fn node(zxid: i64, size: u64) -> NodeRecord {
 struct Model {
     nodes: BTreeMap<String, NodeRecord>,
     sessions: BTreeMap<i64, SessionRecord>,
+    notifications: BTreeMap<i64, Bytes>,
     zxid_ceiling: i64,
 }
 
 impl Model {
     fn of(loaded: Loaded) -> Model {
         let (nodes, sessions) = (loaded.nodes.into_iter().collect(), loaded.sessions.into_iter().collect());
-        Model { nodes, sessions, zxid_ceiling: loaded.zxid_ceiling }
+        let notifications = loaded.notifications.into_iter().collect();
+        Model { nodes, sessions, notifications, zxid_ceiling: loaded.zxid_ceiling }
     }
 
     fn apply(&mut self, batch: &Batch) {
@@ -52,6 +61,9 @@ impl Model {
                 None => drop(self.sessions.remove(id)),
             }
         }
+        self.notifications.extend(batch.notifications.iter().cloned());
+        let from = batch.notifications_from.unwrap_or(i64::MIN);
+        self.notifications.retain(|offset, _| *offset >= from);
         self.zxid_ceiling = batch.zxid_ceiling;
     }
 }
@@ -65,8 +77,14 @@ fn batch(random: &SeededRandom, number: i64) -> Batch {
         batch.nodes.insert(path.into(), random.chance(0.7).then(|| node(number, size)));
     }
     for _ in 0..random.below(3) {
-        let record = SessionRecord { timeout_ms: number as u32, password: [number as u8; PASSWORD_SIZE] };
+        let identity: Option<Arc<str>> = random.chance(0.3).then(|| format!("client {number}").into());
+        let password = [if identity.is_some() { 0 } else { number as u8 }; PASSWORD_SIZE];
+        let record = SessionRecord { timeout_ms: number as u32, password, identity };
         batch.sessions.insert(random.below(9) as i64, random.chance(0.7).then_some(record));
+    }
+    if random.chance(0.5) {
+        batch.notifications.push((number, vec![number as u8; random.below(300) as usize].into()));
+        batch.notifications_from = random.chance(0.5).then(|| number - random.below(5) as i64);
     }
     batch
 }

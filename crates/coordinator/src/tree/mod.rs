@@ -2,10 +2,14 @@
 //!
 //! # Invariants
 //! 1. A transaction changes the tree entirely or not at all: [`Tree::rollback`] puts back exactly what was there.
-//! 2. A node's parent exists, is not ephemeral, and lists it; nobody lists a node that does not exist.
+//! 2. A node's parent exists and lists it; nobody lists a node that does not exist. No child of an ephemeral node is made by
+//!    ZooKeeper's clients. An implied node has children.
 //! 3. A node's version counts its values, its aversion its access rules; a parent's cversion counts the creations
-//!    below it and never goes back, so a sequential name is never given out twice by one parent.
+//!    below it and never goes back, so a sequential name is never given out twice by one parent. Oxia's clients take numbers from the
+//!    changes of the parent: sequential names skip those, and a put skips what clients of ZooKeeper may have.
 //! 4. [`Tree::take_changed`] returns each node that a committed transaction touched once, with its final state.
+//!
+//! Oxia's clients see the same nodes as records under keys: [`records`] says which, and has their reads and writes.
 //!
 //! # Limits
 //! `size_bytes_max` over paths, values, access rules and [`NODE_OVERHEAD_BYTES`] per node; beyond it creations, larger
@@ -13,13 +17,19 @@
 //! nodes that would set one are refused.
 
 pub(crate) mod acl;
+mod index;
 pub(crate) mod path;
+pub(crate) mod records;
+pub(crate) mod secondary;
 #[cfg(test)]
 mod tests;
 
 use crate::wire::{Acl, Code, EventKind, Stat};
 use acl::{Identity, PERM_ADMIN, PERM_CREATE, PERM_DELETE, PERM_READ, PERM_WRITE};
 use bytes::Bytes;
+use index::Index;
+use records::is_loose;
+use secondary::IndexKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -67,27 +77,78 @@ pub(crate) struct NodeRecord {
     pub(crate) ctime_ms: i64,
     pub(crate) mtime_ms: i64,
     pub(crate) version: i32,
-    /// Creations below this node.
+    /// Creations below this node, and numbers that sequential children skipped.
     pub(crate) cversion: i32,
+    /// Lower numbers may have been given to children of ZooKeeper's clients: the cversion without what Oxia's clients made since.
+    pub(crate) sequence: i32,
+    /// Lower numbers may have been told to puts of Oxia's clients; 0 without any.
+    pub(crate) counted: i64,
     pub(crate) aversion: i32,
     /// 0, a session, [`CONTAINER_OWNER`], or a [`ttl_owner`].
     pub(crate) owner: i64,
+    /// The version to Oxia's clients: the zxid of the last write of the value, unless its writer chose one.
+    pub(crate) version_id: i64,
+    /// Changes of the value since there is a record to Oxia's clients. Some are skipped (tree invariant 3).
+    pub(crate) modifications: i64,
+    /// The last writer, as it calls itself; none of ZooKeeper's.
+    pub(crate) identity: Option<Arc<str>>,
+    /// Its keys in indexes, if it has any.
+    pub(crate) index_keys: Option<Arc<[IndexKey]>>,
+    /// It is there only for what is below it, and no record to Oxia's clients.
+    pub(crate) is_implied: bool,
 }
 
 impl NodeRecord {
-    fn special(acl: Arc<[Acl]>, aversion: i32) -> NodeRecord {
+    /// A node without a value that is made now.
+    fn new(acl: Arc<[Acl]>, zxid: i64, time_ms: i64) -> NodeRecord {
         NodeRecord {
-            data: Some(Bytes::new()),
+            data: None,
             acl,
-            czxid: 0,
-            mzxid: 0,
-            pzxid: 0,
-            ctime_ms: 0,
-            mtime_ms: 0,
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            ctime_ms: time_ms,
+            mtime_ms: time_ms,
             version: 0,
             cversion: 0,
-            aversion,
+            sequence: 0,
+            counted: 0,
+            aversion: 0,
             owner: 0,
+            version_id: zxid,
+            modifications: 0,
+            identity: None,
+            index_keys: None,
+            is_implied: false,
+        }
+    }
+
+    fn special(acl: Arc<[Acl]>, aversion: i32) -> NodeRecord {
+        NodeRecord { data: Some(Bytes::new()), aversion, ..NodeRecord::new(acl, 0, 0) }
+    }
+
+    /// Gives it a value; a node that was implied begins with it.
+    fn set_value(&mut self, data: Option<Bytes>, version: i32, zxid: i64, time_ms: i64) {
+        if std::mem::take(&mut self.is_implied) {
+            (self.czxid, self.ctime_ms, self.modifications) = (zxid, time_ms, 0);
+        } else {
+            self.modifications = self.modifications.wrapping_add(1);
+        }
+        self.data = data;
+        self.version = version;
+        // A migration may have chosen this very number for the value that is replaced. The one before was no version of this record then.
+        let is_chosen = self.version_id == zxid && self.mzxid != zxid;
+        self.version_id = if is_chosen { zxid - 1 } else { zxid };
+        (self.mzxid, self.mtime_ms) = (zxid, time_ms);
+        (self.identity, self.index_keys) = (None, None);
+    }
+
+    /// The number of the next sequential child (tree invariant 3). Below zero the cversion has passed all numbers, and so has what it skips
+    /// when that is too large for it.
+    fn next_number(&self) -> i32 {
+        match self.cversion {
+            0.. => i32::try_from(self.counted).map_or(i32::MIN, |counted| counted.max(self.cversion)),
+            passed => passed,
         }
     }
 
@@ -105,9 +166,11 @@ impl NodeRecord {
         (self.owner & TTL_OWNER == TTL_OWNER).then_some(self.owner & TTL_MS_MAX)
     }
 
-    /// Bytes of value and rules.
+    /// Bytes of value, rules, writer and keys in indexes.
     fn size_bytes(&self) -> usize {
-        self.data_len() + acl::size_bytes(&self.acl)
+        let identity_len = self.identity.as_ref().map_or(0, |identity| identity.len());
+        let index_keys = self.index_keys.as_ref().map_or(0, |keys| secondary::size_bytes(keys));
+        self.data_len() + acl::size_bytes(&self.acl) + identity_len + index_keys
     }
 
     fn data_len(&self) -> usize {
@@ -160,13 +223,30 @@ pub(crate) struct Event {
     pub(crate) acl: Arc<[Acl]>,
 }
 
+/// What became of a record, for subscribers to notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Created,
+    Modified,
+    Deleted,
+}
+
+/// A record that changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) path: Arc<str>,
+    pub(crate) change: Change,
+    /// The rules that say who may know, as they stood then.
+    pub(crate) acl: Arc<[Acl]>,
+}
+
 /// How to take one step back.
 #[derive(Debug)]
 enum Undo {
-    /// Remove the node; the parent had this cversion and pzxid.
-    Create { path: Arc<str>, parent: (i32, i64) },
-    /// Put the node back; the parent had this pzxid.
-    Delete { path: Arc<str>, node: Node, parent_pzxid: i64 },
+    /// Remove the node; the parent, if it has one, had this cversion, sequence and pzxid.
+    Create { path: Arc<str>, parent: Option<(i32, i32, i64)> },
+    /// Put the node back; the parent, if it has one, had this pzxid.
+    Delete { path: Arc<str>, node: Node, parent_pzxid: Option<i64> },
     /// The node's own record before.
     Update { path: Arc<str>, record: NodeRecord },
 }
@@ -179,12 +259,31 @@ pub(crate) struct Txn {
     pub(crate) time_ms: i64,
     undo: Vec<Undo>,
     events: Vec<Event>,
+    /// In order.
+    pub(crate) changes: Vec<Changed>,
 }
 
 impl Txn {
     pub(crate) fn new(zxid: i64, time_ms: i64) -> Txn {
-        Txn { zxid, time_ms, undo: Vec::new(), events: Vec::new() }
+        Txn { zxid, time_ms, undo: Vec::new(), events: Vec::new(), changes: Vec::new() }
     }
+
+    /// Nodes that were made, changed or removed so far.
+    pub(crate) fn steps(&self) -> usize {
+        self.undo.len()
+    }
+
+    fn note(&mut self, path: &Arc<str>, change: Change, acl: &Arc<[Acl]>) {
+        self.changes.push(Changed { path: path.clone(), change, acl: acl.clone() });
+    }
+}
+
+/// What a transaction did.
+pub(crate) struct Committed {
+    /// Events for watches, in order.
+    pub(crate) events: Vec<Event>,
+    /// Records that changed, in order.
+    pub(crate) changes: Vec<Changed>,
 }
 
 /// A node to be made.
@@ -201,16 +300,13 @@ pub(crate) struct NewNode<'a> {
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: HashMap<Arc<str>, Node>,
-    /// Nodes of each session.
-    ephemerals: HashMap<i64, BTreeSet<Arc<str>>>,
-    /// Containers, and nodes with a time to live.
-    transient: BTreeSet<Arc<str>>,
+    index: Index,
     changed: HashSet<Arc<str>>,
     /// Most nodes share these rules.
     open_acl: Arc<[Acl]>,
-    /// Bytes of paths, values and rules.
-    size_bytes: usize,
     size_bytes_max: usize,
+    /// Nodes that ZooKeeper's clients do not see.
+    loose: usize,
 }
 
 impl Tree {
@@ -219,12 +315,11 @@ impl Tree {
         let open_acl = acl::open_to_all();
         let mut tree = Tree {
             nodes: HashMap::new(),
-            ephemerals: HashMap::new(),
-            transient: BTreeSet::new(),
+            index: Index::default(),
             changed: HashSet::new(),
             open_acl: open_acl.clone(),
-            size_bytes: 0,
             size_bytes_max,
+            loose: 0,
         };
         for path in SPECIAL {
             // ZooKeeper sets the rules of the configuration with version -1.
@@ -242,30 +337,36 @@ impl Tree {
     /// # Errors
     /// What is wrong with it.
     pub(crate) fn restore(&mut self, path: &str, mut record: NodeRecord) -> Result<(), &'static str> {
-        if !path::is_valid(path) {
+        let is_sound = match records::key_of(path) {
+            Some(key) if is_loose(path) => !records::is_shared(key),
+            _ => path::is_valid(path),
+        };
+        if !is_sound {
             return Err("a node has no valid path");
         }
         if record.acl == self.open_acl {
             record.acl = self.open_acl.clone();
         }
         if SPECIAL.contains(&path) {
+            let (key, _) = self.nodes.get_key_value(path).expect("special nodes always exist");
+            let key = key.clone();
             let node = self.nodes.get_mut(path).expect("special nodes always exist");
-            self.size_bytes = self.size_bytes - node.record.size_bytes() + record.size_bytes();
+            self.index.change(&key, &node.record, &record);
             node.record = record;
             return Ok(());
         }
-        let (parent, _) = path::split(path).ok_or("a node has no parent")?;
-        let parent = self.nodes.get(path::key(parent)).ok_or("the parent of a node is missing")?;
-        if parent.record.session().is_some() {
-            return Err("the parent of a node is ephemeral");
+        if let Some((parent, _)) = path::split(path)
+            && !self.nodes.contains_key(path::key(parent))
+        {
+            return Err("the parent of a node is missing");
         }
         self.link(path.into(), Node { record, children: BTreeSet::new(), below: 0 });
         Ok(())
     }
 
-    /// The node at a path.
+    /// The node at a path, as ZooKeeper's clients see it.
     pub(crate) fn node(&self, path: &str) -> Option<&Node> {
-        self.nodes.get(path::key(path))
+        self.nodes.get(path::key(path)).filter(|_| !is_loose(path))
     }
 
     /// The node at a path, for someone who must be allowed `perm` on it.
@@ -275,29 +376,29 @@ impl Tree {
         Ok(node)
     }
 
-    /// Number of nodes, the root included once.
+    /// Number of nodes that ZooKeeper's clients see, the root included once.
     pub(crate) fn len(&self) -> usize {
-        self.nodes.len()
+        self.nodes.len() - self.loose
     }
 
     /// Bytes of paths, values and rules.
     pub(crate) fn size_bytes(&self) -> usize {
-        self.size_bytes
+        self.index.size_bytes()
     }
 
     /// Number of ephemeral nodes.
     pub(crate) fn ephemerals_count(&self) -> usize {
-        self.ephemerals.values().map(BTreeSet::len).sum()
+        self.index.ephemerals_count()
     }
 
     /// The nodes of a session, ascending.
     pub(crate) fn ephemerals_of(&self, session: i64) -> impl Iterator<Item = &Arc<str>> {
-        self.ephemerals.get(&session).into_iter().flatten()
+        self.index.ephemerals_of(session)
     }
 
     /// The sessions that own nodes.
     pub(crate) fn owners(&self) -> impl Iterator<Item = i64> {
-        self.ephemerals.keys().copied()
+        self.index.owners()
     }
 
     /// Number of nodes below a path.
@@ -326,7 +427,7 @@ impl Tree {
                     None => record.cversion > 0,
                 }
         };
-        self.transient.iter().filter(is_abandoned).cloned().collect()
+        self.index.transient().filter(is_abandoned).cloned().collect()
     }
 
     /// Makes a node; gives its path, which a sequential one learns only now, and its stat.
@@ -341,9 +442,10 @@ impl Tree {
         let acl = acl::settle(new.acl, identities)?;
         let parent_path = path::key(parent_path);
         let parent = self.node_for(parent_path, PERM_CREATE, identities)?;
+        let number = parent.record.next_number();
         let path: Arc<str> = match new.is_sequential {
             // Negative numbers take part in the width, as with Java's %010d.
-            true => format!("{}{:010}", new.path, parent.record.cversion).into(),
+            true => format!("{}{number:010}", new.path).into(),
             false => new.path.into(),
         };
         if !path::is_valid(&path) {
@@ -365,33 +467,42 @@ impl Tree {
             self.check_room(added)?;
         }
         let acl: Arc<[Acl]> = if acl[..] == self.open_acl[..] { self.open_acl.clone() } else { acl.into() };
-        let parent_acl = parent.record.acl.clone();
-        let parent_before = (parent.record.cversion, parent.record.pzxid);
-        let (parent_key, _) = self.nodes.get_key_value(parent_path).expect("the parent was found");
-        let parent_key = parent_key.clone();
-        let parent = &mut self.nodes.get_mut(parent_path).expect("the parent was found").record;
-        parent.cversion = parent.cversion.wrapping_add(1);
-        parent.pzxid = txn.zxid;
-        let record = NodeRecord {
-            data: new.data,
-            acl: acl.clone(),
-            czxid: txn.zxid,
-            mzxid: txn.zxid,
-            pzxid: txn.zxid,
-            ctime_ms: txn.time_ms,
-            mtime_ms: txn.time_ms,
-            version: 0,
-            cversion: 0,
-            aversion: 0,
-            owner: new.owner,
-        };
+        let record =
+            NodeRecord { data: new.data, owner: new.owner, ..NodeRecord::new(acl, txn.zxid, txn.time_ms) };
+        let stat = self.insert(txn, path.clone(), record);
+        let parent = self.parent_record(&path).expect("tree invariant 2: a parent exists");
+        if new.is_sequential {
+            parent.cversion = number.wrapping_add(1);
+        }
+        parent.sequence = parent.cversion;
+        Ok((path, stat))
+    }
+
+    /// Adds a node whose parent exists.
+    fn insert(&mut self, txn: &mut Txn, path: Arc<str>, record: NodeRecord) -> Stat {
+        let acl = record.acl.clone();
+        if !record.is_implied {
+            txn.note(&path, Change::Created, &acl);
+        }
         let node = Node { record, children: BTreeSet::new(), below: 0 };
         let stat = node.stat();
         self.link(path.clone(), node);
-        txn.undo.push(Undo::Create { path: path.clone(), parent: parent_before });
-        txn.events.push(Event { kind: EventKind::Created, path: path.clone(), acl });
+        let Some((parent_path, _)) = path::split(&path) else {
+            txn.undo.push(Undo::Create { path, parent: None });
+            return stat;
+        };
+        let (parent_key, _) =
+            self.nodes.get_key_value(path::key(parent_path)).expect("tree invariant 2: a parent exists");
+        let parent_key = parent_key.clone();
+        let parent = self.parent_record(&path).expect("tree invariant 2: a parent exists");
+        let parent_acl = parent.acl.clone();
+        let parent_before = (parent.cversion, parent.sequence, parent.pzxid);
+        parent.cversion = parent.cversion.wrapping_add(1);
+        parent.pzxid = txn.zxid;
+        txn.undo.push(Undo::Create { path: path.clone(), parent: Some(parent_before) });
+        txn.events.push(Event { kind: EventKind::Created, path, acl });
         txn.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_key, acl: parent_acl });
-        Ok((path, stat))
+        stat
     }
 
     /// Removes a node without children. Version -1 is any.
@@ -431,7 +542,7 @@ impl Tree {
     pub(crate) fn delete_ephemerals(&mut self, txn: &mut Txn, session: i64) {
         let paths: Vec<Arc<str>> = self.ephemerals_of(session).cloned().collect();
         for path in paths {
-            self.remove(txn, &path);
+            self.retire(txn, &path);
         }
     }
 
@@ -453,14 +564,10 @@ impl Tree {
         if after > before {
             self.check_room(after - before)?;
         }
-        self.size_bytes = self.size_bytes - before + after;
+        let change = if node.record.is_implied { Change::Created } else { Change::Modified };
         let (zxid, time_ms) = (txn.zxid, txn.time_ms);
-        let (event, stat) = self.update(txn, path, |record| {
-            record.data = data;
-            record.version = next;
-            record.mtime_ms = time_ms;
-            record.mzxid = zxid;
-        });
+        let (event, stat) = self.update(txn, path, |record| record.set_value(data, next, zxid, time_ms));
+        txn.note(&event.path, change, &event.acl);
         txn.events.push(event);
         Ok(stat)
     }
@@ -484,11 +591,21 @@ impl Tree {
         if after > before {
             self.check_room(after - before)?;
         }
-        self.size_bytes = self.size_bytes - before + after;
-        let (_no_event, stat) = self.update(txn, path, |record| {
+        // Rules are kept: a node that is there only for what is below it would go, and they with it.
+        let is_new = node.record.is_implied;
+        let zxid = txn.zxid;
+        let (Event { path, .. }, stat) = self.update(txn, path, |record| {
             record.acl = acl.into();
             record.aversion = next;
+            if is_new {
+                (record.is_implied, record.modifications) = (false, 0);
+                (record.mzxid, record.version_id) = (zxid, zxid);
+            }
         });
+        if is_new {
+            let acl = self.nodes[&path].record.acl.clone();
+            txn.note(&path, Change::Created, &acl);
+        }
         Ok(stat)
     }
 
@@ -501,14 +618,14 @@ impl Tree {
         next_version(node.record.version, version).map(drop)
     }
 
-    /// Ends a transaction that is in force; gives what watches are told, in order.
-    pub(crate) fn commit(&mut self, txn: Txn) -> Vec<Event> {
+    /// Ends a transaction that is in force.
+    pub(crate) fn commit(&mut self, txn: Txn) -> Committed {
         for step in txn.undo {
             match step {
                 Undo::Create { path, .. } | Undo::Delete { path, .. } => {
-                    let (parent, _) = path::split(&path).expect("a node that changed has a parent");
-                    let parent = self.nodes.get_key_value(path::key(parent));
-                    // Without it the parent was deleted later in the same transaction, by another step.
+                    let parent = path::split(&path);
+                    let parent = parent.and_then(|(parent, _)| self.nodes.get_key_value(path::key(parent)));
+                    // Without it the parent was deleted later in the same transaction, by another step, or there never was one.
                     if let Some((parent, _)) = parent {
                         self.changed.insert(parent.clone());
                     }
@@ -519,26 +636,28 @@ impl Tree {
                 }
             }
         }
-        txn.events
+        Committed { events: txn.events, changes: txn.changes }
     }
 
     /// Ends a transaction that failed (tree invariant 1).
     pub(crate) fn rollback(&mut self, txn: Txn) {
         for step in txn.undo.into_iter().rev() {
             match step {
-                Undo::Create { path, parent: (cversion, pzxid) } => {
+                Undo::Create { path, parent: before } => {
                     self.unlink(&path);
-                    let parent = self.parent_record(&path);
-                    parent.cversion = cversion;
-                    parent.pzxid = pzxid;
+                    if let (Some(parent), Some(before)) = (self.parent_record(&path), before) {
+                        (parent.cversion, parent.sequence, parent.pzxid) = before;
+                    }
                 }
-                Undo::Delete { path, node, parent_pzxid } => {
+                Undo::Delete { path, node, parent_pzxid: before } => {
                     self.link(path.clone(), node);
-                    self.parent_record(&path).pzxid = parent_pzxid;
+                    if let (Some(parent), Some(before)) = (self.parent_record(&path), before) {
+                        parent.pzxid = before;
+                    }
                 }
                 Undo::Update { path, record } => {
                     let node = self.nodes.get_mut(&path).expect("an updated node exists");
-                    self.size_bytes = self.size_bytes - node.record.size_bytes() + record.size_bytes();
+                    self.index.change(&path, &node.record, &record);
                     node.record = record;
                 }
             }
@@ -561,20 +680,20 @@ impl Tree {
     }
 
     fn check_room(&self, added: usize) -> Result<(), Code> {
-        let used = self.size_bytes + self.nodes.len() * NODE_OVERHEAD_BYTES;
+        let used = self.size_bytes() + self.nodes.len() * NODE_OVERHEAD_BYTES;
         if used + added > self.size_bytes_max { Err(Code::QuotaExceeded) } else { Ok(()) }
     }
 
     /// The registration of a process has room even in a full tree: without it a bookie could not even go read-only, and
     /// no process could delete the nodes that fill the tree.
     fn has_reserve(&self, added: usize) -> bool {
-        let ephemerals = || self.ephemerals.values().map(BTreeSet::len).sum::<usize>();
-        added <= RESERVE_BYTES_MAX && ephemerals() < RESERVE_NODES
+        added <= RESERVE_BYTES_MAX && self.ephemerals_count() < RESERVE_NODES
     }
 
-    fn parent_record(&mut self, path: &str) -> &mut NodeRecord {
-        let (parent, _) = path::split(path).expect("a linked node has a parent");
-        &mut self.nodes.get_mut(path::key(parent)).expect("tree invariant 2: a parent exists").record
+    /// `None` for a node without a parent.
+    fn parent_record(&mut self, path: &str) -> Option<&mut NodeRecord> {
+        let (parent, _) = path::split(path)?;
+        Some(&mut self.nodes.get_mut(path::key(parent)).expect("tree invariant 2: a parent exists").record)
     }
 
     /// Adds a node and everything that leads to it; versions are the caller's.
@@ -584,12 +703,8 @@ impl Tree {
             let is_new = parent.children.insert(name.into());
             assert!(is_new, "tree invariant 2: {path} is listed once");
         }
-        if let Some(session) = node.record.session() {
-            self.ephemerals.entry(session).or_default().insert(path.clone());
-        } else if node.record.goes_by_itself() {
-            self.transient.insert(path.clone());
-        }
-        self.size_bytes += path.len() + node.record.size_bytes();
+        self.index.enter(&path, &node.record);
+        self.loose += usize::from(is_loose(&path));
         self.count_below(&path, |below| *below += 1);
         self.nodes.insert(path, node);
     }
@@ -597,37 +712,45 @@ impl Tree {
     fn unlink(&mut self, path: &str) -> (Arc<str>, Node) {
         let (path, node) = self.nodes.remove_entry(path).expect("an unlinked node exists");
         assert!(node.children.is_empty(), "tree invariant 2: {path} has no children");
-        let (parent, name) = path::split(&path).expect("a linked node has a parent");
-        let parent = self.nodes.get_mut(path::key(parent)).expect("tree invariant 2: a parent exists");
-        assert!(parent.children.remove(name), "tree invariant 2: {path} is listed");
-        if let Some(session) = node.record.session() {
-            if let Some(of_session) = self.ephemerals.get_mut(&session) {
-                of_session.remove(&path);
-                if of_session.is_empty() {
-                    self.ephemerals.remove(&session);
-                }
-            }
-        } else if node.record.goes_by_itself() {
-            self.transient.remove(&path);
+        if let Some((parent, name)) = path::split(&path) {
+            let parent = self.nodes.get_mut(path::key(parent)).expect("tree invariant 2: a parent exists");
+            assert!(parent.children.remove(name), "tree invariant 2: {path} is listed");
         }
-        self.size_bytes -= path.len() + node.record.size_bytes();
+        self.index.leave(&path, &node.record);
+        self.loose -= usize::from(is_loose(&path));
         self.count_below(&path, |below| *below -= 1);
         (path, node)
     }
 
-    /// Removes a node that was checked.
+    /// Removes a node without children, and each node above it that was there for it only.
     fn remove(&mut self, txn: &mut Txn, path: &str) {
         let (path, node) = self.unlink(path);
-        let (parent_path, _) = path::split(&path).expect("a linked node has a parent");
+        if !node.record.is_implied {
+            txn.note(&path, Change::Deleted, &node.record.acl);
+        }
+        let Some((parent_path, _)) = path::split(&path) else {
+            txn.undo.push(Undo::Delete { path, node, parent_pzxid: None });
+            return;
+        };
         let (parent_key, parent) =
             self.nodes.get_key_value(path::key(parent_path)).expect("tree invariant 2: a parent exists");
         let (parent_key, parent_acl) = (parent_key.clone(), parent.record.acl.clone());
-        let parent_pzxid = parent.record.pzxid;
-        self.parent_record(&path).pzxid = txn.zxid;
+        let is_needless = parent.record.is_implied && parent.children.is_empty();
+        let zxid = txn.zxid;
+        let parent = self.parent_record(&path).expect("tree invariant 2: a parent exists");
+        let parent_pzxid = Some(std::mem::replace(&mut parent.pzxid, zxid));
         let acl = node.record.acl.clone();
         txn.events.push(Event { kind: EventKind::Deleted, path: path.clone(), acl });
-        txn.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_key, acl: parent_acl });
+        txn.events.push(Event {
+            kind: EventKind::ChildrenChanged,
+            path: parent_key.clone(),
+            acl: parent_acl,
+        });
         txn.undo.push(Undo::Delete { path, node, parent_pzxid });
+        // As deep as a shared path may be: only such paths have implied nodes.
+        if is_needless {
+            self.remove(txn, &parent_key);
+        }
     }
 
     /// Changes the record of a node that was found. The event is the one of a changed value.
@@ -636,17 +759,32 @@ impl Tree {
         let key = key.clone();
         let node = self.nodes.get_mut(path).expect("an updated node exists");
         let event = Event { kind: EventKind::DataChanged, path: key.clone(), acl: node.record.acl.clone() };
-        txn.undo.push(Undo::Update { path: key, record: node.record.clone() });
+        let before = node.record.clone();
         change(&mut node.record);
-        (event, node.stat())
+        self.index.change(&key, &before, &node.record);
+        let stat = node.stat();
+        txn.undo.push(Undo::Update { path: key, record: before });
+        (event, stat)
     }
 
-    /// Tree invariant 2 and the counters.
+    /// Tree invariant 2, the index and the counters.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
-        let mut size = 0;
+        let (mut size, mut loose) = (0, 0);
+        let mut lens = [0; 4];
         for (path, node) in &self.nodes {
             size += path.len() + node.record.size_bytes();
+            loose += usize::from(is_loose(path));
+            assert!(self.index.has(path, &node.record), "the index has {path}");
+            lens[0] += usize::from(node.record.session().is_some());
+            lens[1] += usize::from(node.record.goes_by_itself());
+            lens[2] += usize::from(!node.record.is_implied && records::key_of(path).is_some());
+            lens[3] += node.record.index_keys.as_ref().map_or(0, |keys| keys.len());
+            assert!(!(node.record.is_implied && node.children.is_empty()), "{path} is implied by nothing");
+            if is_loose(path) {
+                assert!(node.children.is_empty(), "{path:?} is no path");
+                continue;
+            }
             let prefix = if &**path == ROOT { "" } else { path };
             for child in node.children() {
                 assert!(
@@ -662,17 +800,10 @@ impl Tree {
                 let (parent, name) = path::split(path).expect("a node has a parent");
                 let parent = self.node(parent).expect("tree invariant 2: a parent exists");
                 assert!(parent.children.contains(name), "{path} is listed");
-                assert!(parent.record.session().is_none(), "an ephemeral node has no children");
             }
-            if let Some(session) = node.record.session() {
-                assert!(self.ephemerals[&session].contains(path), "{path} is known to its session");
-            }
-            assert_eq!(node.record.goes_by_itself(), self.transient.contains(path));
         }
-        assert_eq!(size, self.size_bytes);
-        for path in self.ephemerals.values().flatten() {
-            assert!(self.nodes.contains_key(path));
-        }
+        assert_eq!((size, loose), (self.size_bytes(), self.loose));
+        assert_eq!(lens, self.index.lens());
     }
 }
 

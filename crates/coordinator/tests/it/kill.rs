@@ -6,20 +6,19 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(clippy::disallowed_methods, reason = "a test that starts and kills processes")]
 
+use crate::killed;
 use bindery_coordinator::{Coordinator, CoordinatorConfig};
-use bindery_io::{SeededRandom, SystemClock, SystemRandom};
+use bindery_io::SeededRandom;
 use bindery_metadata::store::{CreateMode, MetadataStore, SessionState, StoreError};
 use bindery_metadata::zookeeper::{self, ZooKeeperOptions, ZooKeeperStore};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const DIR: &str = "BINDERY_TEST_KILLED_DIR";
-const ADDRESS: &str = "BINDERY_TEST_KILLED_ADDRESS";
+/// The test that is the process.
+const SERVER: &str = "kill::the_process_that_is_killed";
 const KILLS: u64 = 25;
 const WRITERS: usize = 8;
 
@@ -27,40 +26,7 @@ const WRITERS: usize = 8;
 #[test]
 #[ignore = "started by the test in this file"]
 fn the_process_that_is_killed() {
-    let (Ok(dir), Ok(address)) = (std::env::var(DIR), std::env::var(ADDRESS)) else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let config = CoordinatorConfig::new(address.parse().unwrap(), dir);
-        let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
-        let coordinator = Coordinator::start(config, clock, random).await.unwrap();
-        println!("\nlistening {}", coordinator.local_addr());
-        panic!("the store failed: {}", coordinator.failed().await);
-    });
-}
-
-/// Does not outlive the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-fn start(dir: &std::path::Path, address: SocketAddr) -> (Process, SocketAddr) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "kill::the_process_that_is_killed", "--ignored", "--nocapture"])
-        .env(DIR, dir)
-        .env(ADDRESS, address.to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let listening = lines.find_map(|line| Some(line.strip_prefix("listening ")?.to_owned()));
-    // Whatever else it prints; until it is killed.
-    std::thread::spawn(move || lines.for_each(drop));
-    (Process(child), listening.expect("it starts").parse().unwrap())
+    killed::serve(|dir, address| CoordinatorConfig::new(address, dir), Coordinator::local_addr);
 }
 
 async fn connect(address: SocketAddr) -> Arc<ZooKeeperStore> {
@@ -74,7 +40,7 @@ async fn no_kill_loses_what_was_acknowledged() {
     let dir = tempfile::TempDir::new().unwrap();
     let seed = std::env::var("SEED").map_or(7, |seed| seed.parse().unwrap());
     let random = SeededRandom::new(seed);
-    let (mut child, address) = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let (mut child, address) = killed::start(SERVER, dir.path(), "127.0.0.1:0".parse().unwrap());
     let store = connect(address).await;
     let session = store.session_credentials().unwrap().id;
     store.create("/n", "".into(), CreateMode::Persistent).await.unwrap();
@@ -104,7 +70,7 @@ async fn no_kill_loses_what_was_acknowledged() {
         tokio::time::sleep(Duration::from_micros(random.below(150_000))).await;
         drop(child);
         is_killed.store(true, Ordering::SeqCst);
-        (child, _) = start(dir.path(), address);
+        (child, _) = killed::start(SERVER, dir.path(), address);
         for writer in writers {
             let (done, last) = writer.await.unwrap();
             acknowledged.extend(done);

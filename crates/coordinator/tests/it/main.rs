@@ -4,4 +4,7 @@
 
 mod conformance;
 mod kill;
+mod killed;
+mod oxia;
+mod oxia_driver;
 mod serving;

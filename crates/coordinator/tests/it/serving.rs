@@ -55,9 +55,9 @@ impl Harness for Embedded {
     fn base(&self, name: &'static str) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
         Box::pin(async move {
             let store = connect(self.0, None).await;
-            let path = store.create(&format!("/{name}"), "".into(), CreateMode::Persistent).await.unwrap();
+            let created = store.create(&format!("/{name}"), "".into(), CreateMode::Persistent).await.unwrap();
             store.close().await.unwrap();
-            path
+            created.path
         })
     }
 }
@@ -81,7 +81,7 @@ async fn sessions_and_their_nodes_survive_a_restart_and_expire_without_their_cli
     let store = connect(address, None).await;
     let credentials = store.session_credentials().unwrap();
     store.create("/e", "v".into(), CreateMode::Ephemeral).await.unwrap();
-    let before = store.create("/p", "v".into(), CreateMode::Persistent).await.unwrap();
+    let before = store.create("/p", "v".into(), CreateMode::Persistent).await.unwrap().path;
     coordinator.stop().await;
     // Longer than the session timeout: it counts from the restart.
     tokio::time::sleep(SESSION_TIMEOUT + Duration::from_millis(500)).await;
@@ -152,7 +152,8 @@ async fn a_failing_disk_ends_service_without_a_false_answer() {
     tokio::time::timeout(PATIENCE, coordinator.stop()).await.expect("it still stops");
 }
 
-async fn word(address: SocketAddr, word: &str) -> String {
+/// The answer to a four letter word.
+pub(crate) async fn word(address: SocketAddr, word: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(word.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -173,7 +174,10 @@ async fn four_letter_words_are_answered() {
         assert!(text.contains("\nMode: standalone\nNode count: 5\n"), "{text}");
         assert_eq!(text.contains("Clients:\n /127.0.0.1:"), word == "stat", "{text}");
     }
-    assert!(word(address, "mntr").await.contains("zk_global_sessions\t1\n"));
+    let monitored = word(address, "mntr").await;
+    for line in ["zk_global_sessions\t1\n", "bindery_requests_zookeeper_session\t1\n"] {
+        assert!(monitored.contains(line), "{monitored}");
+    }
     assert_eq!(word(address, "dump").await, "dump is not executed because it is not in the whitelist.\n");
     coordinator.stop().await;
 }

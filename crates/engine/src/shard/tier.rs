@@ -480,8 +480,9 @@ impl Shard {
         if Some(entry) > Shard::trimmed(state) {
             return None;
         }
-        let epoch = state.tier.as_ref()?.stamp.epoch;
-        Some(TieredRead::new(ledger, entry, self.rows_in_memory(ledger, state, entry), epoch))
+        let tier = state.tier.as_ref()?;
+        let in_memory = self.rows_in_memory(ledger, state, entry);
+        Some(TieredRead::new(ledger, entry, in_memory, tier.stamp.epoch, tier.created_ms))
     }
 
     /// What is in memory about the extent of an entry at or below the durable LRE, and the epoch of its rows.

@@ -4,6 +4,13 @@
 //! 1. A cluster without LAYOUT is one of Pulsar's driver ([`unlaid`]): it is read and nothing is written at its root. One whose ledgers
 //!    are where that driver has none has lost its LAYOUT, and is not opened.
 //! 2. An initialisation that names the INSTANCEID changes nothing of a cluster that has another.
+//! 3. All before LAYOUT is made in one transaction. In a store without transactions it is made node by node, below a root that has nothing
+//!    else, and INSTANCEID comes last of them: where it is, nothing is missing, or Pulsar's driver made it. Of several initialisations the one
+//!    that makes it decides whose cluster it is, and none opens before LAYOUT.
+//! 4. A cluster that is to be paused has its pause before it has the INSTANCEID, without which nothing is tiered. The node above the pause is
+//!    the first of all below the root, so that no bookie completes a cluster that is being initialised ([`complete`]).
+//! 5. A root with the marker of an import is no cluster, also where LAYOUT is beside it. An import makes the marker
+//!    first and removes it last, so a look at the marker comes after the look at the nodes.
 
 use std::sync::Arc;
 
@@ -203,12 +210,12 @@ pub(super) async fn open(
 ) -> Result<Layout, OpenError> {
     // Another client may just have initialised the cluster through another server.
     store.sync("/").await?;
+    let importing = || OpenError::Importing { root: root.into() };
     let (stored, has_layout_node) = match stored_layout(&*store, root).await? {
+        Some(_) if is_importing(&*store, root).await? => return Err(importing()),
         Some(bytes) => (LedgerLayout::parse(&bytes)?, true),
-        None if store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_some() => {
-            return Err(OpenError::Importing { root: root.into() });
-        }
         None => match unlaid::look(&*store, root).await? {
+            Unlaid::Importing => return Err(importing()),
             Unlaid::OfPulsar => (LedgerLayout::Hierarchical, false),
             Unlaid::LayoutGone { has_long_paths } => {
                 return Err(OpenError::LayoutGone(LayoutGone { root: root.into(), has_long_paths }));
@@ -222,6 +229,11 @@ pub(super) async fn open(
     }
 }
 
+/// Whether a cluster is being copied to this root, or was until the copy was cut off.
+pub(super) async fn is_importing(store: &dyn MetadataStore, root: &str) -> Result<bool, StoreError> {
+    Ok(store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_some())
+}
+
 /// `has_layout_node`: LAYOUT was there when the cluster was opened. One that was there must not be missing.
 pub(super) async fn is_whole(
     store: &dyn MetadataStore,
@@ -233,7 +245,7 @@ pub(super) async fn is_whole(
         Some(bytes) => LedgerLayout::parse(&bytes) == Ok(layout),
         None => !has_layout_node && unlaid::look(store, root).await? == Unlaid::OfPulsar,
     };
-    Ok(is_there && store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_none())
+    Ok(is_there && !is_importing(store, root).await?)
 }
 
 /// Nodes of a cluster that hold no ledgers. A root with any other has metadata whose layout is not known.
@@ -246,14 +258,18 @@ pub(super) async fn complete(
     root: &str,
     layout: LedgerLayout,
 ) -> Result<bool, StoreError> {
-    let children = match store.children(root).await {
-        Ok(children) => children,
-        Err(StoreError::NoNode { .. }) => return Ok(false),
-        Err(other) => return Err(other),
-    };
-    let is_bare = children.iter().all(|name| WITHOUT_LEDGERS.contains(&&**name));
-    if !is_bare || !children.iter().any(|name| name == "available") {
-        return Ok(false);
+    // Twice: where the store is in parts, one listing is not of one moment. What an initialisation or an import made before `available`,
+    // which the first one shows, the second one shows too.
+    for _ in 0..2 {
+        let children = match store.children(root).await {
+            Ok(children) => children,
+            Err(StoreError::NoNode { .. }) => return Ok(false),
+            Err(other) => return Err(other),
+        };
+        let is_bare = children.iter().all(|name| WITHOUT_LEDGERS.contains(&&**name));
+        if !is_bare || !children.iter().any(|name| name == "available") {
+            return Ok(false);
+        }
     }
     for (name, data) in [("/available/readonly", Bytes::new()), ("/LAYOUT", layout.to_text().into())] {
         match store.create(&format!("{root}{name}"), data, CreateMode::Persistent).await {
@@ -314,29 +330,27 @@ async fn try_init_cluster(
     create_parents(store, root, "").await?;
     // One that was named stays as it is.
     let id = if paused.is_some() { hyphenated(instance_id) } else { uuid_text(instance_id) };
-    let node = |name: &str, data: Bytes| Op::Create {
-        path: format!("{root}{name}"),
-        data,
-        mode: CreateMode::Persistent,
-    };
-    let mut ops = vec![
-        node("", Bytes::new()),
-        node("/available", Bytes::new()),
-        node("/available/readonly", Bytes::new()),
-        node("/INSTANCEID", id.clone().into()),
-    ];
-    if let Some(why) = paused {
-        let (parent, _) = tier_pause::NODE.rsplit_once('/').expect("it is below another node");
-        ops.push(node(parent, Bytes::new()));
-        ops.push(node(tier_pause::NODE, Bytes::copy_from_slice(why.as_bytes())));
+    let mut nodes = vec![("", Bytes::new())];
+    // Invariant 4. One transaction shows nobody its parts.
+    if paused.is_some() || !store.is_transactional() {
+        nodes.push((tier_pause::PARENT, Bytes::new()));
     }
-    let created = match store.multi(ops).await {
-        Ok(()) => true,
-        // Another process's cluster, or ours after a lost connection or an earlier crash: the stored nodes decide.
-        Err(StoreError::NodeExists { .. }) => false,
-        Err(other) => return Err(other.into()),
+    if let Some(why) = paused {
+        nodes.push((tier_pause::NODE, Bytes::copy_from_slice(why.as_bytes())));
+    }
+    nodes.extend([
+        ("/available", Bytes::new()),
+        ("/available/readonly", Bytes::new()),
+        ("/INSTANCEID", id.clone().into()),
+    ]);
+    let created = match store.is_transactional() {
+        true => create_at_once(store, root, nodes).await?,
+        false => create_one_by_one(store, root, nodes).await?,
     };
     store.sync("/").await?;
+    if is_importing(store, root).await? {
+        return Err(InitError::Importing { root: root.into() });
+    }
     if paused.is_some() {
         let found = match store.get(&format!("{root}/INSTANCEID")).await {
             Ok(node) => String::from_utf8_lossy(&node.data).into_owned(),
@@ -358,10 +372,8 @@ async fn try_init_cluster(
             false => InitOutcome::AlreadyInitialised,
         });
     }
-    if store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_some() {
-        return Err(InitError::Importing { root: root.into() });
-    }
     match unlaid::look(store, root).await? {
+        Unlaid::Importing => return Err(InitError::Importing { root: root.into() }),
         Unlaid::OfPulsar if layout == LedgerLayout::Hierarchical => {
             return Ok(InitOutcome::AlreadyInitialised);
         }
@@ -397,6 +409,51 @@ async fn try_init_cluster(
     }
 }
 
+/// Creates nodes below the root in one step. False when one of them is there: another process's cluster, or ours after a lost connection or
+/// an earlier crash; the stored nodes decide.
+async fn create_at_once(
+    store: &dyn MetadataStore,
+    root: &str,
+    nodes: Vec<(&str, Bytes)>,
+) -> Result<bool, StoreError> {
+    let create =
+        |(name, data)| Op::Create { path: format!("{root}{name}"), data, mode: CreateMode::Persistent };
+    match store.multi(nodes.into_iter().map(create).collect()).await {
+        Ok(()) => Ok(true),
+        Err(StoreError::NodeExists { .. }) => Ok(false),
+        Err(other) => Err(other),
+    }
+}
+
+/// Creates those nodes that are missing, unless the root has any that an initialisation does not make before the last of them, or that last
+/// one (invariant 3). True when that last one was made here.
+///
+/// A pause that was made here stays when another initialisation, at the same moment, makes the last node: that one may have found the pause
+/// and rely on it.
+async fn create_one_by_one(
+    store: &dyn MetadataStore,
+    root: &str,
+    nodes: Vec<(&str, Bytes)>,
+) -> Result<bool, StoreError> {
+    match store.children(root).await {
+        Ok(names) if names.iter().any(|name| !unlaid::BEFORE_ID.contains(&&**name)) => return Ok(false),
+        Ok(_) | Err(StoreError::NoNode { .. }) => {}
+        Err(other) => return Err(other),
+    }
+    if !unlaid::is_pause_alone(store, root).await? {
+        return Ok(false);
+    }
+    let mut is_made = false;
+    for (name, data) in nodes {
+        is_made = match store.create(&format!("{root}{name}"), data, CreateMode::Persistent).await {
+            Ok(_) => true,
+            Err(StoreError::NodeExists { .. }) => false,
+            Err(other) => return Err(other),
+        };
+    }
+    Ok(is_made)
+}
+
 /// Makes the nodes below which bookies register, where somebody deleted them. True when one was missing.
 async fn mend_registration(store: &dyn MetadataStore, root: &str) -> Result<bool, StoreError> {
     let mut was_missing = false;
@@ -429,280 +486,4 @@ fn hyphenated(bytes: [u8; 16]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::paths::Root;
-    use super::*;
-    use crate::layout::TierPause;
-    use crate::memory::{Fault, MemoryCluster};
-
-    const HIERARCHICAL: &[u8] = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1";
-
-    #[test]
-    fn layout_text_is_javas() {
-        assert_eq!(LedgerLayout::Hierarchical.to_text().as_bytes(), HIERARCHICAL);
-        for layout in [LedgerLayout::Hierarchical, LedgerLayout::LongHierarchical] {
-            assert_eq!(LedgerLayout::parse(layout.to_text().as_bytes()), Ok(layout));
-        }
-        assert_eq!(LedgerLayout::parse(b"1\nflat:1"), Err(LayoutError::FormatVersion(1)));
-        let flat = b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1";
-        assert!(matches!(LedgerLayout::parse(flat), Err(LayoutError::Unsupported(_))));
-        for bad in [&b""[..], b"x\ny:1", b"2\nno-version", b"2", b"\xff\n:"] {
-            assert!(matches!(LedgerLayout::parse(bad), Err(LayoutError::Malformed(_))));
-        }
-    }
-
-    #[test]
-    fn instance_ids_are_version_4_uuids() {
-        assert_eq!(uuid_text([0xff; 16]), "ffffffff-ffff-4fff-bfff-ffffffffffff");
-    }
-
-    #[tokio::test]
-    async fn init_creates_once_completes_what_stopped_and_refuses_another_layout() {
-        let store = MemoryCluster::new().open();
-        let init = |layout| init_cluster(&store, "/a/ledgers", layout, [1; 16]);
-        assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Created));
-        assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::AlreadyInitialised));
-        let other = init(LedgerLayout::LongHierarchical).await;
-        assert!(matches!(other, Err(InitError::OtherLayout { .. })), "{other:?}");
-        assert_eq!(store.children("/a/ledgers").await.unwrap(), ["INSTANCEID", "LAYOUT", "available"]);
-        assert_eq!(store.get("/a/ledgers/LAYOUT").await.unwrap().data, HIERARCHICAL);
-        store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
-        assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Completed));
-        store.create("/else", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        for missing in [&["/available/readonly"][..], &["/available/readonly", "/available"]] {
-            for name in missing {
-                store.delete(&format!("/a/ledgers{name}"), None).await.unwrap();
-            }
-            assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Mended), "{missing:?}");
-            assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::AlreadyInitialised));
-        }
-        let foreign = init_cluster(&store, "/else", LedgerLayout::Hierarchical, [1; 16]).await;
-        assert!(matches!(foreign, Err(InitError::ForeignRoot { .. })), "{foreign:?}");
-    }
-
-    /// As Java's bookies do: `ParallelLedgerRecoveryTest` and others make no more than this.
-    #[tokio::test]
-    async fn a_bookie_writes_the_layout_of_a_bare_cluster_only() {
-        let bare = |nodes: &'static [&'static str]| async move {
-            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-            for node in nodes {
-                store.create(node, Bytes::new(), CreateMode::Persistent).await.unwrap();
-            }
-            store
-        };
-        let store = bare(&["/l", "/l/available", "/l/cookies"]).await;
-        assert!(Layout::open(store.clone(), "/l", None).await.is_err(), "a client changes nothing");
-        let layout = Layout::open_or_complete(store.clone(), "/l", None).await.unwrap();
-        assert_eq!(layout.ledger_layout(), LedgerLayout::Hierarchical);
-        assert_eq!(store.get("/l/LAYOUT").await.unwrap().data, HIERARCHICAL);
-        assert_eq!(layout.instance_id().await, Ok(None));
-        assert!(store.exists("/l/available/readonly").await.unwrap().is_some());
-        let long = Some(LedgerLayout::LongHierarchical);
-        let layout = Layout::open_or_complete(bare(&["/l", "/l/available"]).await, "/l", long).await.unwrap();
-        assert_eq!(layout.ledger_layout(), LedgerLayout::LongHierarchical);
-        for nodes in [
-            &["/l"][..],
-            &[],
-            &["/l", "/l/available", "/l/00"],
-            &["/l", "/l/available", "/l/idgen"],
-            &["/l", "/l/available", "/l/IMPORTING"],
-        ] {
-            let store = bare(nodes).await;
-            assert!(Layout::open_or_complete(store.clone(), "/l", None).await.is_err(), "{nodes:?}");
-            assert!(store.exists("/l/LAYOUT").await.unwrap().is_none(), "{nodes:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_lost_connection_anywhere_does_not_stop_an_initialisation() {
-        for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
-            for writes in 0..3 {
-                let store = MemoryCluster::new().open();
-                store.inject_at(writes, fault);
-                let outcome = init_cluster(&store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16]).await;
-                assert_eq!(outcome, Ok(InitOutcome::Completed), "{fault:?} at write {writes}");
-                assert_eq!(store.get("/a/ledgers/LAYOUT").await.unwrap().data, HIERARCHICAL);
-            }
-        }
-    }
-
-    /// A process that is killed after any of its writes: with the cluster there is the pause.
-    #[tokio::test]
-    async fn a_paused_cluster_is_never_there_without_its_pause() {
-        let pause_of = |store: &Arc<dyn MetadataStore>| TierPause(Root::new(store.clone(), "/a/ledgers"));
-        let mut created = 0;
-        for writes in 0..6 {
-            let cluster = MemoryCluster::new();
-            let store = cluster.open();
-            store.inject_at(writes, Fault::LossAfterApply);
-            let _ = try_init_cluster(&store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16], Some("why"))
-                .await;
-            let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
-            let is_there = store.exists("/a/ledgers/INSTANCEID").await.unwrap().is_some();
-            assert_eq!(
-                pause_of(&store).get().await.unwrap().is_some(),
-                is_there,
-                "killed after write {writes}"
-            );
-            created += u32::from(is_there);
-        }
-        assert!(created > 1 && created < 6, "{created}");
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        let init =
-            || init_cluster_with(&*store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16], Some("why"));
-        assert_eq!(init().await, Ok(InitOutcome::Created));
-        assert_eq!(pause_of(&store).get().await, Ok(Some("why".to_owned())));
-        assert_eq!(pause_of(&store).resume().await, Ok(true));
-        assert_eq!(init().await, Ok(InitOutcome::AlreadyInitialised));
-        assert_eq!(pause_of(&store).get().await, Ok(None), "it keeps its state");
-        // One that an earlier build left without LAYOUT.
-        store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
-        assert_eq!(init().await, Ok(InitOutcome::Completed));
-        assert_eq!(pause_of(&store).get().await, Ok(Some("why".to_owned())));
-    }
-
-    #[tokio::test]
-    async fn a_cluster_that_is_named_is_no_other_half_made_or_whole() {
-        let store = MemoryCluster::new().open();
-        let hierarchical = LedgerLayout::Hierarchical;
-        init_cluster(&store, "/l", hierarchical, [1; 16]).await.unwrap();
-        let named = || init_cluster_with(&store, "/l", hierarchical, [2; 16], Some("why"));
-        let found = "01010101-0101-4101-8101-010101010101".to_owned();
-        let other = Err(InitError::OtherCluster { found });
-        assert_eq!(named().await, other);
-        // Half-made: it stopped before the last step.
-        store.delete("/l/LAYOUT", None).await.unwrap();
-        assert_eq!(named().await, other);
-        assert!(store.exists("/l/LAYOUT").await.unwrap().is_none());
-        store.delete("/l/available/readonly", None).await.unwrap();
-        assert_eq!(named().await, other);
-        assert_eq!(store.children("/l/available").await.unwrap(), Vec::<String>::new());
-        store.delete("/l/INSTANCEID", None).await.unwrap();
-        assert_eq!(named().await, Err(InitError::OtherCluster { found: String::new() }));
-        assert_eq!(store.children("/l").await.unwrap(), ["available"]);
-        // The id is written as it was named, of whatever version of UUID, and known again however it is written.
-        let named = || init_cluster_with(&store, "/n", hierarchical, [0xff; 16], Some("why"));
-        assert_eq!(named().await, Ok(InitOutcome::Created));
-        let id = store.get("/n/INSTANCEID").await.unwrap().data;
-        assert_eq!(id, "ffffffff-ffff-ffff-ffff-ffffffffffff");
-        let upper = Bytes::from(String::from_utf8_lossy(&id).to_uppercase() + "\n");
-        store.set("/n/INSTANCEID", upper, None).await.unwrap();
-        assert_eq!(named().await, Ok(InitOutcome::AlreadyInitialised));
-    }
-
-    /// The tree that the driver of Pulsar 4.2 and 5.0 makes, without the parents that are containers and have gone.
-    async fn of_pulsar(nodes: &[&str]) -> Arc<dyn MetadataStore> {
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        for node in ["/l", "/l/INSTANCEID"].iter().chain(nodes) {
-            create_parents(&*store, node, "").await.unwrap();
-            let data = if node.ends_with("INSTANCEID") { "76d4c7ac-4b8e-4a6c-9ad2-3f5b8c3f8a51" } else { "" };
-            store.create(node, Bytes::from(data), CreateMode::Persistent).await.unwrap();
-        }
-        store
-    }
-
-    #[tokio::test]
-    async fn a_cluster_of_pulsars_driver_is_read_and_nothing_is_written_there() {
-        let trees: [&[&str]; 5] = [
-            &[],
-            &["/l/cookies/b1"],
-            &["/l/available/b1", "/l/cookies/b1"],
-            &[
-                "/l/available/readonly/b1",
-                "/l/cookies/b1",
-                "/l/00/0000/L0002",
-                "/l/idgen",
-                "/l/underreplication/LAYOUT",
-            ],
-            &["/l/cookies/b1", "/l/000/0000/0021/4748/L3647", "/l/idgen-long/HOB-0000000001"],
-        ];
-        for nodes in trees {
-            let store = of_pulsar(nodes).await;
-            let before = store.children("/l").await.unwrap();
-            for wanted in [None, Some(LedgerLayout::Hierarchical)] {
-                for layout in [
-                    Layout::open(store.clone(), "/l", wanted).await.unwrap(),
-                    Layout::open_or_complete(store.clone(), "/l", wanted).await.unwrap(),
-                ] {
-                    assert_eq!(layout.ledger_layout(), LedgerLayout::Hierarchical);
-                    assert_eq!(layout.is_whole().await, Ok(true), "{nodes:?}");
-                    let id = layout.instance_id().await.unwrap().unwrap();
-                    assert_eq!(id, "76d4c7ac-4b8e-4a6c-9ad2-3f5b8c3f8a51");
-                }
-            }
-            let long = LedgerLayout::LongHierarchical;
-            let mismatch = Layout::open(store.clone(), "/l", Some(long)).await.unwrap_err();
-            assert!(matches!(mismatch, OpenError::LayoutMismatch { .. }), "{mismatch}");
-            let init = |layout| init_cluster(&*store, "/l", layout, [1; 16]);
-            assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::AlreadyInitialised));
-            assert!(matches!(init(long).await, Err(InitError::OtherLayout { .. })));
-            assert_eq!(store.children("/l").await.unwrap(), before, "{nodes:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn whoever_opened_a_cluster_with_its_layout_does_not_go_on_without() {
-        let store = of_pulsar(&["/l/cookies/b1", "/l/00/0000/L0002"]).await;
-        let without = Layout::open(store.clone(), "/l", None).await.unwrap();
-        // Java's own driver writes it.
-        let text = LedgerLayout::Hierarchical.to_text();
-        store.create("/l/LAYOUT", text.into(), CreateMode::Persistent).await.unwrap();
-        let with = Layout::open(store.clone(), "/l", None).await.unwrap();
-        assert_eq!((without.is_whole().await, with.is_whole().await), (Ok(true), Ok(true)));
-        store.delete("/l/LAYOUT", None).await.unwrap();
-        assert_eq!((without.is_whole().await, with.is_whole().await), (Ok(true), Ok(false)));
-        store.delete("/l/INSTANCEID", None).await.unwrap();
-        assert_eq!(without.is_whole().await, Ok(false));
-    }
-
-    #[tokio::test]
-    async fn a_cluster_that_lost_its_layout_is_told_from_one_of_pulsars() {
-        let (hierarchical, long) = (LedgerLayout::Hierarchical, LedgerLayout::LongHierarchical);
-        for (ledger, has_long_paths) in [
-            ("/l/000/0000/0000/0000/L0005", true),
-            ("/l/000/0000/0021/4748/L3646", true),
-            ("/l/L0000000007", false),
-        ] {
-            let store = of_pulsar(&["/l/cookies/b1", "/l/available/readonly", ledger]).await;
-            let gone = LayoutGone { root: "/l".into(), has_long_paths };
-            for wanted in [None, Some(hierarchical), Some(long)] {
-                let opened = Layout::open_or_complete(store.clone(), "/l", wanted).await.unwrap_err();
-                assert_eq!(opened, OpenError::LayoutGone(gone.clone()), "{ledger}");
-            }
-            let init = |layout| init_cluster(&*store, "/l", layout, [1; 16]);
-            let refused = init(hierarchical).await.unwrap_err();
-            assert_eq!(refused, InitError::LayoutGone(gone), "{ledger}");
-            assert!(!refused.to_string().contains("remove it"), "{refused}");
-            assert!(store.exists("/l/LAYOUT").await.unwrap().is_none());
-            if has_long_paths {
-                assert_eq!(init(long).await, Ok(InitOutcome::Completed));
-                assert_eq!(Layout::open(store, "/l", None).await.unwrap().ledger_layout(), long);
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_cluster_opens_only_when_initialised_and_with_its_own_layout() {
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        let open = |wanted| Layout::open(store.clone(), "/ledgers", wanted);
-        assert!(matches!(open(None).await, Err(OpenError::NotInitialised { .. })));
-        init_cluster(&*store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
-        let layout = open(Some(LedgerLayout::Hierarchical)).await.unwrap();
-        assert_eq!(layout.instance_id().await.unwrap().unwrap(), "01010101-0101-4101-8101-010101010101");
-        let mismatch = open(Some(LedgerLayout::LongHierarchical)).await.unwrap_err();
-        assert!(mismatch.to_string().contains("use zk+hierarchical://"), "{mismatch}");
-        store.delete("/ledgers/INSTANCEID", None).await.unwrap();
-        assert_eq!(open(None).await.unwrap().instance_id().await, Ok(None));
-
-        assert_eq!(layout.is_whole().await, Ok(true));
-        let marker = format!("/ledgers{IMPORT_MARKER}");
-        store.create(&marker, Bytes::new(), CreateMode::Persistent).await.unwrap();
-        assert_eq!(layout.is_whole().await, Ok(false));
-        store.delete(&marker, None).await.unwrap();
-        let other: Bytes = LedgerLayout::LongHierarchical.to_text().into();
-        store.set("/ledgers/LAYOUT", other, None).await.unwrap();
-        assert_eq!(layout.is_whole().await, Ok(false));
-        store.delete("/ledgers/LAYOUT", None).await.unwrap();
-        assert_eq!(layout.is_whole().await, Ok(false));
-    }
-}
+mod tests;

@@ -151,28 +151,33 @@ fn changed(id: &BookieId, error: StoreError) -> CookiesError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Kind, MemoryCluster};
 
     #[tokio::test]
     async fn a_cookie_is_created_once_replaced_by_version_and_deleted() {
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let cookies = Cookies::new(store, "/l");
-        let id = BookieId::new("b:1").unwrap();
-        assert_eq!(cookies.list().await, Ok(vec![]));
-        assert_eq!(cookies.get(&id).await, Ok(None));
-        let cookie = Cookie::new(&id, &["/j".into()], &["/d".into()], None, Some("i"));
-        cookies.create(&id, &cookie).await.unwrap();
-        assert_eq!(cookies.create(&id, &cookie).await, Err(CookiesError::Exists { bookie_id: id.clone() }));
-        let stored = cookies.get(&id).await.unwrap().unwrap();
-        assert_eq!((&stored.cookie, &stored.text), (&cookie, &cookie.to_text()));
-        let larger = Cookie::new(&id, &["/j".into()], &["/d".into(), "/e".into()], None, Some("i"));
-        cookies.update(&id, &larger, stored.version).await.unwrap();
-        let stale = cookies.update(&id, &cookie, stored.version).await;
-        assert_eq!(stale, Err(CookiesError::Changed { bookie_id: id.clone() }));
-        assert_eq!(cookies.get(&id).await.unwrap().unwrap().cookie, larger);
-        assert_eq!(cookies.list().await, Ok(vec![id.clone()]));
-        cookies.delete(&id, None).await.unwrap();
-        assert_eq!(cookies.delete(&id, None).await, Err(CookiesError::NotFound { bookie_id: id }));
+        for kind in Kind::ALL {
+            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::of(kind).open());
+            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let cookies = Cookies::new(store, "/l");
+            let id = BookieId::new("b:1").unwrap();
+            assert_eq!(cookies.list().await, Ok(vec![]));
+            assert_eq!(cookies.get(&id).await, Ok(None));
+            let cookie = Cookie::new(&id, &["/j".into()], &["/d".into()], None, Some("i"));
+            cookies.create(&id, &cookie).await.unwrap();
+            assert_eq!(
+                cookies.create(&id, &cookie).await,
+                Err(CookiesError::Exists { bookie_id: id.clone() })
+            );
+            let stored = cookies.get(&id).await.unwrap().unwrap();
+            assert_eq!((&stored.cookie, &stored.text), (&cookie, &cookie.to_text()));
+            let larger = Cookie::new(&id, &["/j".into()], &["/d".into(), "/e".into()], None, Some("i"));
+            cookies.update(&id, &larger, stored.version).await.unwrap();
+            let stale = cookies.update(&id, &cookie, stored.version).await;
+            assert_eq!(stale, Err(CookiesError::Changed { bookie_id: id.clone() }));
+            assert_eq!(cookies.get(&id).await.unwrap().unwrap().cookie, larger);
+            assert_eq!(cookies.list().await, Ok(vec![id.clone()]));
+            cookies.delete(&id, None).await.unwrap();
+            assert_eq!(cookies.delete(&id, None).await, Err(CookiesError::NotFound { bookie_id: id }));
+        }
     }
 }

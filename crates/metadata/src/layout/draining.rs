@@ -1,6 +1,12 @@
 //! Bookies that are being emptied: `underreplication/bindery-draining/<bookie id>` (protocol reference, section 6.1). While its node is
 //! there, a bookie takes no writes, and workers replace its copies although it is there and is read from. The node outlives restarts of the
 //! bookie and of whoever empties it; it is below `underreplication` for the reason that the marks of bookies are.
+//!
+//! # Invariants
+//! 1. A cookie is removed only while its bookie's node stays. One step does both where the store has transactions. Elsewhere a
+//!    conditional write comes first, after which the node says which version of the cookie goes
+//!    ([`COOKIE_GOES`]); nobody ends the emptying while it says so and that version is there. Whoever stopped between the two repeats it. A
+//!    cookie that was written since, or made by a new bookie of this id, cannot be removed by that removal and keeps nobody.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +15,22 @@ use bytes::Bytes;
 
 use super::paths::Root;
 use super::registration::{Registration, RegistrationMode};
-use crate::store::{Op, StoreError, Version, Watch};
+use crate::store::{Node, Op, StoreError, Version, Watch};
 
 /// Below the root.
 const PARENT: &str = "/underreplication/bindery-draining";
+
+/// The beginning of a node's reason once the cookie is about to be removed; the cookie's version and [`REASON_FOLLOWS`] come next. It keeps the
+/// emptying from being ended between the two steps.
+const COOKIE_GOES: &str = "[its cookie is being removed: version ";
+const REASON_FOLLOWS: &str = "] ";
+
+/// The version of the cookie that goes, where a node says so, and the reason behind it.
+fn announced(node: &[u8]) -> Option<(i64, &str)> {
+    let said = std::str::from_utf8(node).ok()?.strip_prefix(COOKIE_GOES)?;
+    let (version, why) = said.split_once(REASON_FOLLOWS)?;
+    Some((version.parse().ok()?, why))
+}
 
 /// What keeps a bookie from writes, at one moment. Between two that are equal its node did not go, and it did not register anew, as it does
 /// when it begins to take writes.
@@ -96,7 +114,7 @@ impl Draining {
         Ok(DrainStanding { begun: node.map(|node| (node.created_ms, node.version)), registered })
     }
 
-    /// Removes a bookie's cookie of this version while its node is as it was in `begun`, both in one step. False when the node is not, and
+    /// Removes a bookie's cookie of this version while its node is as it was in `begun` (invariant 1). False when the node is not, and
     /// nothing was changed then.
     ///
     /// # Errors
@@ -108,13 +126,42 @@ impl Draining {
         begun: (i64, Version),
     ) -> Result<bool, StoreError> {
         let (node, store) = (self.path(id), &self.0.store);
+        if !store.is_transactional() {
+            if !self.announce_removal(&node, begun.1, cookie).await? {
+                return Ok(false);
+            }
+            return store.delete(&self.cookie(id), Some(cookie)).await.map(|()| true);
+        }
         let ops = vec![
             Op::Check { path: node.clone(), expected: begun.1 },
-            Op::Delete { path: format!("{}/cookies/{id}", self.0.path), expected: Some(cookie) },
+            Op::Delete { path: self.cookie(id), expected: Some(cookie) },
         ];
         match store.multi(ops).await {
             Ok(()) => Ok(true),
             Err(StoreError::NoNode { path } | StoreError::BadVersion { path }) if path == node => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn cookie(&self, id: &BookieId) -> String {
+        format!("{}/cookies/{id}", self.0.path)
+    }
+
+    /// Writes that this version of the cookie goes to a node that has this `version`. False when it has another, or is not there.
+    async fn announce_removal(
+        &self,
+        node: &str,
+        version: Version,
+        cookie: Version,
+    ) -> Result<bool, StoreError> {
+        let Some(found) = self.0.find(node).await? else { return Ok(false) };
+        // Of a removal that was cut short.
+        let why = announced(&found).map_or(&found[..], |(_, why)| why.as_bytes());
+        let goes = format!("{COOKIE_GOES}{}{REASON_FOLLOWS}", cookie.id());
+        let said = Bytes::from([goes.as_bytes(), why].concat());
+        match self.0.store.set(node, said, Some(version)).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::NoNode { .. } | StoreError::BadVersion { .. }) => Ok(false),
             Err(other) => Err(other),
         }
     }
@@ -130,96 +177,153 @@ impl Draining {
     /// Ends it: a bookie that is there takes writes again. False when it was not being emptied.
     ///
     /// # Errors
-    /// Of the store.
+    /// Of the store; [`StoreError::Unsupported`] while its cookie is being removed and the store has no transactions (invariant 1).
     pub async fn end(&self, id: &BookieId) -> Result<bool, StoreError> {
-        match self.0.store.delete(&self.path(id), None).await {
-            Ok(()) => Ok(true),
-            Err(StoreError::NoNode { .. }) => Ok(false),
-            Err(other) => Err(other),
+        let (path, store) = (self.path(id), &self.0.store);
+        if store.is_transactional() {
+            return gone(store.delete(&path, None).await);
         }
+        loop {
+            let Node { data, stat } = match store.get(&path).await {
+                Ok(node) => node,
+                Err(StoreError::NoNode { .. }) => return Ok(false),
+                Err(other) => return Err(other),
+            };
+            // The node was read before the cookie: if the announced version is gone by now, the removal is complete.
+            if let Some((goes, _)) = announced(&data)
+                && store.exists(&self.cookie(id)).await?.is_some_and(|cookie| cookie.version.id() == goes)
+            {
+                return Err(StoreError::Unsupported(COOKIE_BEING_REMOVED));
+            }
+            match gone(store.delete(&path, Some(stat.version)).await) {
+                // It was written meanwhile.
+                Err(StoreError::BadVersion { .. }) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+/// What [`StoreError::Unsupported`] says there.
+const COOKIE_BEING_REMOVED: &str =
+    "the end of the emptying of a bookie whose cookie is being removed: repeat the command that removes it";
+
+/// False for a node that was not there.
+fn gone(deleted: Result<(), StoreError>) -> Result<bool, StoreError> {
+    match deleted {
+        Ok(()) => Ok(true),
+        Err(StoreError::NoNode { .. }) => Ok(false),
+        Err(other) => Err(other),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Fault, Kind, MemoryCluster};
     use crate::store::{CreateMode, MetadataStore};
     use std::sync::Arc;
 
     #[tokio::test]
     async fn a_bookie_is_emptied_until_that_is_ended() {
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let draining = Draining(Root::new(store.clone(), "/l"));
-        let (one, two) = (BookieId::new("b1:3181").unwrap(), BookieId::new("b2").unwrap());
-        let (all, first) = draining.watch_list().await.unwrap();
-        assert_eq!((all, draining.list().await), (BTreeSet::new(), Ok(BTreeSet::new())));
-        let (why, watch) = draining.watch(&one).await.unwrap();
-        assert!(why.is_none() && draining.end(&one).await == Ok(false));
-        assert_eq!(draining.begin(&one, "new disks").await, Ok(true));
-        watch.changed().await;
-        assert_eq!(draining.begin(&one, "again").await, Ok(false));
-        first.changed().await;
-        let (all, second) = draining.watch_list().await.unwrap();
-        assert_eq!(all, BTreeSet::from([one.clone()]));
-        assert_eq!(draining.begin(&two, "").await, Ok(true));
-        second.changed().await;
-        assert_eq!(draining.watch(&one).await.unwrap().0.as_deref(), Some("new disks"));
-        store
-            .create("/l/underreplication/bindery-draining/a b", Bytes::new(), CreateMode::Persistent)
-            .await
-            .unwrap();
-        assert_eq!(draining.list().await, Ok(BTreeSet::from([one.clone(), two.clone()])));
-        let (_, watch) = draining.watch(&one).await.unwrap();
-        assert_eq!(draining.end(&one).await, Ok(true));
-        watch.changed().await;
-        assert_eq!(draining.watch(&one).await.unwrap().0, None);
-        assert_eq!(draining.list().await, Ok(BTreeSet::from([two])));
+        for kind in Kind::ALL {
+            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::of(kind).open());
+            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let draining = Draining(Root::new(store.clone(), "/l"));
+            let (one, two) = (BookieId::new("b1:3181").unwrap(), BookieId::new("b2").unwrap());
+            let (all, first) = draining.watch_list().await.unwrap();
+            assert_eq!((all, draining.list().await), (BTreeSet::new(), Ok(BTreeSet::new())));
+            let (why, watch) = draining.watch(&one).await.unwrap();
+            assert!(why.is_none() && draining.end(&one).await == Ok(false));
+            assert_eq!(draining.begin(&one, "new disks").await, Ok(true));
+            watch.changed().await;
+            assert_eq!(draining.begin(&one, "again").await, Ok(false));
+            first.changed().await;
+            let (all, second) = draining.watch_list().await.unwrap();
+            assert_eq!(all, BTreeSet::from([one.clone()]));
+            assert_eq!(draining.begin(&two, "").await, Ok(true));
+            second.changed().await;
+            assert_eq!(draining.watch(&one).await.unwrap().0.as_deref(), Some("new disks"));
+            store
+                .create("/l/underreplication/bindery-draining/a b", Bytes::new(), CreateMode::Persistent)
+                .await
+                .unwrap();
+            assert_eq!(draining.list().await, Ok(BTreeSet::from([one.clone(), two.clone()])));
+            let (_, watch) = draining.watch(&one).await.unwrap();
+            assert_eq!(draining.end(&one).await, Ok(true));
+            watch.changed().await;
+            assert_eq!(draining.watch(&one).await.unwrap().0, None);
+            assert_eq!(draining.list().await, Ok(BTreeSet::from([two])));
+        }
     }
 
     #[tokio::test]
     async fn a_cookie_goes_only_while_its_bookie_is_emptied_without_a_gap() {
-        let cluster = MemoryCluster::new();
-        let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
-        for path in ["/l", "/l/cookies", "/l/available", "/l/available/readonly"] {
-            store.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        for kind in Kind::ALL {
+            let cut = Arc::new(MemoryCluster::of(kind).open());
+            let store: Arc<dyn MetadataStore> = cut.clone();
+            for path in ["/l", "/l/cookies", "/l/available", "/l/available/readonly"] {
+                store.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+            }
+            let (draining, bookie) =
+                (Draining(Root::new(store.clone(), "/l")), BookieId::new("b1:3181").unwrap());
+            let create =
+                async |path: &str| store.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let cookie = create("/l/cookies/b1:3181").await.version;
+            let nothing = DrainStanding { begun: None, registered: None };
+            assert_eq!(draining.standing(&bookie).await, Ok(nothing));
+
+            draining.begin(&bookie, "new disks").await.unwrap();
+            create("/l/available/readonly/b1:3181").await;
+            let before = draining.standing(&bookie).await.unwrap();
+            assert!(
+                before.begun.is_some() && matches!(before.registered, Some((RegistrationMode::ReadOnly, _)))
+            );
+            assert_eq!(draining.standing(&bookie).await, Ok(before));
+            // A drain that was ended and begun again is another drain.
+            draining.end(&bookie).await.unwrap();
+            let begun = before.begun.unwrap();
+            assert_eq!(draining.remove_cookie(&bookie, cookie, begun).await, Ok(false));
+            draining.begin(&bookie, "new disks").await.unwrap();
+            let again = draining.standing(&bookie).await.unwrap();
+            assert!(again.begun.is_some() && again.begun != before.begun, "{again:?}");
+            // So is what took writes in between.
+            store.delete("/l/available/readonly/b1:3181", None).await.unwrap();
+            create("/l/available/b1:3181").await;
+            let writable = draining.standing(&bookie).await.unwrap();
+            assert!(matches!(writable.registered, Some((RegistrationMode::Writable, _))), "{writable:?}");
+            store.delete("/l/available/b1:3181", None).await.unwrap();
+            create("/l/available/readonly/b1:3181").await;
+            let back = draining.standing(&bookie).await.unwrap();
+            assert!(back.begun == again.begun && back.registered != again.registered, "{back:?}");
+
+            let begun = back.begun.unwrap();
+            let other = draining.remove_cookie(&bookie, Version::counted(99), begun).await;
+            assert!(matches!(other, Err(StoreError::BadVersion { .. })), "{other:?}");
+            assert!(store.exists("/l/cookies/b1:3181").await.unwrap().is_some());
+            // Without transactions it was announced, which keeps nobody: that version is not there.
+            assert_eq!(draining.end(&bookie).await, Ok(true));
+            draining.begin(&bookie, "new disks").await.unwrap();
+            let standing = async || draining.standing(&bookie).await.unwrap().begun.unwrap();
+            if kind == Kind::OfOxia {
+                // Cut short between the two, it stays so until the command is repeated, or the cookie is another one (invariant 1).
+                for _ in 0..2 {
+                    cut.inject_at(1, Fault::LossBeforeApply);
+                    let removed = draining.remove_cookie(&bookie, cookie, standing().await).await;
+                    assert_eq!(removed, Err(StoreError::ConnectionLoss));
+                    let ended = draining.end(&bookie).await;
+                    assert!(matches!(ended, Err(StoreError::Unsupported(_))), "{ended:?}");
+                }
+                let why = draining.watch(&bookie).await.unwrap().0.unwrap();
+                assert_eq!(why, format!("[its cookie is being removed: version {}] new disks", cookie.id()));
+            }
+            let begun = standing().await;
+            assert_eq!(draining.remove_cookie(&bookie, cookie, begun).await, Ok(true));
+            assert!(store.exists("/l/cookies/b1:3181").await.unwrap().is_none());
+            // A new bookie of this id is there before the node was ended.
+            create("/l/cookies/b1:3181").await;
+            assert_eq!(draining.end(&bookie).await, Ok(true));
+            assert_eq!(draining.end(&bookie).await, Ok(false));
         }
-        let (draining, bookie) =
-            (Draining(Root::new(store.clone(), "/l")), BookieId::new("b1:3181").unwrap());
-        let create =
-            async |path: &str| store.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
-        create("/l/cookies/b1:3181").await;
-        let nothing = DrainStanding { begun: None, registered: None };
-        assert_eq!(draining.standing(&bookie).await, Ok(nothing));
-
-        draining.begin(&bookie, "new disks").await.unwrap();
-        create("/l/available/readonly/b1:3181").await;
-        let before = draining.standing(&bookie).await.unwrap();
-        assert!(before.begun.is_some() && matches!(before.registered, Some((RegistrationMode::ReadOnly, _))));
-        assert_eq!(draining.standing(&bookie).await, Ok(before));
-        // A drain that was ended and begun again is another drain.
-        draining.end(&bookie).await.unwrap();
-        let begun = before.begun.unwrap();
-        assert_eq!(draining.remove_cookie(&bookie, Version(0), begun).await, Ok(false));
-        draining.begin(&bookie, "new disks").await.unwrap();
-        let again = draining.standing(&bookie).await.unwrap();
-        assert!(again.begun.is_some() && again.begun != before.begun, "{again:?}");
-        // So is what took writes in between.
-        store.delete("/l/available/readonly/b1:3181", None).await.unwrap();
-        create("/l/available/b1:3181").await;
-        let writable = draining.standing(&bookie).await.unwrap();
-        assert!(matches!(writable.registered, Some((RegistrationMode::Writable, _))), "{writable:?}");
-        store.delete("/l/available/b1:3181", None).await.unwrap();
-        create("/l/available/readonly/b1:3181").await;
-        let back = draining.standing(&bookie).await.unwrap();
-        assert!(back.begun == again.begun && back.registered != again.registered, "{back:?}");
-
-        let begun = back.begun.unwrap();
-        let other = draining.remove_cookie(&bookie, Version(1), begun).await;
-        assert!(matches!(other, Err(StoreError::BadVersion { .. })), "{other:?}");
-        assert!(store.exists("/l/cookies/b1:3181").await.unwrap().is_some());
-        assert_eq!(draining.remove_cookie(&bookie, Version(0), begun).await, Ok(true));
-        assert!(store.exists("/l/cookies/b1:3181").await.unwrap().is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Ledger id generation, shared with Java clients (protocol reference, section 5.1).
 //!
-//! The store's counter of sequential names gives the ids: those of `idgen/ID-` until 2^31 - 1 are used up, then
+//! The store's counter of sequential names, which begins at 0 or at 1, gives the ids: those of `idgen/ID-` until 2^31 - 1 are used up, then
 //! `idgen-long/HOB-<high>/ID-`, where `high` is the upper and the counter the lower half. Once `idgen-long` exists every
 //! client uses it. An id may already be taken (by a ledger with a chosen id): the creator then takes the next.
 
@@ -42,6 +42,17 @@ impl IdError {
     pub fn is_transient(&self) -> bool {
         matches!(self, IdError::Store(error) if error.is_transient())
     }
+}
+
+/// The nodes below which ids are numbered, where there are any.
+pub(super) async fn parents(store: &dyn MetadataStore, root: &str) -> Result<Vec<String>, StoreError> {
+    let long = format!("{root}/idgen-long");
+    let halves = match store.children(&long).await {
+        Err(StoreError::NoNode { .. }) => Vec::new(),
+        names => names?,
+    };
+    let halves = halves.into_iter().map(|half| format!("{long}/{half}"));
+    Ok(std::iter::once(format!("{root}/idgen")).chain(halves).collect())
 }
 
 /// The generator of a cluster.
@@ -111,6 +122,12 @@ impl Ids {
             if reached > raw {
                 return Ok(());
             }
+            if !self.store.is_transactional() {
+                let short = format!("{}/idgen", self.root);
+                self.ensure(&short).await?;
+                let next = u32::try_from(raw + 1).map_err(|_| IdError::Exhausted)?;
+                return Ok(self.store.skip_sequence(&short, next).await?);
+            }
             if raw - reached < ADVANCE_STEPS_MAX {
                 return self.count_beyond(raw).await;
             }
@@ -162,7 +179,7 @@ impl Ids {
     async fn peek_below(&self, high: u32, parent: &str) -> Result<Option<LedgerId>, StoreError> {
         let stat = self.store.exists(parent).await?;
         // Where a counter is used up the next id is higher than what this says.
-        let counter = stat.map(|stat| i64::from(stat.children_created).min(COUNTER_END));
+        let counter = stat.map(|stat| i64::from(stat.next_sequence).min(COUNTER_END));
         Ok(counter.and_then(|counter| LedgerId::new(i64::from(high) << 32 | counter)))
     }
 
@@ -174,7 +191,7 @@ impl Ids {
             self.ensure(parent).await?;
             created = self.store.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await;
         }
-        let path = created?;
+        let path = created?.path;
         // The name has served; if this fails it goes with the session.
         if let Err(error) = self.store.delete(&path, None).await {
             tracing::debug!(path, %error, "a used id name stays until the session ends");
@@ -201,7 +218,7 @@ fn highest_half(names: &[String]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Kind, MemoryCluster};
 
     #[tokio::test]
     async fn ids_ascend_leave_no_nodes_and_move_to_63_bits() {
@@ -223,6 +240,32 @@ mod tests {
         assert_eq!(ids.next().await.unwrap().get(), 2 << 32);
         assert_eq!(store.children("/l/idgen-long").await.unwrap(), ["HOB-0000000001", "HOB-0000000002"]);
         assert_eq!(store.children("/l/idgen").await.unwrap(), [""; 0]);
+    }
+
+    /// Where the store counts from 1 and has no transactions.
+    #[tokio::test]
+    async fn ids_begin_where_the_store_does_and_are_moved_at_once() {
+        let cluster = MemoryCluster::of(Kind::OfOxia);
+        let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let ids = Ids::new(store.clone(), "/l");
+        let id = |raw: i64| LedgerId::new(raw).unwrap();
+        assert_eq!(ids.next().await, Ok(id(1)));
+        assert_eq!((ids.peek().await, ids.next().await), (Ok(Some(id(2))), Ok(id(2))));
+        ids.advance(id(500)).await.unwrap();
+        assert_eq!(ids.next().await, Ok(id(501)));
+        ids.advance(id(3)).await.unwrap();
+        assert_eq!(ids.next().await, Ok(id(502)), "nothing is used up in vain");
+        assert_eq!(store.children("/l/idgen").await.unwrap(), [""; 0]);
+        cluster.set_sequence("/l/idgen", i32::MAX as u32);
+        assert_eq!(ids.next().await, Ok(id((1 << 32) + 1)));
+        ids.advance(id(7 << 32)).await.unwrap();
+        assert_eq!(ids.next().await, Ok(id((8 << 32) + 1)));
+        let ids = Ids::new(store.clone(), "/m");
+        store.create("/m", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        ids.advance(id(COUNTER_END - 2)).await.unwrap();
+        assert_eq!(ids.next().await, Ok(id(COUNTER_END - 1)));
+        assert_eq!(ids.next().await, Ok(id((1 << 32) + 1)), "the half is used up");
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@
 //! <root>/underreplication/bindery-draining/<id>            bookies that are being emptied (ours)
 //! <root>/underreplication/bindery-tier-paused              tiering is paused (ours)
 //! <root>/underreplication/bindery-tier-secret              by which bookies know tierers (ours)
+//! <root>/underreplication/bindery-tierers/<name>           tierers that run (ours)
 //! <root>/idgen/ID-*  idgen-long/HOB-*/ID-*                   ids
 //! <root>/00/0000/L0001  000/0000/0000/0000/L0001             ledgers
 //! ```
@@ -32,6 +33,7 @@ mod replication_locks;
 mod store_marks;
 mod tier_pause;
 mod tier_secret;
+mod tierers;
 mod under_replication;
 mod unlaid;
 
@@ -50,17 +52,27 @@ pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
 pub use self::membership::Membership;
 pub use self::paths::LedgerLayout;
 use self::paths::Root;
+pub(crate) use self::paths::create_parents;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
 pub use self::repair_settings::{PeriodicCheck, RepairSettings, StoredDelay};
 pub use self::repaired::Repaired;
+pub(crate) use self::replication_locks::PARENT as LOCKS_PARENT;
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
 pub use self::store_marks::StoreMarks;
 pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MARKS_PARENT};
 pub use self::tier_pause::TierPause;
 pub(crate) use self::tier_secret::NAME as TIER_SECRET_NAME;
 pub use self::tier_secret::TierSecretNode;
-pub use self::under_replication::{Danger, MarkListing, Marked, NewMark, UnderReplication};
+pub use self::tierers::{LiveTierers, Note, Tierers};
+pub use self::under_replication::{Danger, MarkListing, Marked, MarksWatch, NewMark, UnderReplication};
 use crate::store::{MetadataStore, StoreError};
+
+/// The nodes of a cluster below which names are numbered: those of ledger ids and of the votes of auditors. Some may not be there.
+pub(crate) async fn sequences(store: &dyn MetadataStore, root: &str) -> Result<Vec<String>, StoreError> {
+    let mut parents = ids::parents(store, root).await?;
+    parents.push(format!("{root}/{}", auditor_votes::ELECTION));
+    Ok(parents)
+}
 
 /// A metadata store that holds an initialised BookKeeper cluster. Cheap to clone.
 #[derive(Clone)]
@@ -202,6 +214,11 @@ impl Layout {
     /// Whether tiering is paused.
     pub fn tier_pause(&self) -> TierPause {
         TierPause(Root::new(self.store.clone(), &self.root))
+    }
+
+    /// The tierers that run.
+    pub fn tierers(&self) -> Tierers {
+        Tierers(Root::new(self.store.clone(), &self.root))
     }
 
     /// The secret by which bookies know tierers.

@@ -57,7 +57,7 @@ pub(super) async fn create_with_parents(
 }
 
 /// Creates the nodes above `path` and below `root`, which a create of `path` needs. An empty root stands for the whole tree.
-pub(super) async fn create_parents(
+pub(crate) async fn create_parents(
     store: &dyn MetadataStore,
     path: &str,
     root: &str,

@@ -177,11 +177,12 @@ impl Registration {
         for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly] {
             let path = self.path(id, mode);
             let stat = self.store.exists(&path).await.map_err(RegistrationError::Store)?;
-            if stat.is_some_and(|stat| stat.owner == Some(session)) {
-                match self.store.delete(&path, None).await {
-                    Ok(()) | Err(StoreError::NoNode { .. }) => {}
-                    Err(error) => return Err(RegistrationError::Store(error)),
-                }
+            let Some(own) = stat.filter(|stat| stat.owner == Some(session)) else { continue };
+            // Another version is another's, who registered after this session ended. Left open, where versions count the writes of a node:
+            // theirs is the same.
+            match self.store.delete(&path, Some(own.version)).await {
+                Ok(()) | Err(StoreError::NoNode { .. } | StoreError::BadVersion { .. }) => {}
+                Err(error) => return Err(RegistrationError::Store(error)),
             }
         }
         Ok(())

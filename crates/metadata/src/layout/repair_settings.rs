@@ -185,58 +185,63 @@ pub struct StoredDelay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Kind, MemoryCluster};
     use crate::store::{CreateMode, MetadataStore as _};
     use std::sync::Arc;
 
     #[tokio::test]
     async fn check_times_have_javas_bytes() {
-        let store = Arc::new(MemoryCluster::new().open());
-        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let settings = RepairSettings(Root::new(store.clone(), "/l"));
-        assert_eq!(settings.check_ended(PeriodicCheck::AllLedgers).await.unwrap(), None);
-        for ended_ms in [1_700_000_000_123, 300] {
-            settings.set_check_ended(PeriodicCheck::AllLedgers, ended_ms).await.unwrap();
-            assert_eq!(settings.check_ended(PeriodicCheck::AllLedgers).await.unwrap(), Some(ended_ms));
+        for kind in Kind::ALL {
+            let store = Arc::new(MemoryCluster::of(kind).open());
+            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let settings = RepairSettings(Root::new(store.clone(), "/l"));
+            assert_eq!(settings.check_ended(PeriodicCheck::AllLedgers).await.unwrap(), None);
+            for ended_ms in [1_700_000_000_123, 300] {
+                settings.set_check_ended(PeriodicCheck::AllLedgers, ended_ms).await.unwrap();
+                assert_eq!(settings.check_ended(PeriodicCheck::AllLedgers).await.unwrap(), Some(ended_ms));
+            }
+            // Tag of field 1 as a varint, then 300.
+            let path = "/l/underreplication/checkallledgersctime";
+            assert_eq!(store.get(path).await.unwrap().data, [0x08, 0xac, 0x02].as_slice());
+            settings.set_check_ended(PeriodicCheck::Placement, 0).await.unwrap();
+            let path = "/l/underreplication/placementpolicycheckctime";
+            assert_eq!(
+                store.get(path).await.unwrap().data,
+                [0x08, 0x00].as_slice(),
+                "a required field is written"
+            );
+            store.set(path, "soon".into(), None).await.unwrap();
+            assert_eq!(settings.check_ended(PeriodicCheck::Placement).await.unwrap(), None);
+            assert_eq!(settings.check_ended(PeriodicCheck::Replicas).await.unwrap(), None);
         }
-        // Tag of field 1 as a varint, then 300.
-        let path = "/l/underreplication/checkallledgersctime";
-        assert_eq!(store.get(path).await.unwrap().data, [0x08, 0xac, 0x02].as_slice());
-        settings.set_check_ended(PeriodicCheck::Placement, 0).await.unwrap();
-        let path = "/l/underreplication/placementpolicycheckctime";
-        assert_eq!(
-            store.get(path).await.unwrap().data,
-            [0x08, 0x00].as_slice(),
-            "a required field is written"
-        );
-        store.set(path, "soon".into(), None).await.unwrap();
-        assert_eq!(settings.check_ended(PeriodicCheck::Placement).await.unwrap(), None);
-        assert_eq!(settings.check_ended(PeriodicCheck::Replicas).await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn settings_are_kept_where_java_looks_for_them() {
-        let store = Arc::new(MemoryCluster::new().open());
-        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let settings = RepairSettings(Root::new(store.clone(), "/l"));
-        let (is_disabled, mut watch) = settings.watch_disabled().await.unwrap();
-        assert!(!is_disabled && !settings.enable().await.unwrap());
-        assert!(settings.disable().await.unwrap() && watch.has_fired());
-        assert!(!settings.disable().await.unwrap() && settings.is_disabled().await.unwrap());
-        assert!(store.exists("/l/underreplication/disable").await.unwrap().is_some());
-        assert!(settings.enable().await.unwrap() && !settings.is_disabled().await.unwrap());
+        for kind in Kind::ALL {
+            let store = Arc::new(MemoryCluster::of(kind).open());
+            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let settings = RepairSettings(Root::new(store.clone(), "/l"));
+            let (is_disabled, mut watch) = settings.watch_disabled().await.unwrap();
+            assert!(!is_disabled && !settings.enable().await.unwrap());
+            assert!(settings.disable().await.unwrap() && watch.has_fired());
+            assert!(!settings.disable().await.unwrap() && settings.is_disabled().await.unwrap());
+            assert!(store.exists("/l/underreplication/disable").await.unwrap().is_some());
+            assert!(settings.enable().await.unwrap() && !settings.is_disabled().await.unwrap());
 
-        let (delay, mut watch) = settings.watch_delay().await.unwrap();
-        assert_eq!(delay, None);
-        settings.set_delay(Duration::from_secs(90)).await.unwrap();
-        assert!(watch.has_fired());
-        let path = "/l/underreplication/lostBookieRecoveryDelay";
-        assert_eq!(store.get(path).await.unwrap().data, "90".as_bytes());
-        settings.set_delay(Duration::from_secs(7)).await.unwrap();
-        let again = settings.watch_delay().await.unwrap().0.unwrap();
-        assert_eq!((again.delay, again.version), (Some(Duration::from_secs(7)), Version(1)));
-        store.set(path, "soon".into(), None).await.unwrap();
-        assert!(matches!(settings.delay().await, Err(StoreError::Protocol(_))));
-        assert_eq!(settings.watch_delay().await.unwrap().0.unwrap().delay, None);
+            let (delay, mut watch) = settings.watch_delay().await.unwrap();
+            assert_eq!(delay, None);
+            settings.set_delay(Duration::from_secs(90)).await.unwrap();
+            assert!(watch.has_fired());
+            let path = "/l/underreplication/lostBookieRecoveryDelay";
+            assert_eq!(store.get(path).await.unwrap().data, "90".as_bytes());
+            settings.set_delay(Duration::from_secs(7)).await.unwrap();
+            let again = settings.watch_delay().await.unwrap().0.unwrap();
+            assert_eq!(again.delay, Some(Duration::from_secs(7)));
+            assert_eq!(again.version, store.exists(path).await.unwrap().unwrap().version);
+            store.set(path, "soon".into(), None).await.unwrap();
+            assert!(matches!(settings.delay().await, Err(StoreError::Protocol(_))));
+            assert_eq!(settings.watch_delay().await.unwrap().0.unwrap().delay, None);
+        }
     }
 }

@@ -9,7 +9,10 @@ use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
 
 use crate::codec::text::Printer;
-use crate::store::{CreateMode, MetadataStore, Op, SessionId, StoreError, Version};
+use crate::store::{CreateMode, MetadataStore, Op, SessionId, Stat, StoreError, Version};
+
+/// The node above them, below the ledgers root.
+pub(crate) const PARENT: &str = "underreplication/locks";
 
 /// The locks of a cluster.
 #[derive(Clone)]
@@ -25,6 +28,8 @@ pub struct ReplicationLock {
     path: String,
     /// The lock is this session's, and goes with it.
     session: SessionId,
+    /// A lock is never written again.
+    version: Version,
 }
 
 impl ReplicationLocks {
@@ -34,7 +39,7 @@ impl ReplicationLocks {
 
     /// The path of a ledger's lock.
     pub fn path(&self, ledger: LedgerId) -> String {
-        format!("{}/underreplication/locks/urL{:010}", self.root, ledger.get())
+        format!("{}/{PARENT}/urL{:010}", self.root, ledger.get())
     }
 
     /// Takes the lock of a ledger; `None` when another session has it. Of one session at most one task works on a ledger: two
@@ -51,7 +56,7 @@ impl ReplicationLocks {
         let data = Bytes::from(printer.finish());
         let mut created = self.store.create(&path, data.clone(), CreateMode::Ephemeral).await;
         if matches!(created, Err(StoreError::NoNode { .. })) {
-            for parent in ["underreplication", "underreplication/locks"] {
+            for parent in ["underreplication", PARENT] {
                 let parent = format!("{}/{parent}", self.root);
                 match self.store.create(&parent, Bytes::new(), CreateMode::Persistent).await {
                     Ok(_) | Err(StoreError::NodeExists { .. }) => {}
@@ -61,15 +66,18 @@ impl ReplicationLocks {
             created = self.store.create(&path, data, CreateMode::Ephemeral).await;
         }
         match created {
-            Ok(_) if self.session() == Ok(before) => Ok(Some(ReplicationLock { path, session: before })),
+            Ok(created) if self.session() == Ok(before) => {
+                Ok(Some(ReplicationLock { path, session: before, version: created.version }))
+            }
             // Created or not, and under which session: only the node tells. If it is ours, it must not stay; so one that an
             // earlier call made, or did not give back, because its answer was lost, is found again by the next.
             Ok(_) | Err(StoreError::ConnectionLoss | StoreError::NodeExists { .. }) => {
                 // The server that answers after a lost connection may be behind.
                 self.store.sync(&path).await?;
-                let owner = self.store.exists(&path).await?.and_then(|stat| stat.owner);
+                let found = self.store.exists(&path).await?;
                 let session = self.session()?;
-                Ok((owner == Some(session)).then_some(ReplicationLock { path, session }))
+                let own = found.filter(|Stat { owner, .. }| *owner == Some(session));
+                Ok(own.map(|Stat { version, .. }| ReplicationLock { path, session, version }))
             }
             Err(other) => Err(other),
         }
@@ -92,18 +100,19 @@ impl ReplicationLocks {
         if !self.may_hold(&lock) {
             return Ok(());
         }
-        // While this session lives, no other client gets the lock. Left open: that it ends before the request and another takes the
-        // lock, whose version is 0 as well.
-        match self.store.delete(&lock.path, Some(Version(0))).await {
+        // While this session lives, no other client gets the lock. Left open, where versions count the writes of a node: that it ends
+        // before the request and another takes the lock, whose version is the same.
+        match self.store.delete(&lock.path, Some(lock.version)).await {
             Ok(()) | Err(StoreError::NoNode { .. }) => Ok(()),
+            // It went with its session, and another has it.
+            Err(StoreError::BadVersion { .. }) if !self.may_hold(&lock) => Ok(()),
             Err(other) => Err(other),
         }
     }
 
     /// The operation that [`unlock`](Self::unlock) consists of, for a transaction with others. It fails where the lock is gone.
     pub(super) fn unlocking(&self, lock: &ReplicationLock) -> Op {
-        // A lock is never written again.
-        Op::Delete { path: lock.path.clone(), expected: Some(Version(0)) }
+        Op::Delete { path: lock.path.clone(), expected: Some(lock.version) }
     }
 
     fn session(&self) -> Result<SessionId, StoreError> {
@@ -114,68 +123,75 @@ impl ReplicationLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Fault, MemoryCluster};
+    use crate::memory::{Fault, Kind, MemoryCluster, MemoryStore};
+
+    /// A client's store, its locks, and those of another client.
+    async fn two_clients(cluster: &MemoryCluster) -> (Arc<MemoryStore>, ReplicationLocks, ReplicationLocks) {
+        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        (one.clone(), ReplicationLocks::new(one, "/l"), ReplicationLocks::new(two, "/l"))
+    }
 
     #[tokio::test]
     async fn one_holds_a_lock_until_it_is_given_back_or_its_session_ends() {
-        let cluster = MemoryCluster::new();
-        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
-        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let (ours, theirs) =
-            (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
-        let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
-        assert_eq!(ours.path(ledger), "/l/underreplication/locks/urL0000000042");
-        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-        assert_eq!(one.get(&ours.path(ledger)).await.unwrap().data, "bookieId: \"b:1\"\n".as_bytes());
-        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
-        ours.unlock(lock).await.unwrap();
-        let _kept = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-        one.close().await.unwrap();
-        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
+        for kind in Kind::ALL {
+            let cluster = MemoryCluster::of(kind);
+            let (one, ours, theirs) = two_clients(&cluster).await;
+            let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
+            assert_eq!(ours.path(ledger), "/l/underreplication/locks/urL0000000042");
+            let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+            assert_eq!(one.get(&ours.path(ledger)).await.unwrap().data, "bookieId: \"b:1\"\n".as_bytes());
+            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
+            ours.unlock(lock).await.unwrap();
+            let _kept = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+            one.close().await.unwrap();
+            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
+        }
     }
 
     #[tokio::test]
     async fn a_lock_that_went_with_its_session_is_not_taken_from_the_next_holder() {
-        let cluster = MemoryCluster::new();
-        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
-        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let (ours, theirs) =
-            (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
-        // Bookies of the same name, so that nothing but the session tells their locks apart.
-        let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
-        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-        assert!(ours.holds(&lock).await.unwrap());
-        cluster.expire(lock.session);
-        assert!(!ours.may_hold(&lock) && !ours.holds(&lock).await.unwrap());
-        let kept = theirs.try_lock(ledger, &id).await.unwrap().unwrap();
-        ours.unlock(lock).await.unwrap();
-        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "it is still theirs");
-        one.inject(Fault::LossBeforeApply);
-        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "a lost answer does not make it ours");
-        theirs.unlock(kept).await.unwrap();
-        one.inject(Fault::LossAfterApply);
-        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
-        ours.unlock(lock).await.unwrap();
-        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
+        for kind in Kind::ALL {
+            let cluster = MemoryCluster::of(kind);
+            let (one, ours, theirs) = two_clients(&cluster).await;
+            // Bookies of the same name, so that nothing but the session tells their locks apart.
+            let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
+            let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+            assert!(ours.holds(&lock).await.unwrap());
+            cluster.expire(lock.session);
+            assert!(!ours.may_hold(&lock) && !ours.holds(&lock).await.unwrap());
+            let kept = theirs.try_lock(ledger, &id).await.unwrap().unwrap();
+            ours.unlock(lock).await.unwrap();
+            assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "it is still theirs");
+            one.inject(Fault::LossBeforeApply);
+            assert!(
+                ours.try_lock(ledger, &id).await.unwrap().is_none(),
+                "a lost answer does not make it ours"
+            );
+            theirs.unlock(kept).await.unwrap();
+            one.inject(Fault::LossAfterApply);
+            let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
+            ours.unlock(lock).await.unwrap();
+            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
+        }
     }
 
     #[tokio::test]
     async fn a_lock_that_was_made_or_not_given_back_unheard_is_found_again() {
-        let cluster = MemoryCluster::new();
-        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
-        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let (ours, theirs) =
-            (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
-        let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
-        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
-        one.inject(Fault::LossBeforeApply);
-        assert_eq!(ours.unlock(lock).await, Err(StoreError::ConnectionLoss));
-        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
-        let lock = ours.try_lock(ledger, &id).await.unwrap().expect("it is this session's still");
-        ours.unlock(lock).await.unwrap();
-        let lock = theirs.try_lock(ledger, &id).await.unwrap().expect("given back");
-        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none());
-        theirs.unlock(lock).await.unwrap();
+        for kind in Kind::ALL {
+            let cluster = MemoryCluster::of(kind);
+            let (one, ours, theirs) = two_clients(&cluster).await;
+            let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
+            let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+            one.inject(Fault::LossBeforeApply);
+            assert_eq!(ours.unlock(lock).await, Err(StoreError::ConnectionLoss));
+            assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
+            let lock = ours.try_lock(ledger, &id).await.unwrap().expect("it is this session's still");
+            ours.unlock(lock).await.unwrap();
+            let lock = theirs.try_lock(ledger, &id).await.unwrap().expect("given back");
+            assert!(ours.try_lock(ledger, &id).await.unwrap().is_none());
+            theirs.unlock(lock).await.unwrap();
+        }
     }
 }

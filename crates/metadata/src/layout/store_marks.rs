@@ -51,24 +51,26 @@ impl StoreMarks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Kind, MemoryCluster};
     use crate::store::{CreateMode, MetadataStore};
     use std::sync::Arc;
 
     #[tokio::test]
     async fn a_mark_is_what_was_put_last() {
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let marks = StoreMarks(Root::new(store.clone(), "/l"));
-        let (id, other) = (BookieId::new("b:1").unwrap(), BookieId::new("b:2").unwrap());
-        assert_eq!(marks.get(&id).await, Ok(None));
-        for mark in [7, u64::MAX, 0] {
-            marks.put(&id, mark).await.unwrap();
-            assert_eq!(marks.get(&id).await, Ok(Some(mark)));
+        for kind in Kind::ALL {
+            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::of(kind).open());
+            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let marks = StoreMarks(Root::new(store.clone(), "/l"));
+            let (id, other) = (BookieId::new("b:1").unwrap(), BookieId::new("b:2").unwrap());
+            assert_eq!(marks.get(&id).await, Ok(None));
+            for mark in [7, u64::MAX, 0] {
+                marks.put(&id, mark).await.unwrap();
+                assert_eq!(marks.get(&id).await, Ok(Some(mark)));
+            }
+            marks.put(&other, 1).await.unwrap();
+            assert_eq!((marks.get(&id).await, marks.get(&other).await), (Ok(Some(0)), Ok(Some(1))));
+            store.set(&marks.path(&id), "7".into(), None).await.unwrap();
+            assert_eq!(marks.get(&id).await, Ok(None), "nobody's");
         }
-        marks.put(&other, 1).await.unwrap();
-        assert_eq!((marks.get(&id).await, marks.get(&other).await), (Ok(Some(0)), Ok(Some(1))));
-        store.set(&marks.path(&id), "7".into(), None).await.unwrap();
-        assert_eq!(marks.get(&id).await, Ok(None), "nobody's");
     }
 }

@@ -8,6 +8,10 @@ use crate::store::{MetadataStore, StoreError, Watch};
 
 /// Below the root.
 pub(super) const NODE: &str = "/underreplication/bindery-tier-paused";
+/// The node above it, below the root.
+pub(super) const PARENT: &str = "/underreplication";
+/// Its name below [`PARENT`].
+pub(super) const NAME: &str = "bindery-tier-paused";
 
 /// The flag of a cluster.
 #[derive(Clone)]
@@ -54,23 +58,25 @@ pub(super) async fn create(store: &dyn MetadataStore, root: &str, why: &str) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Kind, MemoryCluster};
     use crate::store::CreateMode;
     use std::sync::Arc;
 
     #[tokio::test]
     async fn a_pause_is_there_until_it_is_ended() {
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let pause = TierPause(Root::new(store, "/l"));
-        let (is_paused, watch) = pause.watch().await.unwrap();
-        assert!(!is_paused && pause.get().await == Ok(None) && pause.resume().await == Ok(false));
-        assert_eq!(pause.pause("upgrade").await, Ok(true));
-        watch.changed().await;
-        assert_eq!(pause.pause("again").await, Ok(false));
-        assert_eq!(pause.get().await, Ok(Some("upgrade".to_owned())));
-        assert!(pause.watch().await.unwrap().0);
-        assert_eq!(pause.resume().await, Ok(true));
-        assert!(!pause.watch().await.unwrap().0);
+        for kind in Kind::ALL {
+            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::of(kind).open());
+            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let pause = TierPause(Root::new(store, "/l"));
+            let (is_paused, watch) = pause.watch().await.unwrap();
+            assert!(!is_paused && pause.get().await == Ok(None) && pause.resume().await == Ok(false));
+            assert_eq!(pause.pause("upgrade").await, Ok(true));
+            watch.changed().await;
+            assert_eq!(pause.pause("again").await, Ok(false));
+            assert_eq!(pause.get().await, Ok(Some("upgrade".to_owned())));
+            assert!(pause.watch().await.unwrap().0);
+            assert_eq!(pause.resume().await, Ok(true));
+            assert!(!pause.watch().await.unwrap().0);
+        }
     }
 }

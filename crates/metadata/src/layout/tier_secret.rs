@@ -61,25 +61,27 @@ impl TierSecretNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Kind, MemoryCluster};
     use crate::store::{CreateMode, MetadataStore};
     use std::sync::Arc;
 
     #[tokio::test]
     async fn the_first_secret_stays() {
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
-        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let node = TierSecretNode(Root::new(store.clone(), "/l"));
-        let [first, second] = [1, 2].map(|byte| TierSecret::from_bytes([byte; 32]));
-        assert_eq!(node.get().await, Ok(None));
-        assert_eq!(node.get_or_create(first.clone()).await, Ok(first.clone()));
-        assert_eq!(node.get_or_create(second).await, Ok(first.clone()));
-        assert_eq!(node.get().await, Ok(Some(first)));
-        store.set(&node.path(), "short".into(), None).await.unwrap();
-        let error = node.get().await.unwrap_err().to_string();
-        assert!(
-            error.contains("/l/underreplication/bindery-tier-secret") && error.contains("delete"),
-            "{error}"
-        );
+        for kind in Kind::ALL {
+            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::of(kind).open());
+            store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let node = TierSecretNode(Root::new(store.clone(), "/l"));
+            let [first, second] = [1, 2].map(|byte| TierSecret::from_bytes([byte; 32]));
+            assert_eq!(node.get().await, Ok(None));
+            assert_eq!(node.get_or_create(first.clone()).await, Ok(first.clone()));
+            assert_eq!(node.get_or_create(second).await, Ok(first.clone()));
+            assert_eq!(node.get().await, Ok(Some(first)));
+            store.set(&node.path(), "short".into(), None).await.unwrap();
+            let error = node.get().await.unwrap_err().to_string();
+            assert!(
+                error.contains("/l/underreplication/bindery-tier-secret") && error.contains("delete"),
+                "{error}"
+            );
+        }
     }
 }

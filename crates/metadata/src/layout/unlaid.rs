@@ -3,6 +3,7 @@
 //! Pulsar's driver (`metadata-store:`) never writes LAYOUT; its ledgers are laid out the hierarchical way. Its parents are nodes that go
 //! with their last child, so that any of them may be missing. BookKeeper's own driver writes LAYOUT last, after INSTANCEID.
 
+use super::cluster::is_importing;
 use super::paths::{LONG_PATHS_FROM, Shape, digits_of};
 use super::tier_pause;
 use crate::store::{MetadataStore, StoreError};
@@ -17,6 +18,8 @@ pub(super) enum Unlaid {
         /// They are where the long hierarchical layout has them.
         has_long_paths: bool,
     },
+    /// A cluster is being copied to there.
+    Importing,
     /// An initialisation that stopped before its last step, or is under way.
     HalfMade,
     /// No cluster, or none with an INSTANCEID.
@@ -25,9 +28,15 @@ pub(super) enum Unlaid {
 
 /// Nodes that an initialisation makes before LAYOUT.
 const OF_INIT: [&str; 3] = ["INSTANCEID", "available", "underreplication"];
+/// Those of them that it makes before INSTANCEID.
+pub(super) const BEFORE_ID: [&str; 2] = ["available", "underreplication"];
 
 pub(super) async fn look(store: &dyn MetadataStore, root: &str) -> Result<Unlaid, StoreError> {
     let names = children(store, root).await?;
+    // After the listing: an import makes its marker before anything that is listed here.
+    if is_importing(store, root).await? {
+        return Ok(Unlaid::Importing);
+    }
     let has = |name: &str| names.iter().any(|found| found == name);
     // LAYOUT has come since somebody looked for it: the next look finds it.
     if !has("INSTANCEID") || has("LAYOUT") {
@@ -56,9 +65,9 @@ async fn children(store: &dyn MetadataStore, path: &str) -> Result<Vec<String>, 
 }
 
 /// True when an initialisation may have made all that is below `underreplication`.
-async fn is_pause_alone(store: &dyn MetadataStore, root: &str) -> Result<bool, StoreError> {
-    let (parent, pause) = tier_pause::NODE.rsplit_once('/').expect("it is below another node");
-    Ok(children(store, &format!("{root}{parent}")).await?.iter().all(|name| name == pause))
+pub(super) async fn is_pause_alone(store: &dyn MetadataStore, root: &str) -> Result<bool, StoreError> {
+    let names = children(store, &format!("{root}{}", tier_pause::PARENT)).await?;
+    Ok(names.iter().all(|name| name == tier_pause::NAME))
 }
 
 /// A ledger of BookKeeper's flat layout, which is not supported.

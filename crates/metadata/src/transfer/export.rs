@@ -105,7 +105,8 @@ impl Export {
             return Ok(None);
         }
         let prefix = format!("{root}/idgen/ID-");
-        let path = patiently(|| store.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential)).await?;
+        let path =
+            patiently(|| store.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential)).await?.path;
         // If this fails the name goes with the session.
         let _ = store.delete(&path, None).await;
         let number = path.strip_prefix(&prefix).and_then(|number| number.parse::<i64>().ok());

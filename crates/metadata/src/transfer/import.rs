@@ -102,7 +102,7 @@ pub async fn import(
     dump: &Dump,
 ) -> Result<ImportSummary, ImportError> {
     let mut import = Import { store, root, dump, found: 0 };
-    let ids = Ids::plan(dump)?;
+    let ids = import.ids()?;
     let summary = |import: &Import<'_>, already_there| ImportSummary {
         nodes: dump.nodes.len() as u64,
         found: import.found,
@@ -138,7 +138,7 @@ enum Ids {
 }
 
 impl Ids {
-    fn plan(dump: &Dump) -> Result<Ids, ImportError> {
+    fn plan(dump: &Dump, steps_max: i64) -> Result<Ids, ImportError> {
         let long = dump.nodes.iter().any(|(path, _)| path == "/idgen-long");
         let highs = dump
             .nodes
@@ -152,7 +152,7 @@ impl Ids {
         Ok(match counter {
             _ if long => Ids::High(1),
             0 => Ids::Untouched,
-            next if next <= COUNTER_STEPS_MAX => Ids::Count(next),
+            next if next <= steps_max => Ids::Count(next),
             _ => Ids::High(1),
         })
     }
@@ -179,6 +179,33 @@ impl Import<'_> {
         format!("{}{relative}", self.root)
     }
 
+    /// How generated ids go on in this store.
+    fn ids(&self) -> Result<Ids, ImportError> {
+        let steps_max = match self.store.is_transactional() {
+            true => COUNTER_STEPS_MAX,
+            // Such a store sets the counter, which has 31 bits.
+            false => i64::from(i32::MAX) - 1,
+        };
+        Ids::plan(self.dump, steps_max)
+    }
+
+    /// Applies all of it or, where the store has no transactions, one after the other. What a failure leaves half done the next attempt
+    /// finds ([`transfer`](super), invariant 3).
+    async fn apply(&self, ops: Vec<Op>) -> Result<(), StoreError> {
+        if self.store.is_transactional() {
+            return self.store.multi(ops).await;
+        }
+        for op in ops {
+            match op {
+                Op::Create { path, data, mode } => self.store.create(&path, data, mode).await.map(drop)?,
+                Op::Set { path, data, expected } => self.store.set(&path, data, expected).await.map(drop)?,
+                Op::Delete { path, expected } => self.store.delete(&path, expected).await?,
+                Op::Check { .. } => unreachable!("an import makes no such step"),
+            }
+        }
+        Ok(())
+    }
+
     fn create(&self, relative: &str, data: &Bytes) -> Op {
         Op::Create { path: self.path(relative), data: data.clone(), mode: CreateMode::Persistent }
     }
@@ -190,7 +217,20 @@ impl Import<'_> {
         let (root_path, marker_path) = (self.path(""), self.path(MARKER));
         for attempt in 0.. {
             match patiently(|| self.store.get(&marker_path)).await {
-                Ok(node) if node.data == marker => return Ok(true),
+                // LAYOUT beside the marker: all was compared, and an end kept the last step from being made.
+                Ok(node) if node.data == marker => {
+                    match patiently(|| self.store.get(&self.path(LAYOUT))).await {
+                        Err(StoreError::NoNode { .. }) => {
+                            self.take_up_root().await?;
+                            return Ok(true);
+                        }
+                        Err(other) => return Err(other.into()),
+                        Ok(_) => {
+                            self.finish().await?;
+                            return Ok(false);
+                        }
+                    }
+                }
                 Ok(node) => {
                     let checksum = String::from_utf8_lossy(&node.data).chars().take(64).collect();
                     return Err(ImportError::OtherImport { root: self.root.into(), checksum });
@@ -206,7 +246,7 @@ impl Import<'_> {
                     vec![mark, Op::Set { path: root_path.clone(), data: root_data, expected: None }]
                 }
                 Ok(_) => {
-                    let there = self.compare(&Ids::plan(self.dump)?, true).await?.is_none();
+                    let there = self.compare(&self.ids()?, true).await?.is_none();
                     return if there {
                         Ok(false)
                     } else {
@@ -219,7 +259,7 @@ impl Import<'_> {
                 }
                 Err(other) => return Err(other.into()),
             };
-            match self.store.multi(ops).await {
+            match self.apply(ops).await {
                 Ok(()) => return Ok(true),
                 // Somebody was faster, or it was applied and the answer lost: look again.
                 Err(error)
@@ -229,6 +269,19 @@ impl Import<'_> {
             }
         }
         unreachable!("the loop ends by its last attempt")
+    }
+
+    /// Writes the value of a root that was there before. Without transactions an earlier attempt may have been cut off between the marker
+    /// and this. The marker comes first, because a root that has it is no other import's.
+    async fn take_up_root(&self) -> Result<(), StoreError> {
+        if self.store.is_transactional() {
+            return Ok(());
+        }
+        let (path, data) = (self.path(""), self.dump.data("").cloned().unwrap_or_default());
+        if patiently(|| self.store.get(&path)).await?.data == data {
+            return Ok(());
+        }
+        patiently(|| self.store.set(&path, data.clone(), None)).await.map(drop)
     }
 
     async fn create_parents(&self) -> Result<(), StoreError> {
@@ -261,13 +314,15 @@ impl Import<'_> {
     }
 
     async fn create_batch(&mut self, batch: &[&(String, Bytes)]) -> Result<(), ImportError> {
-        let ops = batch.iter().map(|(path, data)| self.create(path, data)).collect();
-        match self.store.multi(ops).await {
-            Ok(()) => return Ok(()),
-            // An earlier attempt got as far as here, or this one did and the answer is lost: one by one, then.
-            Err(StoreError::NodeExists { .. }) => {}
-            Err(error) if error.is_transient() => {}
-            Err(other) => return Err(other.into()),
+        if self.store.is_transactional() {
+            let ops = batch.iter().map(|(path, data)| self.create(path, data)).collect();
+            match self.store.multi(ops).await {
+                Ok(()) => return Ok(()),
+                // An earlier attempt got as far as here, or this one did and the answer is lost: one by one, then.
+                Err(StoreError::NodeExists { .. }) => {}
+                Err(error) if error.is_transient() => {}
+                Err(other) => return Err(other.into()),
+            }
         }
         for (relative, data) in batch {
             let path = self.path(relative);
@@ -285,9 +340,13 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Uses up the numbers of `idgen` below `next`.
+    /// Makes ids go on at `next`: sets the counter of `idgen` or, where that cannot be set, uses up its numbers.
     async fn count_up(&self, next: i64) -> Result<(), ImportError> {
         let parent = self.path("/idgen");
+        if !self.store.is_transactional() {
+            let next = u32::try_from(next).map_err(|_| ImportError::IdsExhausted)?;
+            return Ok(patiently(|| self.store.skip_sequence(&parent, next)).await?);
+        }
         let prefix = format!("{parent}/ID-");
         let mut reached = 0;
         while reached < next {
@@ -298,7 +357,7 @@ impl Import<'_> {
                 data: Bytes::new(),
                 mode: CreateMode::EphemeralSequential,
             });
-            match self.store.multi(ops.collect()).await {
+            match self.apply(ops.collect()).await {
                 Ok(()) => {}
                 // It may have been applied: what is there now tells.
                 Err(error) if error.is_transient() => {}
@@ -310,7 +369,7 @@ impl Import<'_> {
             for names in names.chunks(BATCH_NODES_MAX) {
                 let ops =
                     names.iter().map(|name| Op::Delete { path: format!("{parent}/{name}"), expected: None });
-                match self.store.multi(ops.collect()).await {
+                match self.apply(ops.collect()).await {
                     // Names that stay go with the session.
                     Ok(()) | Err(StoreError::NoNode { .. }) => {}
                     Err(error) if error.is_transient() => {}
@@ -357,19 +416,19 @@ impl Import<'_> {
     async fn finish(&self) -> Result<(), ImportError> {
         let data = self.dump.data(LAYOUT).expect("a file without LAYOUT is refused when it is read");
         let ops = vec![self.create(LAYOUT, data), Op::Delete { path: self.path(MARKER), expected: None }];
-        match patiently(|| self.store.multi(ops.clone())).await {
-            Ok(()) => Ok(()),
-            // Repeated after a lost answer: it was applied.
-            Err(StoreError::NodeExists { .. } | StoreError::NoNode { .. }) => {
-                let layout = patiently(|| self.store.get(&self.path(LAYOUT))).await?;
-                match layout.data == *data {
-                    true => Ok(()),
-                    false => Err(ImportError::Differs {
-                        root: self.root.into(),
-                        difference: Difference::Data(self.path(LAYOUT)),
-                    }),
-                }
-            }
+        match patiently(|| self.apply(ops.clone())).await {
+            Ok(()) => return Ok(()),
+            // Repeated after a lost answer, or the end of an earlier attempt: it was applied, or its first step.
+            Err(StoreError::NodeExists { .. } | StoreError::NoNode { .. }) => {}
+            Err(other) => return Err(other.into()),
+        }
+        let layout = patiently(|| self.store.get(&self.path(LAYOUT))).await?;
+        if layout.data != *data {
+            let difference = Difference::Data(self.path(LAYOUT));
+            return Err(ImportError::Differs { root: self.root.into(), difference });
+        }
+        match patiently(|| self.store.delete(&self.path(MARKER), None)).await {
+            Ok(()) | Err(StoreError::NoNode { .. }) => Ok(()),
             Err(other) => Err(other.into()),
         }
     }

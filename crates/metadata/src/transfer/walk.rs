@@ -66,7 +66,8 @@ impl Walk {
                 self.left_out.ephemeral += 1;
                 continue;
             }
-            if node.stat.children_count > 0 {
+            // Where the store does not count them, a listing tells.
+            if node.stat.children_count != Some(0) {
                 with_children.push(path.clone());
             }
             nodes.push((path, node));

@@ -35,8 +35,8 @@ use self::security::Access;
 use self::session::{First, Identity, REQUESTS_QUEUED_MAX, Request, Session, Shared, WatchKind};
 use crate::fault::WaitFor;
 use crate::store::{
-    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError, StoreFuture,
-    VALUE_SIZE_BYTES_MAX, Version, Watch,
+    CreateMode, Created, MetadataStore, Node, Op, SessionCredentials, SessionId, SessionState, Stat,
+    StoreError, StoreFuture, VALUE_SIZE_BYTES_MAX, Version, Watch,
 };
 
 /// The session timeout to request when none is configured (`zkTimeout`, BookKeeper's default).
@@ -82,7 +82,10 @@ pub struct ZooKeeperStore {
     state: watch::Receiver<SessionState>,
     /// The ACL of new nodes.
     access: Access,
-    task: JoinHandle<()>,
+    /// Requests are sent under this session or not at all.
+    pinned: Option<SessionId>,
+    /// `None` in a view, which ends with the store that has it.
+    task: Option<JoinHandle<()>>,
 }
 
 /// Opens a session (or resumes one) with the first of `servers` that answers. They are tried in random order, so that the clients
@@ -113,7 +116,8 @@ pub async fn connect(servers: &[String], options: ZooKeeperOptions) -> Result<Zo
         queue,
     );
     let task = tokio::spawn(session.run());
-    let store = ZooKeeperStore { requests, shared, state: state.clone(), access, task };
+    let store =
+        ZooKeeperStore { requests, shared, state: state.clone(), access, pinned: None, task: Some(task) };
     let connected = state.wait_for(|state| {
         matches!(state, SessionState::Connected(_) | SessionState::AuthFailed(_) | SessionState::Closed)
     });
@@ -137,7 +141,9 @@ pub async fn connect(servers: &[String], options: ZooKeeperOptions) -> Result<Zo
 impl Drop for ZooKeeperStore {
     fn drop(&mut self) {
         // The task holds nothing but the socket; ending it at any await leaves the session to its timeout.
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 
@@ -153,7 +159,7 @@ impl ZooKeeperStore {
     ) -> Result<(i32, Bytes, Option<Watch>), StoreError> {
         let (reply, answer) = oneshot::channel();
         let deadline = Instant::now() + self.session_timeout();
-        let request = Request { opcode, body, watch, reply, deadline };
+        let request = Request { opcode, body, watch, reply, deadline, session: self.pinned };
         let ended = || match self.state.borrow().clone() {
             SessionState::AuthFailed(why) => StoreError::AuthFailed { why },
             _ => StoreError::Closed,
@@ -281,9 +287,12 @@ impl MetadataStore for ZooKeeperStore {
         })
     }
 
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
         let op = Op::Create { path: path.to_string(), data, mode };
-        Box::pin(async move { wire::get_string(&mut self.write(op).await?) })
+        Box::pin(async move {
+            let path = wire::get_string(&mut self.write(op).await?)?;
+            Ok(Created { path, version: Version::counted(0) })
+        })
     }
 
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
@@ -294,6 +303,26 @@ impl MetadataStore for ZooKeeperStore {
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
         let op = Op::Delete { path: path.to_string(), expected };
         Box::pin(async move { self.write(op).await.map(drop) })
+    }
+
+    fn is_transactional(&self) -> bool {
+        true
+    }
+
+    fn pinned(&self, session: SessionId) -> Option<Arc<dyn MetadataStore>> {
+        Some(Arc::new(ZooKeeperStore {
+            requests: self.requests.clone(),
+            shared: self.shared.clone(),
+            state: self.state.clone(),
+            access: self.access,
+            pinned: Some(session),
+            task: None,
+        }))
+    }
+
+    fn skip_sequence(&self, _parent: &str, _next: u32) -> StoreFuture<'_, ()> {
+        let why = "skipping numbers of sequential names (ZooKeeper counts children)";
+        Box::pin(std::future::ready(Err(StoreError::Unsupported(why))))
     }
 
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {

@@ -77,6 +77,8 @@ pub(super) struct Request {
     pub watch: Option<(WatchKind, String)>,
     pub reply: oneshot::Sender<Reply>,
     pub deadline: Instant,
+    /// It is sent under this session or not at all.
+    pub session: Option<SessionId>,
 }
 
 struct InFlight {
@@ -567,6 +569,10 @@ impl Session {
                 }
                 request = self.next_request(), if in_flight.len() < REQUESTS_IN_FLIGHT_MAX => {
                     let Some(request) = request else { return Err(End::Closed) };
+                    if request.session.is_some_and(|session| self.session_id() != Some(session)) {
+                        let _ = request.reply.send(Err(StoreError::SessionExpired));
+                        continue;
+                    }
                     let frame = self.begin(request, in_flight);
                     write(writer, &frame, silence_max).await?;
                     last_sent = Instant::now();

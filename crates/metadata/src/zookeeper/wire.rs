@@ -89,7 +89,7 @@ pub(super) fn get_stat(input: &mut Bytes) -> Result<Stat, Truncated> {
     let _modified_zxid = get_i64(input)?;
     let created_ms = get_i64(input)?;
     let _modified_ms = get_i64(input)?;
-    let version = Version(get_i32(input)?);
+    let version = get_i32(input)?;
     let children_version = get_i32(input)?;
     let _acl_version = get_i32(input)?;
     let owner = get_i64(input)?;
@@ -98,8 +98,14 @@ pub(super) fn get_stat(input: &mut Bytes) -> Result<Stat, Truncated> {
     let _children_zxid = get_i64(input)?;
     let owner = (owner != 0).then_some(SessionId(owner));
     // The version that is shown counts creations and deletions: twice the creations, less the present children. It wraps around.
-    let children_created = children_version.cast_unsigned().wrapping_add(children_count) / 2;
-    Ok(Stat { version, owner, created_ms, children_count, children_created })
+    let next_sequence = children_version.cast_unsigned().wrapping_add(children_count) / 2;
+    Ok(Stat {
+        version: Version::counted(version.into()),
+        owner,
+        created_ms,
+        children_count: Some(children_count),
+        next_sequence,
+    })
 }
 
 /// The first message on a connection.
@@ -203,7 +209,11 @@ fn put_create(out: &mut BytesMut, path: &str, data: &[u8], mode: CreateMode, acc
 }
 
 fn put_expected(out: &mut BytesMut, expected: Option<Version>) {
-    out.put_i32(expected.map_or(-1, |version| version.0));
+    // Another store's version is none of any node here, and must not become the -1 that stands for any of them.
+    let number = |version: Version| {
+        i32::try_from(version.id()).ok().filter(|number| *number != -1).unwrap_or(i32::MIN)
+    };
+    out.put_i32(expected.map_or(-1, number));
 }
 
 fn opcode_of(op: &Op) -> i32 {

@@ -6,6 +6,8 @@ mod codec_properties;
 mod cookie_checks;
 mod java_vectors;
 mod memory;
+mod migration;
+mod oxia;
 mod registration;
 mod transfer;
 mod zookeeper;

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bindery_metadata::conformance::{self, Harness, Opening};
-use bindery_metadata::memory::MemoryCluster;
+use bindery_metadata::memory::{Kind, MemoryCluster};
 use bindery_metadata::store::{CreateMode, MetadataStore, SessionCredentials};
 
 struct Memory(MemoryCluster);
@@ -22,13 +22,15 @@ impl Harness for Memory {
     fn base(&self, name: &'static str) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
         Box::pin(async move {
             let created = self.0.open().create(&format!("/{name}"), "".into(), CreateMode::Persistent).await;
-            created.expect("create a fresh node")
+            created.expect("create a fresh node").path
         })
     }
 }
 
 #[tokio::test]
 async fn the_memory_driver_conforms() {
-    let checks = conformance::run(&Memory(MemoryCluster::new())).await;
-    println!("driver=memory conformance_checks={checks}");
+    for kind in Kind::ALL {
+        let checks = conformance::run(&Memory(MemoryCluster::of(kind))).await;
+        println!("driver=memory kind={kind:?} conformance_checks={checks}");
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bindery_metadata::layout::{
     Layout, Membership, RegisteredBookie, Registration, RegistrationError, init_cluster,
 };
-use bindery_metadata::memory::{Fault, MemoryCluster, MemoryStore};
+use bindery_metadata::memory::{Fault, Kind, MemoryCluster, MemoryStore};
 use bindery_metadata::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 use bindery_metadata::store::{
     CreateMode, MetadataStore, SessionCredentials, SessionState, StoreError, StoreFuture, Version,
@@ -23,7 +23,11 @@ const WRITABLE: &str = "/ledgers/available/b:1";
 const READ_ONLY: &str = "/ledgers/available/readonly/b:1";
 
 async fn cluster() -> MemoryCluster {
-    let cluster = MemoryCluster::new();
+    cluster_of(Kind::OfZooKeeper).await
+}
+
+async fn cluster_of(kind: Kind) -> MemoryCluster {
+    let cluster = MemoryCluster::of(kind);
     init_cluster(&cluster.open(), "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.expect("init");
     cluster
 }
@@ -70,20 +74,22 @@ async fn owner(store: &MemoryStore, path: &str) -> Option<SessionId> {
 
 #[tokio::test]
 async fn a_bookie_moves_between_its_nodes_and_is_listed_and_resolved() {
-    let cluster = cluster().await;
-    let store = Arc::new(cluster.open());
-    let registration = registration(&store).await;
-    let listed = |mode| vec![RegisteredBookie { bookie_id: bookie(), mode }];
-    for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly, RegistrationMode::Writable] {
-        for _ in 0..2 {
-            assert_eq!(registration.register(&bookie(), mode, &info()).await, Ok(session_of(&store)));
-            assert_eq!(registration.list().await.unwrap(), listed(mode));
-            assert_eq!(registration.service_info(&bookie()).await.unwrap(), Some(Ok(info())));
+    for kind in Kind::ALL {
+        let cluster = cluster_of(kind).await;
+        let store = Arc::new(cluster.open());
+        let registration = registration(&store).await;
+        let listed = |mode| vec![RegisteredBookie { bookie_id: bookie(), mode }];
+        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly, RegistrationMode::Writable] {
+            for _ in 0..2 {
+                assert_eq!(registration.register(&bookie(), mode, &info()).await, Ok(session_of(&store)));
+                assert_eq!(registration.list().await.unwrap(), listed(mode));
+                assert_eq!(registration.service_info(&bookie()).await.unwrap(), Some(Ok(info())));
+            }
         }
+        registration.unregister(&bookie()).await.unwrap();
+        assert_eq!(registration.list().await.unwrap(), []);
+        assert_eq!(registration.service_info(&bookie()).await.unwrap(), None);
     }
-    registration.unregister(&bookie()).await.unwrap();
-    assert_eq!(registration.list().await.unwrap(), []);
-    assert_eq!(registration.service_info(&bookie()).await.unwrap(), None);
 }
 
 /// Pulsar's driver makes parents that go with their last child.
@@ -195,6 +201,27 @@ async fn another_sessions_node_is_waited_for_then_refused_and_never_touched() {
         let (outcome, ()) = tokio::join!(waiting, async { other.close().await.unwrap() });
         assert_eq!(outcome, Ok(session_of(&store)));
     }
+}
+
+/// Registration invariant 2, for a session that ends while its bookie unregisters.
+#[tokio::test]
+async fn a_bookie_that_registered_meanwhile_stays_registered() {
+    let cluster = cluster_of(Kind::OfOxia).await;
+    let store = Arc::new(cluster.open());
+    let ours = registration(&store).await;
+    ours.register(&bookie(), RegistrationMode::Writable, &info()).await.unwrap();
+    let other = cluster.open();
+    let theirs = session_of(&other);
+    let registered = registration(&Arc::new(other)).await;
+    store.interleave_write(0, {
+        let (cluster, session) = (cluster.clone(), session_of(&store));
+        move || {
+            cluster.expire_quietly(session);
+            moves(&registered, RegistrationMode::Writable)();
+        }
+    });
+    ours.unregister(&bookie()).await.unwrap();
+    assert_eq!(owner(&cluster.open(), WRITABLE).await, Some(theirs));
 }
 
 #[tokio::test]
@@ -347,7 +374,8 @@ async fn a_deleted_node_is_made_again_and_a_stolen_one_ends_the_registrar() {
     other.delete(WRITABLE, None).await.unwrap();
     assert_eq!(running.event().await, RegistrationEvent::Expired);
     running.registered(RegistrationMode::Writable).await;
-    let delete = bindery_metadata::store::Op::Delete { path: WRITABLE.into(), expected: Some(Version(0)) };
+    let delete =
+        bindery_metadata::store::Op::Delete { path: WRITABLE.into(), expected: Some(Version::counted(0)) };
     let steal = bindery_metadata::store::Op::Create {
         path: WRITABLE.into(),
         data: "theirs".into(),

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bindery_metadata::OpenError;
 use bindery_metadata::layout::{InitError, init_cluster};
-use bindery_metadata::memory::{Fault, MemoryCluster, MemoryStore};
-use bindery_metadata::store::{CreateMode, MetadataStore, Op, Stat, StoreError, StoreFuture, Version};
+use bindery_metadata::memory::{Fault, Kind, MemoryCluster, MemoryStore};
+use bindery_metadata::store::{
+    CreateMode, Created, MetadataStore, Op, Stat, StoreError, StoreFuture, Version,
+};
 use bindery_metadata::transfer::{COUNTER_STEPS_MAX, Dump, Export, ImportError, import};
 use bindery_metadata::zookeeper::{self, ZooKeeperOptions};
 use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode, StoreLayer};
@@ -96,18 +98,19 @@ async fn moves(source: &Store, source_root: &str, target: &Store, target_root: &
     let layout = cluster(source, source_root).await;
     let generated = fill(&layout, 30).await;
     let (text, dump) = export(&layout).await;
-    assert!(text.contains("counter\t/idgen\t31\n"), "asking took one number: {text}");
+    let next = generated[29] + 2;
+    assert!(text.contains(&format!("counter\t/idgen\t{next}\n")), "asking took one number: {text}");
     assert!(!text.contains("127.0.0.1"), "the registration is left out");
     let summary = import(target, target_root, &dump).await.unwrap();
     assert_eq!((summary.nodes, summary.found, summary.already_there), (dump.nodes_count() as u64, 0, false));
-    assert_eq!(summary.ids, "ledger ids go on at 31");
+    assert_eq!(summary.ids, format!("ledger ids go on at {next}"));
     let imported = Layout::open(target.clone(), target_root, None).await.unwrap();
     assert_eq!(tree(target, target_root).await, tree(source, source_root).await);
     assert_eq!(ledgers(&imported).await, ledgers(&layout).await);
     assert_eq!(imported.instance_id().await, layout.instance_id().await);
     let id = LedgerId::new(generated[0]).unwrap();
     assert_eq!(imported.ledgers().get(id).await.unwrap().metadata, metadata());
-    assert_eq!(imported.ids().next().await.unwrap().get(), 31);
+    assert_eq!(imported.ids().next().await.unwrap().get(), next);
     // Once more: it is all there. After a change it is somebody's.
     imported.ledgers().delete(id, None).await.unwrap();
     let refused = import(target, target_root, &dump).await;
@@ -118,9 +121,17 @@ fn memory() -> Store {
     Arc::new(MemoryCluster::new().open())
 }
 
+fn memory_of(kind: Kind) -> Store {
+    Arc::new(MemoryCluster::of(kind).open())
+}
+
 #[tokio::test]
 async fn a_cluster_moves_with_everything_but_its_registrations() {
-    moves(&memory(), "/ledgers", &memory(), "/other/place/ledgers").await;
+    for source in Kind::ALL {
+        for target in Kind::ALL {
+            moves(&memory_of(source), "/ledgers", &memory_of(target), "/other/place/ledgers").await;
+        }
+    }
 }
 
 /// Its driver writes no LAYOUT; BookKeeper's, and ours, look for one in the copy.
@@ -253,7 +264,7 @@ impl StoreLayer for Dies {
     fn beneath(&self) -> &dyn MetadataStore {
         &self.inner
     }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
         self.write(|| self.inner.create(path, data, mode))
     }
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
@@ -309,27 +320,111 @@ async fn an_import_that_is_killed_anywhere_leaves_no_open_cluster_and_is_finishe
     assert!(ended > 10 && importing > 10, "only {ended} places to be killed at, {importing} with a root");
 }
 
+/// Invariants 3 and 4, without transactions: LAYOUT is made when all else is there and was compared, and whoever repeats the import
+/// finishes it.
+#[tokio::test]
+async fn an_import_without_transactions_is_finished_by_the_next() {
+    let source = memory();
+    let layout = cluster(&source, "/l").await;
+    fill(&layout, 20).await;
+    let (_, dump) = export(&layout).await;
+    let expected = tree(&source, "/l").await;
+    for has_root in [false, true] {
+        let (mut ended, mut importing, mut compared) = (0, 0, 0);
+        for writes in 0.. {
+            let target = MemoryCluster::of(Kind::OfOxia);
+            let store: Store = Arc::new(target.open());
+            if has_root {
+                // Empty, and with another value than in the file.
+                for (node, data) in [("/a", ""), ("/a/l", "old")] {
+                    store.create(node, data.into(), CreateMode::Persistent).await.unwrap();
+                }
+            }
+            let dies: Store = Arc::new(Dies { inner: target.open(), left: AtomicUsize::new(writes) });
+            let outcome = import(&dies, "/a/l", &dump).await;
+            target.expire(dies.session_credentials().unwrap().id);
+            if outcome.is_ok() {
+                break;
+            }
+            ended += 1;
+            let has_layout = store.exists("/a/l/LAYOUT").await.unwrap().is_some();
+            let has_marker = store.exists("/a/l/IMPORTING").await.unwrap().is_some();
+            assert!(
+                !has_layout || has_marker,
+                "killed after {writes} writes: the last step removes the marker"
+            );
+            if has_layout {
+                compared += 1;
+                let there: Vec<_> = tree(&store, "/a/l").await;
+                assert_eq!(there.len(), expected.len() + 1, "all of it, and the marker");
+            }
+            // As a bookie, which would complete a bare cluster.
+            let opened = Layout::open_or_complete(store.clone(), "/a/l", None).await.map(drop);
+            match has_marker {
+                true => assert!(matches!(opened, Err(OpenError::Importing { .. })), "{opened:?}"),
+                false => assert!(matches!(opened, Err(OpenError::NotInitialised { .. })), "{opened:?}"),
+            }
+            if has_marker {
+                importing += 1;
+                let before = tree(&store, "/a/l").await;
+                let made = init_cluster(&*store, "/a/l", LedgerLayout::Hierarchical, [3; 16]).await;
+                assert!(matches!(made, Err(InitError::Importing { .. })), "{made:?}");
+                assert_eq!(tree(&store, "/a/l").await, before);
+            }
+            let finished = import(&store, "/a/l", &dump).await.unwrap();
+            assert_eq!(finished.nodes, dump.nodes_count() as u64);
+            assert_eq!(tree(&store, "/a/l").await, expected, "killed after {writes} writes");
+            let imported = Layout::open(store, "/a/l", None).await.unwrap();
+            let next = imported.ids().next().await.unwrap().get();
+            assert!(next >= 21, "killed after {writes} writes: id {next} comes again");
+        }
+        assert!(ended > 20 && importing > 10 && compared == 1, "{ended} {importing} {compared}");
+    }
+}
+
+/// Where the store counts writes and not children, the count is set.
+#[tokio::test]
+async fn ids_go_on_where_the_source_is_without_transactions() {
+    let source = MemoryCluster::new();
+    let store: Store = Arc::new(source.open());
+    let layout = cluster(&store, "/l").await;
+    fill(&layout, 3).await;
+    source.set_sequence("/l/idgen", 5_000_000);
+    let (_, dump) = export(&layout).await;
+    let target = memory_of(Kind::OfOxia);
+    let summary = import(&target, "/l", &dump).await.unwrap();
+    assert_eq!(summary.ids, "ledger ids go on at 5000001");
+    let imported = Layout::open(target, "/l", None).await.unwrap();
+    assert_eq!(imported.ids().next().await.unwrap().get(), 5_000_001);
+}
+
 /// Invariant 4, with a connection that breaks at each write, before or after it was applied.
 #[tokio::test]
 async fn a_lost_connection_anywhere_is_got_over() {
-    let source = memory();
-    let layout = cluster(&source, "/l").await;
-    fill(&layout, 450).await;
-    let (_, dump) = export(&layout).await;
-    let (dump, expected) = (Arc::new(dump), Arc::new(tree(&source, "/l").await));
     let mut runs = tokio::task::JoinSet::new();
-    for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
-        for write in 0..14 {
-            let (dump, expected) = (dump.clone(), expected.clone());
-            runs.spawn(async move {
-                let target = MemoryCluster::new().open();
-                target.inject_at(write, fault);
-                let target: Store = Arc::new(target);
-                import(&target, "/a/l", &dump).await.unwrap();
-                assert_eq!(tree(&target, "/a/l").await, *expected, "{fault:?} at write {write}");
-                let imported = Layout::open(target, "/a/l", None).await.unwrap();
-                assert!(imported.ids().next().await.unwrap().get() >= 451);
-            });
+    // Without transactions each node and each number is a write of its own.
+    for (kind, ledgers, writes) in [(Kind::OfZooKeeper, 450, 14), (Kind::OfOxia, 20, 100)] {
+        let source = memory();
+        let layout = cluster(&source, "/l").await;
+        fill(&layout, ledgers).await;
+        let (_, dump) = export(&layout).await;
+        let (dump, expected) = (Arc::new(dump), Arc::new(tree(&source, "/l").await));
+        for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
+            for write in 0..writes {
+                let (dump, expected) = (dump.clone(), expected.clone());
+                runs.spawn(async move {
+                    let cluster = MemoryCluster::of(kind);
+                    let target = cluster.open();
+                    target.inject_at(write, fault);
+                    let target: Store = Arc::new(target);
+                    import(&target, "/a/l", &dump).await.unwrap();
+                    let found = tree(&target, "/a/l").await;
+                    assert_eq!(found, *expected, "{kind:?}, {fault:?} at write {write}");
+                    // With another client, as the last faults come after the import.
+                    let imported = Layout::open(Arc::new(cluster.open()), "/a/l", None).await.unwrap();
+                    assert!(imported.ids().next().await.unwrap().get() > ledgers as i64);
+                });
+            }
         }
     }
     while let Some(run) = runs.join_next().await {
@@ -344,7 +439,7 @@ async fn a_cluster_moves_between_real_servers_and_memory() {
     let options = ZooKeeperOptions::default();
     let zookeeper: Store = Arc::new(zookeeper::connect(&[server], options).await.unwrap());
     let mode = CreateMode::PersistentSequential;
-    let base = zookeeper.create("/bindery-test-transfer-", Bytes::new(), mode).await.unwrap();
+    let base = zookeeper.create("/bindery-test-transfer-", Bytes::new(), mode).await.unwrap().path;
     moves(&memory(), "/ledgers", &zookeeper, &format!("{base}/a/ledgers")).await;
     moves(&zookeeper, &format!("{base}/b"), &zookeeper, &format!("{base}/c")).await;
     // Some ten thousand ledgers: many transactions, and a counter that has to be moved far.

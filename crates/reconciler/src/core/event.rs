@@ -10,6 +10,7 @@ use bindery_types::tier::TierExtent;
 use bindery_types::{BookieId, Creation, EntryId, LedgerId, LedgerMetadata};
 
 use super::measure::BuildTimes;
+use super::team::Team;
 use super::updates::{Ability, RequestError, RequestId, UpdateRequest, UpdateResult};
 
 /// A round's number.
@@ -172,6 +173,15 @@ pub enum Event {
     Pressure,
     /// Tiering was paused, or goes on.
     Paused(bool),
+    /// The live tierers are these.
+    Tierers {
+        /// This tierer's team.
+        team: Team,
+        /// What one of the others says of the catalogue, when it is not to be believed.
+        doubt: Option<String>,
+    },
+    /// Which tierers live, and what they say of the catalogue, could not be asked; why.
+    TierersUnknown(String),
     /// The catalogue is another one than before: nothing that was known of it counts.
     CatalogueReplaced,
     /// Somebody wants this ledger tiered now.
@@ -313,17 +323,6 @@ pub enum Alarm {
         object: ObjectId,
         /// What happened.
         why: String,
-    },
-    /// T16.
-    #[error(
-        "object {object} was rewritten, and takes up space still: whether all bookies know that cannot be looked up in {took:?}. Make the \
-         store of the catalogue, or the metadata store, faster; it is tried again, and everything else goes on"
-    )]
-    CheckTooSlow {
-        /// The object.
-        object: ObjectId,
-        /// The time that it had.
-        took: Duration,
     },
     /// T13.
     #[error(

@@ -59,6 +59,8 @@ pub(super) struct Ledger {
     pub is_urgent: bool,
     /// Somebody asked for it, and no look has come back since.
     pub is_stale: bool,
+    /// While it was asked for not long ago, it is watched although another tierer owns it.
+    pub kept_until: Duration,
     /// Reads and looks that failed in a row, and when the next may begin.
     pub failures: u32,
     pub not_before: Duration,
@@ -89,6 +91,7 @@ impl Ledger {
             was_left_out: false,
             is_urgent: false,
             is_stale: false,
+            kept_until: Duration::ZERO,
             failures: 0,
             not_before: Duration::ZERO,
             last_error: None,
@@ -174,8 +177,8 @@ impl Ledger {
         entries.saturating_mul(each)
     }
 
-    /// Whether entries may go into an object now.
-    pub fn may_build(&self, now: Duration) -> bool {
+    /// Whether entries may go into an object at this time.
+    pub fn may_build_at(&self, now: Duration) -> bool {
         self.stage == Stage::Idle
             && self.is_asked
             && self.doubt.is_none()

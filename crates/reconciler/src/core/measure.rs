@@ -109,6 +109,10 @@ impl Phases {
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Ledgers that were left to another tierer, who owns them.
+    pub handed_over: u64,
+    /// Times that this tierer could not do its work for long.
+    pub unable: u64,
     /// Rounds that began objects.
     pub rounds: u64,
     /// Times that nothing was due.

@@ -17,48 +17,66 @@
 //! 4. Bookies are told of what a commit reply or the catalogue said, never earlier and never more (T2, T7).
 //! 5. A ledger of which a bookie is ahead of the catalogue is stopped, until the catalogue has caught up (T2).
 //! 6. Nothing of a ledger is built or told while the catalogue has extents of another one that had its id before ([`Core::reborn`]).
-//! 7. The slowest delays no other: a round ends with the entries that were delivered, updates are on their own, a ledger that
+//! 7. A ledger that another tierer owns is left to it, but not while it is in an object ([`listing`]). Who owns it is a matter of efficiency:
+//!    two tierers that both take themselves for the owner are harmless (T11).
+//! 8. What other tierers think of the catalogue counts as a doubt while it is not known, and for a time after it was known last to be one or was
+//!    not known ([`others`]).
+//! 9. The slowest delays no other: a round ends with the entries that were delivered, updates are on their own, a ledger that
 //!    fails is tried later.
 //!
-//! # Limits     ledgers watched: [`Settings::ledgers_max`], idle ones make room for the listing; objects: [`Settings::objects_max`]; looks
+//! # Limits     ledgers watched: [`Settings::ledgers_max`], others have their turn ([`visits`]); an event costs what it changes, and a look at [`SWEEP_MAX`]
+//! ledgers a second; objects: [`Settings::objects_max`]; looks
 //! under way: [`Settings::looks_max`]; commits under way: one; updates: [`updates`]
 //!
 //! # Not here   bytes of entries (`assembly`), requests (`shell`), clocks. `now` is the time since an origin that lies far
 //! enough back to express the age of every ledger.
 
-mod done;
+mod due;
 mod event;
+mod ids;
 pub mod interval;
 mod ledger;
+mod listing;
 pub mod measure;
 #[cfg(test)]
 mod model;
+mod others;
 pub mod plan;
 mod quorum;
 mod rounds;
 mod status;
+mod team;
+mod trouble;
 pub mod updates;
 pub mod upkeep;
+mod visits;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::time::Duration;
 
 use bindery_io::canary::{Canaries, Canary};
 use bindery_tiering::ObjectId;
 use bindery_types::{EntryId, LedgerId};
 
-use self::done::Done;
+use self::due::{Due, DueLedgers, Rank};
 pub use self::event::{
     Action, Alarm, BuildLedger, BuildOrder, Built, CommitId, CommitReply, Event, Left, Look, Place, RoundId,
     Sighting,
 };
+use self::ids::LedgerSet;
 use self::interval::{Interval, IntervalSettings};
 use self::ledger::{Doubt, Ledger, Stage};
+use self::listing::{Listed, Listing};
 use self::measure::{Counts, Durations, Phases, Usage};
+use self::others::Others;
 use self::rounds::{Commit, Round};
-pub use self::status::{Lag, LedgerStatus, Limit, State, Status};
+pub use self::status::{Lag, LedgerStatus, Limit, State, Status, Unwatched};
+pub use self::team::{Member, Team};
+use self::trouble::{Kind, Troubles};
 use self::updates::{Report, UpdateSettings, Updates};
 use self::upkeep::UpkeepSettings;
+use self::visits::Visits;
 
 /// Settings of a tierer.
 #[derive(Debug, Clone)]
@@ -83,14 +101,25 @@ pub struct Settings {
     pub commit_retry: (Duration, Duration),
     /// A commit that was not answered by then is given up.
     pub commit_patience: Duration,
-    /// Ledgers that are watched at once.
+    /// Ledgers that are watched at once,
     pub ledgers_max: usize,
+    /// and those beside them that are looked at for the first time, or again long after they were done.
+    pub visits_max: usize,
     /// Looks at ledgers under way.
     pub looks_max: usize,
     /// Time between two looks at an open ledger: while it grows, and at most.
     pub look_interval: (Duration, Duration),
     /// Time between two listings of all ledgers.
     pub list_interval: Duration,
+    /// A tierer that joins others begins after this: they hear of it, and finish what they have begun.
+    pub handover: Duration,
+    /// A tierer that cannot do its work for so long, and has tried, says so, and others do its part as well.
+    pub unable_after: Duration,
+    /// A doubt of another tierer about the catalogue counts for so long after it was there last, or may have been: whoever takes over the
+    /// ledgers of a tierer that is gone has asked their bookies by then.
+    pub doubt_kept: Duration,
+    /// How long a ledger of another tierer is watched after it was asked for.
+    pub asked_kept: Duration,
     /// Time after which finished ledgers are visited again: repair may have given them new bookies.
     pub revisit_interval: Duration,
     /// What leaves the catalogue and the bucket.
@@ -113,9 +142,14 @@ impl Default for Settings {
             commit_retry: (Duration::from_millis(100), Duration::from_secs(5)),
             commit_patience: Duration::from_secs(10 * 60),
             ledgers_max: 65_536,
+            visits_max: 4096,
             looks_max: 64,
             look_interval: (Duration::from_secs(1), Duration::from_secs(15)),
             list_interval: Duration::from_secs(10),
+            handover: Duration::from_secs(10),
+            unable_after: Duration::from_secs(5 * 60),
+            doubt_kept: Duration::from_secs(5 * 60),
+            asked_kept: Duration::from_secs(60),
             revisit_interval: Duration::from_secs(3600),
             upkeep: UpkeepSettings::default(),
             canaries: Canaries::none(),
@@ -130,17 +164,6 @@ impl Settings {
     }
 }
 
-/// Where the listing is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listing {
-    /// It begins at this time.
-    Waits(Duration),
-    /// A page is on its way.
-    Asked,
-    /// The next page is read when there is room.
-    Held,
-}
-
 /// How it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ending {
@@ -151,12 +174,14 @@ enum Ending {
 
 /// Ledgers in one question to the catalogue.
 const LOCATE_MAX: usize = 1024;
-/// This part of the ledgers that are watched is left at a time to make room for others.
-const ROOM_SHARE: usize = 16;
 /// Between two attempts to begin a round, unless something has become free.
 const PLAN_PAUSE: Duration = Duration::from_millis(20);
-/// Between two looks at what is finished.
+/// Between two looks at ledgers of which nothing was heard: some are finished by time alone.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Ledgers in one such look.
+const SWEEP_MAX: usize = 4096;
+/// Ledgers that were asked for in vain, and are remembered.
+const ASKED_IN_VAIN_MAX: usize = 64;
 /// Over so long the stage that limits is measured.
 const USAGE_WINDOW: Duration = Duration::from_secs(10);
 
@@ -164,8 +189,18 @@ const USAGE_WINDOW: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Core {
     settings: Settings,
+    /// Who shares the work, and whether that was said yet.
+    team: Team,
+    has_team: bool,
+    /// What the others say of the catalogue.
+    others: Others,
+    /// What fails, and whether that has lasted.
+    troubles: Troubles,
+    unable: Option<String>,
     ledgers: BTreeMap<LedgerId, Ledger>,
-    done: Done,
+    due: DueLedgers,
+    /// Closed ledgers that are in the tier as a whole, and whose bookies know.
+    done: LedgerSet,
     updates: Updates,
     interval: Interval,
     rounds: BTreeMap<RoundId, Round>,
@@ -195,22 +230,27 @@ pub struct Core {
     locating: BTreeSet<LedgerId>,
     locate_not_before: Duration,
     listing: Listing,
+    /// Of the listing as far as it is, and of the last one that was complete.
+    listed: Listed,
+    listed_before: Listed,
+    visits: Visits,
     /// The ledger that was left last to make room, behind which the next ones are looked for.
     left_last: LedgerId,
     /// There is no room for more ledgers, and none can be left.
     is_crowded: bool,
-    /// Room is not sought before: none was found.
-    room_at: Duration,
-    revisit_at: Duration,
+    /// The most recent ledgers that an operator asked for and that do not exist.
+    asked_in_vain: VecDeque<LedgerId>,
     is_paused: bool,
     ending: Ending,
     /// Ledgers of which a bookie is ahead of the catalogue, in words: those that are stopped.
     ahead: BTreeMap<LedgerId, String>,
     /// Ledgers that have a gap in the catalogue which a bookie needs, in words.
     gaps: BTreeMap<LedgerId, String>,
-    /// Ledgers that may be finished.
+    /// Ledgers of which something changed: they may be finished, or due.
     touched: BTreeSet<LedgerId>,
     sweep_at: Duration,
+    /// Behind this one the next sweep begins.
+    swept: LedgerId,
     counts: Counts,
     phases: Phases,
     lre_times: Durations,
@@ -225,8 +265,14 @@ impl Core {
     /// A tierer that knows nothing yet.
     pub fn new(now: Duration, settings: Settings) -> Core {
         Core {
+            team: Team::alone(),
+            has_team: false,
+            others: Others::default(),
+            troubles: Troubles::new(settings.unable_after),
+            unable: None,
             ledgers: BTreeMap::new(),
-            done: Done::default(),
+            due: DueLedgers::default(),
+            done: LedgerSet::default(),
             updates: Updates::new(settings.updates),
             interval: Interval::new(settings.interval),
             rounds: BTreeMap::new(),
@@ -249,16 +295,19 @@ impl Core {
             locating: BTreeSet::new(),
             locate_not_before: now,
             listing: Listing::Waits(now),
+            listed: Listed::default(),
+            listed_before: Listed::default(),
+            visits: Visits::new(now, now + settings.revisit_interval),
             left_last: LedgerId::MAX,
             is_crowded: false,
-            room_at: now,
-            revisit_at: now + settings.revisit_interval,
+            asked_in_vain: VecDeque::new(),
             is_paused: false,
             ending: Ending::No,
             ahead: BTreeMap::new(),
             gaps: BTreeMap::new(),
             touched: BTreeSet::new(),
             sweep_at: now,
+            swept: LedgerId::MAX,
             counts: Counts::default(),
             phases: Phases::default(),
             lre_times: Durations::default(),
@@ -276,8 +325,12 @@ impl Core {
         let mut reports = Vec::new();
         match event {
             Event::Time => {}
-            Event::Listed { ledgers, is_last } => self.on_listed(now, &ledgers, is_last),
+            Event::Listed { ledgers, is_last } => {
+                self.troubles.note(now, Kind::List, Ok(()));
+                self.on_listed(now, &ledgers, is_last);
+            }
             Event::ListFailed(why) => {
+                self.troubles.note(now, Kind::List, Err(&why));
                 self.last_error = Some(why);
                 self.listing = Listing::Waits(now + Duration::from_secs(1));
             }
@@ -293,6 +346,11 @@ impl Core {
             Event::Bookies(abilities) => self.updates.set_bookies(now, &abilities, &mut reports),
             Event::Pressure => reports.push(Report::Pressure),
             Event::Paused(is_paused) => self.is_paused = is_paused,
+            Event::Tierers { team, doubt } => {
+                self.others.on_heard(now, doubt, self.settings.doubt_kept);
+                self.on_tierers(now, team);
+            }
+            Event::TierersUnknown(why) => self.others.on_unknown(why),
             Event::CatalogueReplaced => self.on_catalogue_replaced(now),
             Event::Now(ledger) => self.on_now(now, ledger),
             Event::Stop => self.ending = self.ending.max(Ending::Asked),
@@ -301,6 +359,8 @@ impl Core {
                 actions.extend(self.building.keys().map(|object| Action::Abandon(*object)));
             }
         }
+        self.others.on_time(now);
+        self.note_ability();
         let mut given_up = Vec::new();
         self.updates.on_time(now, &mut given_up, &mut reports);
         actions.extend(given_up.into_iter().map(Action::GiveUp));
@@ -323,8 +383,7 @@ impl Core {
         if !self.to_locate.is_empty() && self.locating.is_empty() {
             sooner(Some(self.locate_not_before));
         }
-        let has_room =
-            self.building.len() < self.settings.objects_max && !self.is_reserving && !self.is_paused;
+        let has_room = self.building.len() < self.objects_max() && !self.is_reserving && !self.is_paused;
         if has_room && self.ending == Ending::No {
             let begin = if self.has_backlog { now } else { self.next_round_at };
             sooner(Some(begin.max(self.plan_not_before).max(self.store_not_before)));
@@ -343,6 +402,7 @@ impl Core {
         self.sweep(now);
         if self.ending == Ending::No {
             self.list(now, actions);
+            self.visit(now);
             self.look(now, actions);
             self.begin_round(now, actions);
         }
@@ -362,87 +422,19 @@ impl Core {
         }
     }
 
-    fn list(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if now >= self.revisit_at {
-            self.revisit_at = now + self.settings.revisit_interval;
-            self.done.clear();
-        }
-        let is_due = match self.listing {
-            Listing::Waits(begin) => now >= begin,
-            Listing::Held => true,
-            Listing::Asked => false,
-        };
-        if is_due && self.ledgers.len() >= self.settings.ledgers_max && now >= self.room_at {
-            self.make_room(now);
-        }
-        if is_due && self.ledgers.len() < self.settings.ledgers_max {
-            self.listing = Listing::Asked;
-            actions.push(Action::List);
-        }
-    }
-
-    /// Leaves ledgers with which nothing is to be done at the moment: open ones that do not grow, mostly. The listing comes to them again
-    /// after all others, so that any number of ledgers have their turn. When none can be left, the listing waits, which shows
-    /// ([`Status::is_crowded`]).
-    fn make_room(&mut self, now: Duration) {
-        let is_idle = |(id, ledger): &(&LedgerId, &Ledger)| {
-            ledger.stage == Stage::Idle
-                && !ledger.is_looking
-                && !ledger.is_locating
-                && !ledger.is_asking
-                && !ledger.is_urgent
-                && !ledger.is_stale
-                && (ledger.is_asked || ledger.available.is_none())
-                && ledger.doubt.is_none()
-                && ledger.stopped.is_none()
-                && ledger.tiered.is_some()
-                && ledger.untiered().is_none()
-                // It did not grow between the last two looks.
-                && ledger.look_pause > self.settings.look_interval.0
-                && self.updates.is_settled(**id)
-        };
-        let wanted = (self.settings.ledgers_max / ROOM_SHARE).max(1);
-        let behind = self.ledgers.range(self.left_last..).filter(is_idle);
-        let before = self.ledgers.range(..self.left_last).filter(is_idle);
-        let left: Vec<LedgerId> = behind.chain(before).take(wanted).map(|(id, _)| *id).collect();
-        self.is_crowded = left.is_empty();
-        if self.is_crowded {
-            // All of them were gone through: not with each event.
-            self.room_at = now + SWEEP_INTERVAL;
-        }
-        for ledger in left {
-            self.left_last = ledger;
-            self.leave(now, ledger);
-        }
-    }
-
-    fn on_listed(&mut self, now: Duration, ledgers: &[LedgerId], is_last: bool) {
-        for ledger in ledgers {
-            if !self.done.contains(*ledger) {
-                self.watch(now, *ledger);
-            }
-        }
-        self.listing =
-            if is_last { Listing::Waits(now + self.settings.list_interval) } else { Listing::Held };
-    }
-
-    fn watch(&mut self, now: Duration, ledger: LedgerId) {
-        self.ledgers.entry(ledger).or_insert_with(|| {
-            self.looks.insert((now, ledger));
-            Ledger::new(now)
-        });
-    }
-
     fn on_now(&mut self, now: Duration, ledger: LedgerId) {
+        self.asked_in_vain.retain(|asked| *asked != ledger);
         self.watch(now, ledger);
         let watched = self.ledgers.get_mut(&ledger).expect("it was just put there");
         (watched.is_urgent, watched.is_stale) = (true, true);
         watched.not_before = now;
+        watched.kept_until = now + self.settings.asked_kept;
         if !watched.is_looking {
             self.looks.remove(&(watched.look_at, ledger));
             watched.look_at = now;
             self.looks.insert((now, ledger));
         }
+        self.touched.insert(ledger);
         self.plan_not_before = now;
     }
 
@@ -464,6 +456,7 @@ impl Core {
         let Some(watched) = self.ledgers.get_mut(&ledger) else { return };
         let (least, most) = self.settings.look_interval;
         watched.is_looking = false;
+        self.troubles.note(now, Kind::Look, if let Look::Failed(why) = &look { Err(why) } else { Ok(()) });
         match look {
             Look::Found(sighting) => {
                 let metadata = sighting.metadata.clone();
@@ -495,7 +488,15 @@ impl Core {
                     self.updates.know(now, ledger, &metadata, last);
                 }
             }
-            Look::Gone => watched.is_gone = true,
+            Look::Gone => {
+                watched.is_gone = true;
+                if watched.is_stale {
+                    if self.asked_in_vain.len() >= ASKED_IN_VAIN_MAX {
+                        self.asked_in_vain.pop_front();
+                    }
+                    self.asked_in_vain.push_back(ledger);
+                }
+            }
             Look::Failed(why) => {
                 watched.look_pause = (watched.look_pause * 2).clamp(least, most);
                 if watched.failures == UNREADABLE_ALARM {
@@ -541,6 +542,7 @@ impl Core {
                 watched.is_locating = false;
             }
         }
+        self.troubles.note(now, Kind::Locate, found.as_ref().map(drop).map_err(String::as_str));
         let found = match found {
             Ok(found) => found,
             Err(why) => {
@@ -556,6 +558,7 @@ impl Core {
                 // Looks ask again until the upkeep has removed them.
                 watched.tiered = None;
                 self.reborn.insert(ledger);
+                self.touched.insert(ledger);
                 continue;
             }
             self.reborn.remove(&ledger);
@@ -648,6 +651,7 @@ impl Core {
         if is_higher {
             watched.doubt = Some(Doubt { bookie, register, is_asked: false, looks_left: None });
             self.to_locate.insert(ledger);
+            self.touched.insert(ledger);
         }
     }
 
@@ -668,21 +672,84 @@ impl Core {
         ledgers.into_iter().for_each(|ledger| self.settle(now, ledger));
     }
 
-    /// Why the catalogue is not believed, by what bookies say of a ledger.
+    /// Why the catalogue is not believed, by what bookies say of ledgers: here, or as other tierers said.
     pub fn doubt_of_ledgers(&self) -> Option<String> {
+        self.own_doubt().or_else(|| self.others.doubt().map(ToOwned::to_owned))
+    }
+
+    /// Why it is not known whether other tierers believe the catalogue, if so.
+    pub fn unknown_doubt(&self) -> Option<&str> {
+        self.others.unknown()
+    }
+
+    /// Why this tierer cannot do its work, when that has been so for long. Others are to be told.
+    pub fn unable(&self) -> Option<&str> {
+        self.unable.as_deref()
+    }
+
+    /// Notes whether this tierer can do its work. Others have done its part since it could not: where ledgers end is to be asked again.
+    fn note_ability(&mut self) {
+        let before = std::mem::replace(&mut self.unable, self.troubles.lasting());
+        self.counts.unable += u64::from(before.is_none() && self.unable.is_some());
+        if before.is_none() || self.unable.is_some() {
+            return;
+        }
+        for (ledger, watched) in &mut self.ledgers {
+            if watched.stage == Stage::Idle && watched.tiered.take().is_some() {
+                self.to_locate.insert(*ledger);
+                self.touched.insert(*ledger);
+            }
+        }
+    }
+
+    /// Objects that may be built at once: one is enough to find out whether that works.
+    fn objects_max(&self) -> usize {
+        if self.unable.is_some() { 1 } else { self.settings.objects_max }
+    }
+
+    /// The part of it that this tierer found. Others ask bookies of other ledgers, and are to be told.
+    pub fn own_doubt(&self) -> Option<String> {
         self.ahead.values().chain(self.gaps.values()).next().cloned()
     }
 
-    /// Forgets ledgers with which nothing is left to do.
+    /// The tierers that share the work.
+    pub fn team(&self) -> &Team {
+        &self.team
+    }
+
+    /// Looks at the ledgers of which something changed, and at some others: those with which nothing is left to do are forgotten, and the
+    /// others have their place among those that are due.
     fn sweep(&mut self, now: Duration) {
-        let touched = std::mem::take(&mut self.touched);
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_INTERVAL;
-            let all: Vec<LedgerId> = self.ledgers.keys().copied().collect();
-            all.into_iter().for_each(|ledger| self.finish(now, ledger));
-        } else {
-            touched.into_iter().for_each(|ledger| self.finish(now, ledger));
+            let behind = self.ledgers.range((Bound::Excluded(self.swept), Bound::Unbounded));
+            let all = behind.chain(self.ledgers.range(..=self.swept));
+            let next: Vec<LedgerId> = all.map(|(id, _)| *id).take(SWEEP_MAX).collect();
+            self.swept = next.last().copied().unwrap_or(self.swept);
+            self.touched.extend(next);
+            self.make_room(now);
         }
+        self.touched.extend(self.due.take_ripe(now));
+        for ledger in std::mem::take(&mut self.touched) {
+            self.end_visit(ledger);
+            self.finish(now, ledger);
+            self.place(now, ledger);
+        }
+    }
+
+    /// Puts the ledger into its place among those that are due.
+    fn place(&mut self, now: Duration, id: LedgerId) {
+        let due = self.ledgers.get(&id).filter(|ledger| ledger.may_build_at(ledger.not_before));
+        let due = due.and_then(|ledger| {
+            let at = match self.has_enough(ledger) {
+                true => ledger.not_before,
+                false => (ledger.behind_since()? + self.settings.open_age_max).max(ledger.not_before),
+            };
+            let since = ledger.behind_since().unwrap_or(at);
+            let rank = Rank::new(id, since, ledger.is_urgent, ledger.was_left_out, ledger.is_sealed());
+            Some(if at <= now { Due::Now(rank) } else { Due::At(at) })
+        });
+        self.due.set(id, due);
     }
 
     fn finish(&mut self, now: Duration, ledger: LedgerId) {
@@ -696,13 +763,15 @@ impl Core {
             && watched.tiered.is_some_and(|tiered| tiered >= watched.available)
             && self.updates.is_settled(ledger);
         let is_empty = is_empty && !self.reborn.contains(&ledger);
-        if !is_free || !(watched.is_gone || is_empty || is_tiered) {
-            return;
+        let is_done = is_free && !watched.is_gone && (is_empty || is_tiered);
+        let is_handed_over = self.is_handed_over(now, ledger, watched);
+        if is_done || is_handed_over || (is_free && watched.is_gone) {
+            self.leave(now, ledger);
         }
-        let is_done = !watched.is_gone;
-        self.leave(now, ledger);
         if is_done {
             self.done.insert(ledger);
+        } else if is_handed_over {
+            self.counts.handed_over += 1;
         }
     }
 
@@ -714,6 +783,8 @@ impl Core {
         self.reborn.remove(&ledger);
         self.ahead.remove(&ledger);
         self.gaps.remove(&ledger);
+        self.visits.end(ledger);
+        self.due.set(ledger, None);
         self.updates.forget(ledger);
         // A round does not go on for a ledger that was deleted while its bookies were told.
         self.settle(now, ledger);
@@ -724,12 +795,31 @@ impl Core {
         self.counts.entry_bytes.checked_div(self.counts.entries).unwrap_or(1024)
     }
 
-    /// Whether entries of the ledger are to be tiered now.
-    fn is_due(&self, now: Duration, ledger: &Ledger) -> bool {
+    /// Whether entries of the ledger are to be tiered, whatever their age.
+    fn has_enough(&self, ledger: &Ledger) -> bool {
         ledger.is_sealed()
             || ledger.is_urgent
             || ledger.lag_bytes(self.entry_bytes()) >= self.settings.open_bytes_min
+    }
+
+    /// Whether entries of the ledger are to be tiered now.
+    fn is_due(&self, now: Duration, ledger: &Ledger) -> bool {
+        self.has_enough(ledger)
             || ledger.behind_since().is_some_and(|since| now >= since + self.settings.open_age_max)
+    }
+}
+
+#[cfg(test)]
+impl Core {
+    /// Checks that the ledgers that are due are those that a look at all of them would find.
+    fn check_due(&self, now: Duration) {
+        for (id, ledger) in self.ledgers.iter().filter(|(id, _)| !self.touched.contains(id)) {
+            let is_old = ledger.behind_since().is_some_and(|at| now >= at + self.settings.open_age_max);
+            let (may_build, is_there) = (ledger.may_build_at(now), self.due.contains(*id));
+            let is_due = may_build && (ledger.is_sealed() || ledger.is_urgent || is_old);
+            assert!(is_there || !is_due, "ledger {id} is due, and in no place");
+            assert!(may_build || !is_there, "ledger {id} cannot be built, and counts as due");
+        }
     }
 }
 
@@ -740,7 +830,7 @@ const UNREADABLE_ALARM: u32 = 8;
 mod crowd_tests {
     use std::sync::Arc;
 
-    use bindery_types::{Creation, DigestType, LedgerMetadata, LedgerSecret, Quorum};
+    use bindery_types::{Creation, DigestType, LedgerMetadata, LedgerSecret, LedgerState, Quorum};
 
     use super::*;
 
@@ -752,51 +842,88 @@ mod crowd_tests {
         Look::Found(Sighting { metadata: Arc::new(metadata), available, length_bytes: None, age, creation })
     }
 
-    /// A cluster of 100 ledgers before a tierer that watches 10: which of them it looked at in 200 s.
-    fn looked_at(available: Option<EntryId>) -> (BTreeSet<LedgerId>, Status) {
-        let settings = Settings { ledgers_max: 10, ..Settings::default() };
-        let mut core = Core::new(Duration::ZERO, settings);
-        let (mut seen, mut next, mut now) = (BTreeSet::new(), 0, Duration::ZERO);
-        let mut events = std::collections::VecDeque::from([Event::Time]);
-        while now < Duration::from_secs(200) {
-            let Some(event) = events.pop_front() else {
-                now = core.wake_at(now);
-                events.push_back(Event::Time);
-                continue;
-            };
-            let mut actions = Vec::new();
-            core.on_event(now, event, &mut actions);
-            for action in actions {
-                match action {
-                    Action::List => {
-                        let page: Vec<LedgerId> = (next..next + 5).filter_map(LedgerId::new).collect();
-                        next = (next + 5) % 100;
-                        events.push_back(Event::Listed { ledgers: page, is_last: next == 0 });
-                    }
-                    Action::Look(ledger) => {
-                        seen.insert(ledger);
-                        events.push_back(Event::Looked { ledger, look: open_ledger(available) });
-                    }
-                    Action::Locate(ledgers) => {
-                        let found = ledgers
-                            .into_iter()
-                            .map(|ledger| Place { ledger, last: None, created_ms: None })
-                            .collect();
-                        events.push_back(Event::Located(Ok(found)));
-                    }
-                    _ => {}
+    /// A cluster of 100 ledgers before a tierer that watches 10.
+    struct Crowd {
+        core: Core,
+        now: Duration,
+        events: VecDeque<Event>,
+        /// Looks that take their time.
+        looks: VecDeque<(Duration, Event)>,
+        listed: i64,
+        seen: BTreeSet<LedgerId>,
+        look: fn(LedgerId) -> Look,
+    }
+
+    impl Crowd {
+        /// Entries are due at this age.
+        fn new(look: fn(LedgerId) -> Look, open_age_max: Duration) -> Crowd {
+            let settings = Settings { ledgers_max: 10, visits_max: 4, open_age_max, ..Settings::default() };
+            let core = Core::new(Duration::ZERO, settings);
+            let events = VecDeque::from([Event::Bookies(BTreeMap::new())]);
+            let (now, looks, seen) = (Duration::ZERO, VecDeque::new(), BTreeSet::new());
+            Crowd { core, now, events, looks, listed: 0, seen, look }
+        }
+
+        /// For so long, with a check after each event.
+        fn run(&mut self, time: Duration, check: impl Fn(&Core)) {
+            let end = self.now + time;
+            while self.now < end {
+                let Some(event) = self.events.pop_front() else {
+                    let wake_at = self.core.wake_at(self.now);
+                    let looked = self.looks.pop_front_if(|(at, _)| *at <= wake_at);
+                    let (at, event) = looked.unwrap_or((wake_at, Event::Time));
+                    self.now = self.now.max(at);
+                    self.events.push_back(event);
+                    continue;
+                };
+                let mut actions = Vec::new();
+                self.core.on_event(self.now, event, &mut actions);
+                check(&self.core);
+                for action in actions {
+                    self.answer(action);
                 }
             }
         }
-        (seen, core.status(now))
+
+        fn answer(&mut self, action: Action) {
+            self.events.extend(match action {
+                Action::List => {
+                    let page = (self.listed..self.listed + 5).filter_map(LedgerId::new).collect();
+                    self.listed = (self.listed + 5) % 100;
+                    Some(Event::Listed { ledgers: page, is_last: self.listed == 0 })
+                }
+                Action::Look(ledger) => {
+                    self.seen.insert(ledger);
+                    let looked = Event::Looked { ledger, look: (self.look)(ledger) };
+                    self.looks.push_back((self.now + Duration::from_millis(1500), looked));
+                    None
+                }
+                Action::Locate(ledgers) => {
+                    let place = |ledger| Place { ledger, last: None, created_ms: None };
+                    Some(Event::Located(Ok(ledgers.into_iter().map(place).collect())))
+                }
+                _ => None,
+            });
+        }
+    }
+
+    /// Which ledgers it looked at in 200 s.
+    fn looked_at(look: fn(LedgerId) -> Look) -> (BTreeSet<LedgerId>, Status) {
+        let mut crowd = Crowd::new(look, Duration::ZERO);
+        crowd.run(Duration::from_secs(200), |_| {});
+        (crowd.seen, crowd.core.status(crowd.now))
+    }
+
+    fn id(ledger: i64) -> LedgerId {
+        LedgerId::new(ledger).unwrap()
     }
 
     /// Ledgers with which nothing is to be done make room for others.
     #[test]
     fn idle_ledgers_hold_up_nobody() {
-        let (seen, status) = looked_at(None);
+        let (seen, status) = looked_at(|_| open_ledger(None));
         assert_eq!((seen.len(), status.is_crowded), (100, false));
-        assert!(status.watched <= 14, "a page above the limit at most: {}", status.watched);
+        assert!(status.watched <= 14, "the visits above the limit at most: {}", status.watched);
     }
 
     /// A gap is the catalogue's: it goes with it, and with the ledger, and says nothing of bookies that are ahead.
@@ -826,7 +953,104 @@ mod crowd_tests {
     /// Where each has something to do that is not done, that shows.
     #[test]
     fn a_crowd_that_cannot_be_left_shows() {
-        let (seen, status) = looked_at(EntryId::new(5));
-        assert_eq!((seen.len(), status.is_crowded), (10, true));
+        let (seen, status) = looked_at(|_| open_ledger(EntryId::new(5)));
+        assert_eq!((seen.len(), status.is_crowded), (14, true));
+        assert_eq!((status.waiting, status.listed, status.own), (86, 100, 100), "and how many have no room");
+    }
+
+    /// Ten that have something, and do not have enough yet; the others are closed and empty.
+    fn ten_of_a_hundred(ledger: LedgerId) -> Look {
+        let Look::Found(mut sighting) = open_ledger(EntryId::new(5)) else { unreachable!("it is found") };
+        sighting.age = Duration::ZERO;
+        if ledger.get() % 10 != 0 {
+            let mut metadata = (*sighting.metadata).clone();
+            metadata.state = LedgerState::Closed { last_entry: None, length_bytes: 0 };
+            (sighting.metadata, sighting.available) = (Arc::new(metadata), None);
+        }
+        Look::Found(sighting)
+    }
+
+    /// Closed ledgers come again in times, and from a tierer that goes: those with which something is to be done stay.
+    #[test]
+    fn closed_ledgers_push_out_none_that_is_active() {
+        let mut crowd = Crowd::new(ten_of_a_hundred, Duration::from_secs(900));
+        let team = |members: &[&str]| Event::Tierers {
+            team: Team::new("own", members.iter().copied().map(Member::able)),
+            doubt: None,
+        };
+        crowd.events.push_back(team(&["own", "other"]));
+        crowd.run(Duration::from_secs(60), |_| {});
+        let active: Vec<LedgerId> = (0..100).step_by(10).map(id).collect();
+        let own =
+            active.iter().filter(|ledger| crowd.core.team.owns_ledger(**ledger)).copied().collect::<Vec<_>>();
+        assert!((1..10).contains(&own.len()));
+        let are_watched = |of: &[LedgerId], core: &Core| {
+            assert!(of.iter().all(|ledger| core.is_watched(*ledger)), "an active one was left");
+            assert!(core.ledgers.len() <= 14);
+        };
+        crowd.seen.clear();
+        crowd.events.push_back(team(&["own"]));
+        crowd.run(Duration::from_secs(60), |core| are_watched(&own, core));
+        assert!(crowd.seen.len() > 20, "it took over what the other one had");
+        crowd.seen.clear();
+        crowd.run(Duration::from_secs(3400), |core| are_watched(&active, core));
+        assert_eq!(crowd.core.done.count(), 90);
+        assert!(crowd.seen.iter().all(|ledger| active.contains(ledger)), "the others had their look");
+        crowd.run(Duration::from_secs(200), |core| are_watched(&active, core));
+        assert_eq!((crowd.seen.len(), crowd.core.done.count()), (100, 90), "all were visited again");
+    }
+
+    /// A ledger that has a gap keeps its place, and with it the doubt.
+    #[test]
+    fn a_ledger_with_a_gap_makes_no_room() {
+        let mut crowd = Crowd::new(|_| open_ledger(None), Duration::ZERO);
+        crowd.run(Duration::from_secs(30), |_| {});
+        let first = *crowd.core.ledgers.keys().next().unwrap();
+        let gap = Report::Gap { ledger: first, first: EntryId::FIRST, next: EntryId::MAX };
+        crowd.core.on_reports(crowd.now, vec![gap], &mut Vec::new());
+        crowd.seen.clear();
+        crowd.run(Duration::from_secs(200), |core| assert!(core.own_doubt().is_some()));
+        assert_eq!(
+            (crowd.seen.len(), crowd.core.is_watched(first)),
+            (100, true),
+            "the others have their turn"
+        );
+    }
+
+    /// Whoever asks a tierer for a ledger of another one gets to know what became of it.
+    #[test]
+    fn what_became_of_a_ledger_that_was_asked_for_is_known() {
+        let look = |ledger: LedgerId| match ledger.get() {
+            50.. => Look::Gone,
+            _ => open_ledger(None),
+        };
+        let mut crowd = Crowd::new(look, Duration::ZERO);
+        let members = ["own", "other"].map(Member::able);
+        crowd.core.on_event(
+            crowd.now,
+            Event::Tierers { team: Team::new("own", members), doubt: None },
+            &mut Vec::new(),
+        );
+        let others = |from: i64| {
+            let is_others = |ledger: &LedgerId| !crowd.core.team.owns_ledger(*ledger);
+            (from..).map(id).find(is_others).unwrap()
+        };
+        let (open, gone) = (others(0), others(50));
+        crowd.events.extend([Event::Now(open), Event::Now(gone)]);
+        crowd.run(Duration::from_secs(5), |_| {});
+        assert_eq!(crowd.core.unwatched(gone), Unwatched::Gone);
+        // While somebody asks it stays,
+        for _ in 0..10 {
+            crowd.core.keep(crowd.now, open);
+            crowd.run(Duration::from_secs(30), |_| {});
+            assert_eq!(crowd.core.ledger(crowd.now, open).unwrap().state, State::Tiered);
+        }
+        // and then it is left to its owner.
+        crowd.run(Duration::from_secs(90), |_| {});
+        assert_eq!(crowd.core.ledger(crowd.now, open), None);
+        assert_eq!(
+            (crowd.core.unwatched(open), crowd.core.team.owner(open)),
+            (Unwatched::Elsewhere, "other")
+        );
     }
 }

@@ -12,7 +12,8 @@ use bindery_types::{EntryId, LedgerId};
 use super::event::{Action, BuildLedger, BuildOrder, Built, CommitId, CommitReply, Left, RoundId};
 use super::ledger::Stage;
 use super::measure::{self, BuildTimes};
-use super::plan::{Candidate, plan};
+use super::plan::plan;
+use super::trouble::Kind;
 use super::updates::Report;
 use super::{Core, Ending, PLAN_PAUSE, USAGE_WINDOW};
 
@@ -58,9 +59,8 @@ pub(super) struct Commit {
 impl Core {
     /// Begins a round, if something is due and there is room.
     pub(super) fn begin_round(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let is_time =
-            now >= self.next_round_at || self.has_backlog || self.ledgers.values().any(|l| l.is_urgent);
-        let room = self.settings.objects_max.saturating_sub(self.building.len());
+        let is_time = now >= self.next_round_at || self.has_backlog || self.due.is_urgent();
+        let room = self.objects_max().saturating_sub(self.building.len());
         if self.is_paused
             || !is_time
             || room == 0
@@ -70,20 +70,7 @@ impl Core {
             return;
         }
         self.plan_not_before = now + PLAN_PAUSE;
-        let due: Vec<Candidate> = self
-            .ledgers
-            .iter()
-            .filter(|(_, ledger)| ledger.may_build(now) && self.is_due(now, ledger))
-            .map(|(id, ledger)| Candidate {
-                ledger: *id,
-                bytes: ledger.lag_bytes(self.entry_bytes()),
-                since: ledger.behind_since().unwrap_or(now),
-                is_sealed: ledger.is_sealed(),
-                was_left_out: ledger.was_left_out,
-                is_urgent: ledger.is_urgent,
-            })
-            .collect();
-        if due.is_empty() {
+        if !self.due.has_some() {
             self.has_backlog = false;
             if now >= self.next_round_at {
                 self.counts.idle_rounds += 1;
@@ -102,23 +89,22 @@ impl Core {
             }
             return;
         }
+        let entry_bytes = self.entry_bytes();
+        let due = self.due.iter().map(|id| (id, self.ledgers[&id].lag_bytes(entry_bytes)));
         let planned = plan(due, room.min(self.reserved.len()), self.settings.target_bytes());
-        for ledger in &planned.left_out {
-            self.ledgers.get_mut(ledger).expect("it was planned").was_left_out = true;
-        }
-        self.has_backlog = !planned.left_out.is_empty();
         let id = RoundId(self.next_round);
         self.next_round += 1;
         self.counts.rounds += 1;
         self.next_round_at = now + self.interval.current();
         let mut pieces = BTreeMap::new();
-        for ledgers in planned.objects {
+        for ledgers in planned {
             let (object, _) = self.reserved.remove(0);
             let order = self.order(id, object, &ledgers);
             self.building.insert(object, id);
             pieces.insert(object, Piece::Building(ledgers));
             actions.push(Action::Build(order));
         }
+        self.leave_out(now);
         let round = Round {
             began: now,
             pieces,
@@ -131,6 +117,15 @@ impl Core {
         self.rounds.insert(id, round);
     }
 
+    /// What is still due found no room: it comes first in the next round.
+    fn leave_out(&mut self, now: Duration) {
+        for ledger in self.due.new_ones() {
+            self.ledgers.get_mut(&ledger).expect("a ledger that is due is watched").was_left_out = true;
+            self.place(now, ledger);
+        }
+        self.has_backlog = self.due.has_some();
+    }
+
     fn order(&mut self, round: RoundId, object: ObjectId, ledgers: &[LedgerId]) -> BuildOrder {
         let entry_bytes = self.entry_bytes();
         let ledgers = ledgers.iter().map(|id| {
@@ -138,6 +133,7 @@ impl Core {
             assert!(ledger.stage == Stage::Idle, "core invariant 2: ledger {id} is in an object");
             ledger.stage = Stage::Building(round);
             ledger.was_left_out = false;
+            self.due.set(*id, None);
             let (first, last) = ledger.untiered().expect("a ledger that may be built has entries");
             let metadata = ledger.metadata.clone().expect("a ledger with entries was seen");
             BuildLedger { ledger: *id, first, last, metadata, bytes: ledger.lag_bytes(entry_bytes) }
@@ -147,6 +143,7 @@ impl Core {
 
     pub(super) fn on_reserved(&mut self, now: Duration, outcome: Result<Vec<ObjectId>, String>) {
         self.is_reserving = false;
+        self.troubles.note(now, Kind::Reserve, outcome.as_ref().map(drop).map_err(String::as_str));
         match outcome {
             Ok(objects) if !objects.is_empty() => {
                 self.store_failures = 0;
@@ -193,6 +190,19 @@ impl Core {
             self.usage.add(stage, time);
         }
         let mut committing = BTreeSet::new();
+        let unread = built.left.iter().find_map(|(_, left)| match left {
+            Left::Unread(why) => Some(why.as_str()),
+            Left::Full | Left::OutOfTime => None,
+        });
+        match (&built.outcome, unread) {
+            (Ok(Some(_)), _) => {
+                self.troubles.note(now, Kind::Read, Ok(()));
+                self.troubles.note(now, Kind::Upload, Ok(()));
+            }
+            (Ok(None), Some(why)) => self.troubles.note(now, Kind::Read, Err(why)),
+            (Ok(None), None) => {}
+            (Err(why), _) => self.troubles.note(now, Kind::Upload, Err(why)),
+        }
         match built.outcome {
             Ok(Some(new)) => {
                 self.store_failures = 0;
@@ -223,6 +233,7 @@ impl Core {
         }
         for (ledger, left) in built.left {
             let Some(watched) = self.ledgers.get_mut(&ledger) else { continue };
+            self.touched.insert(ledger);
             match left {
                 Left::Full | Left::OutOfTime => {
                     watched.was_left_out = true;
@@ -321,10 +332,15 @@ impl Core {
         reports: &mut Vec<Report>,
     ) {
         let Some(mut commit) = self.commit.take_if(|commit| commit.id == id) else { return };
+        self.troubles.note(now, Kind::Commit, outcome.as_ref().map(drop).map_err(String::as_str));
         match outcome {
             Ok(reply) => {
                 self.counts.commits += 1;
                 self.usage.add(measure::Stage::Commit, now.saturating_sub(commit.since));
+                if !reply.reserved.is_empty() {
+                    // While commits bring ids, no request for ids alone is sent, so no other success would end that trouble.
+                    self.troubles.note(now, Kind::Reserve, Ok(()));
+                }
                 self.reserve(now, reply.reserved);
                 self.plan_not_before = now;
                 let mut outcomes: BTreeMap<ObjectId, _> = reply.objects.into_iter().collect();

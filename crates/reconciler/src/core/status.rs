@@ -53,6 +53,31 @@ pub enum State {
     },
 }
 
+/// What is known of a ledger that is not watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unwatched {
+    /// It is closed, all of it is in the tier, and its bookies know.
+    Done,
+    /// Somebody asked for it, and the metadata store has no such ledger.
+    Gone,
+    /// Another tierer owns it.
+    Elsewhere,
+    /// It has not had its look yet, or there is no such ledger.
+    Unknown,
+}
+
+impl Unwatched {
+    /// Its name in JSON and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unwatched::Done => "tiered",
+            Unwatched::Gone => "gone",
+            Unwatched::Elsewhere => "elsewhere",
+            Unwatched::Unknown => "unknown",
+        }
+    }
+}
+
 impl State {
     /// Its name in JSON and tables.
     pub const fn name(&self) -> &'static str {
@@ -96,7 +121,21 @@ pub struct Status {
     pub is_stopping: bool,
     /// Ledgers that are watched.
     pub watched: u64,
-    /// There is no room for more ledgers: those behind are not looked at.
+    /// Its name among those that share the ledgers.
+    pub name: String,
+    /// Tierers that share the ledgers, this one included.
+    pub tierers: u64,
+    /// Why this one cannot do its work, so that others do its part as well.
+    pub unable: Option<String>,
+    /// Ledgers of the last listing, and those of them that are this tierer's.
+    pub listed: u64,
+    /// See `listed`.
+    pub own: u64,
+    /// Those of its own that are not watched: they wait for a look.
+    pub waiting: u64,
+    /// In this time each of them had its look, or how long that is taking by now; zero when none waits.
+    pub turn: Duration,
+    /// There is no room for more ledgers, and none could be left: those that wait are not looked at.
     pub is_crowded: bool,
     /// Ledgers with which it is done.
     pub done: u64,
@@ -165,7 +204,14 @@ impl Core {
             is_paused: self.is_paused,
             is_stopping: self.ending != Ending::No,
             watched: self.ledgers.len() as u64,
-            is_crowded: self.is_crowded && self.ledgers.len() >= self.settings.ledgers_max,
+            name: self.team.name().to_owned(),
+            tierers: self.team.count() as u64,
+            unable: self.unable.clone(),
+            listed: self.listed_before.all,
+            own: self.listed_before.own,
+            waiting: self.visits.waiting(),
+            turn: self.visits.turn(now),
+            is_crowded: self.is_crowded && self.visits.waiting() > 0,
             done: self.done.count(),
             stopped,
             failing,
@@ -190,7 +236,7 @@ impl Core {
         }
     }
 
-    /// One ledger. `None` when it is not watched; then [`is_done`](Self::is_done) says whether it is all in the tier.
+    /// The status of one ledger, or `None` when it is not watched ([`unwatched`](Self::unwatched) has its state then).
     pub fn ledger(&self, now: Duration, id: LedgerId) -> Option<LedgerStatus> {
         let ledger = self.ledgers.get(&id)?;
         let state = match &ledger.stopped {
@@ -215,9 +261,21 @@ impl Core {
         })
     }
 
-    /// Whether the ledger is closed, all of it is in the tier, and its bookies have been told.
-    pub fn is_done(&self, ledger: LedgerId) -> bool {
-        self.done.contains(ledger)
+    /// What is known of a ledger that is not watched.
+    pub fn unwatched(&self, ledger: LedgerId) -> Unwatched {
+        match () {
+            () if self.done.contains(ledger) => Unwatched::Done,
+            () if self.asked_in_vain.contains(&ledger) => Unwatched::Gone,
+            () if !self.team.owns_ledger(ledger) => Unwatched::Elsewhere,
+            () => Unwatched::Unknown,
+        }
+    }
+
+    /// Somebody waits for the ledger: it is watched for a while longer, also when another tierer owns it.
+    pub fn keep(&mut self, now: Duration, ledger: LedgerId) {
+        if let Some(watched) = self.ledgers.get_mut(&ledger).filter(|watched| watched.kept_until > now) {
+            watched.kept_until = now + self.settings.asked_kept;
+        }
     }
 }
 

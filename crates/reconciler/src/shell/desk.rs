@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::meter::Meter;
-use crate::core::upkeep::{Absent, Garbage, ScannedRow, WaitingPage};
+use crate::core::upkeep::{Absent, Garbage, ScannedRow};
 use crate::core::{CommitReply, Place};
 
 /// Requests that wait for the catalogue: the core has a few under way at most.
@@ -40,9 +40,13 @@ const FRESH: Duration = Duration::from_secs(5);
 /// The pause after upkeep that failed: the first, which doubles with each failure, and the longest.
 const UPKEEP_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// Where ranges are, each in extents that follow each other, with the last entry of the ledger there; `None` for a ledger that is not
-/// there, or being removed.
-pub(super) type Covering = Vec<Option<(Vec<TierExtent>, Option<EntryId>)>>;
+/// What the catalogue has of a range of a ledger.
+pub(super) struct Covering {
+    /// Extents that follow each other.
+    pub extents: Vec<TierExtent>,
+    /// When the ledger was created, as far as its row says.
+    pub created_ms: Option<i64>,
+}
 
 /// A question or an order.
 pub(super) enum Ask {
@@ -56,6 +60,8 @@ pub(super) enum Ask {
     Remove(Vec<Absent>, oneshot::Sender<Result<Vec<(LedgerId, u64)>, String>>),
     /// Objects that are of no use for so long, by the store's time.
     Garbage(Duration, (Option<ObjectId>, usize), oneshot::Sender<Result<Vec<Garbage>, String>>),
+    /// Which of these objects the catalogue refers to, after the log was followed. It fails when another catalogue is found by that.
+    Referenced(Vec<ObjectId>, oneshot::Sender<Result<Vec<ObjectId>, String>>),
     /// Rows of objects that are deleted, answered with how many are gone.
     Forget(Vec<ObjectId>, oneshot::Sender<Result<u64, String>>),
     /// Rows of objects behind the first and up to the second, or to the end, after the log was followed.
@@ -68,12 +74,8 @@ pub(super) enum Ask {
     Live(ObjectId, Vec<(LedgerId, EntryId)>, oneshot::Sender<Result<Vec<bool>, String>>),
     /// Extents of an object take the place of extents of others.
     Replace(NewObject, Vec<ObjectId>, oneshot::Sender<Result<Result<Vec<ExtentOutcome>, Refusal>, String>>),
-    /// Objects behind this one that wait for bookies, so many.
-    Waiting(Option<ObjectId>, usize, oneshot::Sender<Result<WaitingPage, String>>),
-    /// Where ranges of ledgers are: first and last entry.
-    Covering(Vec<(LedgerId, EntryId, EntryId)>, oneshot::Sender<Result<Covering, String>>),
-    /// Objects for which nobody has to wait any more, answered with how many were let go.
-    Release(Vec<(ObjectId, u64)>, oneshot::Sender<Result<u64, String>>),
+    /// What there is of ranges of ledgers, from a first to a last entry; `None` for a ledger that is not there, or is being removed.
+    Covering(Vec<(LedgerId, EntryId, EntryId)>, oneshot::Sender<Result<Vec<Option<Covering>>, String>>),
 }
 
 /// What it shows.
@@ -209,9 +211,8 @@ impl Desk {
             Ask::Replace(object, sources, reply) => {
                 drop(reply.send(in_words(self.replace(object, sources).await)));
             }
-            Ask::Waiting(after, limit, reply) => drop(reply.send(in_words(self.waiting(after, limit).await))),
+            Ask::Referenced(objects, reply) => drop(reply.send(self.referenced(&objects).await)),
             Ask::Covering(ranges, reply) => drop(reply.send(in_words(self.covering(&ranges).await))),
-            Ask::Release(objects, reply) => drop(reply.send(in_words(self.release(objects).await))),
         }
     }
 
@@ -311,24 +312,10 @@ impl Desk {
         }
     }
 
-    async fn waiting(
-        &mut self,
-        after: Option<ObjectId>,
-        limit: usize,
-    ) -> Result<WaitingPage, CatalogueError> {
-        self.refresh().await?;
-        let objects = match self.catalogue.totals().unreferenced {
-            0 => Vec::new(),
-            _ => self.catalogue.waiting(after, limit).await?,
-        };
-        let log_length = self.catalogue.position().number;
-        Ok(WaitingPage { objects, now_ms: self.catalogue.now_ms(), log_length })
-    }
-
     async fn covering(
         &mut self,
         ranges: &[(LedgerId, EntryId, EntryId)],
-    ) -> Result<Covering, CatalogueError> {
+    ) -> Result<Vec<Option<Covering>>, CatalogueError> {
         self.be_fresh().await?;
         let mut covering = Vec::with_capacity(ranges.len());
         for (ledger, first, last) in ranges {
@@ -347,18 +334,10 @@ impl Desk {
                 limit = (limit * 8).min(COVERING_MAX);
             };
             let of_range = extents.iter().filter(|(begin, _)| begin <= last);
-            let end = row.next.get().checked_sub(1).and_then(EntryId::new);
-            covering.push(Some((of_range.map(|(begin, row)| row.tier_extent(*begin)).collect(), end)));
+            let extents = of_range.map(|(begin, row)| row.tier_extent(*begin)).collect();
+            covering.push(Some(Covering { extents, created_ms: row.created_ms }));
         }
         Ok(covering)
-    }
-
-    async fn release(&mut self, objects: Vec<(ObjectId, u64)>) -> Result<u64, CatalogueError> {
-        let changes =
-            objects.into_iter().map(|(object, replaced)| Change::Release { object, replaced }).collect();
-        let outcome = self.commit_changes(changes).await?;
-        let is_gone = |change: &&ChangeOutcome| matches!(change, ChangeOutcome::Released(Ok(())));
-        Ok(outcome.changes.iter().filter(is_gone).count() as u64)
     }
 
     async fn ledgers(&mut self, after: Option<LedgerId>) -> Result<Vec<LedgerId>, CatalogueError> {
@@ -453,6 +432,21 @@ impl Desk {
         }
     }
 
+    async fn referenced(&mut self, objects: &[ObjectId]) -> Result<Vec<ObjectId>, String> {
+        let reloads = self.lost.reloads;
+        self.refresh_to_its_end().await.map_err(|error| error.to_string())?;
+        if self.lost.reloads != reloads {
+            return Err("the catalogue was replaced".to_owned());
+        }
+        let mut referenced = Vec::new();
+        for object in objects {
+            let row = self.catalogue.object(*object).await.map_err(|error| error.to_string())?;
+            let is_live = matches!(row, Some(ObjectRow::Stored(stored)) if stored.live_extents > 0);
+            referenced.extend(is_live.then_some(*object));
+        }
+        Ok(referenced)
+    }
+
     async fn forget(&mut self, objects: Vec<ObjectId>) -> Result<u64, CatalogueError> {
         let changes = objects.into_iter().map(Change::ForgetObject).collect();
         let outcome = self.commit_changes(changes).await?;
@@ -521,7 +515,7 @@ impl Desk {
                 }
                 ChangeOutcome::LedgerRemoved { .. }
                 | ChangeOutcome::Forgotten(_)
-                | ChangeOutcome::Released(_) => {}
+                | ChangeOutcome::Nothing => {}
             }
         }
         Ok(reply)

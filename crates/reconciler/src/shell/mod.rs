@@ -22,9 +22,11 @@ mod object;
 mod report;
 mod rewrite;
 mod run;
+mod tierers;
 mod upkeep;
 mod upload;
 mod views;
+mod whereabouts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +41,7 @@ use bindery_tiering::store::{self, CheckError, CheckOptions, Gate, Store};
 use bindery_tiering::{ClusterId, InvalidId};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -50,6 +52,7 @@ pub use self::report::{
     CostReport, DurationsReport, LagReport, LedgerReport, RequestsReport, Shown, StageReport, TierReport,
 };
 use self::run::Runner;
+use self::tierers::{Notes, Registered};
 use self::views::Views;
 use crate::assembly::Limits;
 use crate::core::Settings;
@@ -297,7 +300,10 @@ impl Tierer {
         };
         let (asks, waiting) = mpsc::channel(desk::WAITING_MAX);
         let desk = tokio::spawn(desk.run(waiting));
+        let (said, notes) = watch::channel(Notes::default());
+        let registered = Registered::new(layout.tierers(), &*random, notes);
         let runner = Runner::new(
+            (registered, said),
             config,
             settings,
             common,

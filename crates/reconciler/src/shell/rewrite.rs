@@ -1,8 +1,6 @@
-//! Does what the upkeep decided about objects that are rewritten: reads footers, asks the catalogue and the metadata store, tells
-//! bookies, builds.
+//! Does what the upkeep decided about objects that are rewritten: reads footers, asks the catalogue and the metadata store, builds.
 //!
-//! # Limits     the footer of one waiting object, between two windows of its extents; footers of one object's sources:
-//! [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer; extents in one question to the catalogue:
+//! # Limits     footers of one object's sources: [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer; extents in one question to the catalogue:
 //! [`EXTENTS_ASKED`], so that others have their turn; requests at once: [`REQUESTS_AT_ONCE`]
 
 use std::collections::BTreeMap;
@@ -13,26 +11,23 @@ use bindery_metadata::layout::LedgerError;
 use bindery_tiering::ObjectId;
 use bindery_tiering::footers::Footers;
 use bindery_tiering::object::{Extent, Footer};
-use bindery_types::tier::{ObjectRef, Reconciliation};
-use bindery_types::{BookieId, LedgerId, LedgerMetadata};
+use bindery_types::tier::ObjectRef;
+use bindery_types::{LedgerId, LedgerMetadata};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::desk::Ask;
 use super::object::{ExtentSource, Source, Unread, build, source_error};
-use super::run::{ask, ended, update};
+use super::run::{ask, ended};
 use super::upkeep::{Hands, REQUESTS_AT_ONCE};
 use crate::assembly::Limits;
 use crate::core::Built;
 use crate::core::measure::BuildTimes;
-use crate::core::updates::{RequestId, UpdateRequest};
-use crate::core::upkeep::{
-    Fault, LiveExtent, Moved, Orphan, RewriteOrder, SourceError, Survey, Told, Whereabouts,
-};
+use crate::core::upkeep::{Fault, LiveExtent, Orphan, RewriteOrder, SourceError, Survey};
 
 /// Extents in one question to the catalogue.
-const EXTENTS_ASKED: usize = 256;
+pub(super) const EXTENTS_ASKED: usize = 256;
 /// How long reading a footer may take.
 const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 
@@ -53,8 +48,8 @@ fn limits_for(order: &RewriteOrder, limits: Limits) -> Limits {
 }
 
 impl Hands {
-    async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
-        let mut footers = Footers::new(self.common.store.clone(), self.common.cluster);
+    pub(super) async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
+        let footers = Footers::new(self.common.store.clone(), self.common.cluster);
         self.common.meter.got(object.length_bytes.saturating_sub(object.footer_offset));
         match timeout(FOOTER_TIMEOUT, footers.of(object)).await {
             Ok(read) => read.map_err(|error| source_error(&error)),
@@ -67,6 +62,7 @@ impl Hands {
 
     async fn metadata(&self, ledgers: impl Iterator<Item = LedgerId>) -> Result<Metadata, String> {
         let of_metadata = self.layout.ledgers();
+        let cluster_ms = self.layout.made_ms().await.map_err(|error| error.to_string())?;
         // In the order of an object's footer, so that those of one ledger are adjacent.
         let mut ledgers: Vec<LedgerId> = ledgers.collect();
         ledgers.dedup();
@@ -74,82 +70,19 @@ impl Hands {
             let of_metadata = &of_metadata;
             async move {
                 match of_metadata.get(ledger).await {
-                    Ok(stored) => Ok((ledger, Some(Arc::new(stored.metadata)))),
+                    Ok(stored) => {
+                        let creation = stored.creation(cluster_ms);
+                        let mut metadata = stored.metadata;
+                        // The new object keeps it: another ledger that gets the id is told from this one.
+                        metadata.created_ms = Some(creation.ms);
+                        Ok((ledger, Some(Arc::new(metadata))))
+                    }
                     Err(LedgerError::NotFound(_)) => Ok((ledger, None)),
                     Err(error) => Err(format!("the metadata of ledger {ledger}: {error}")),
                 }
             }
         });
         read.buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
-    }
-
-    /// The footer of a waiting object, one whose extents other objects took over and which stays until all bookies know. Its extents
-    /// are examined in windows, and the footer is kept for the next one; any other action of the upkeep drops it.
-    async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
-        let kept = self.footer_kept.lock().clone();
-        if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {
-            return Ok(footer);
-        }
-        let footer = self.footer(object).await?;
-        *self.footer_kept.lock() = Some((*object, footer.clone()));
-        Ok(footer)
-    }
-
-    /// Where extents of a waiting object are by now. `places` are their indexes in its footer.
-    pub(super) async fn where_to(
-        &self,
-        object: ObjectRef,
-        places: Vec<u32>,
-    ) -> Result<Whereabouts, SourceError> {
-        let footer = self.footer_of_waiting(&object).await?;
-        let found = self.where_to_by(&footer, places).await;
-        found.map_err(|why| SourceError { why, fault: Fault::Passing })
-    }
-
-    async fn where_to_by(&self, footer: &Footer, places: Vec<u32>) -> Result<Whereabouts, String> {
-        let of_place = |place: u32| {
-            let extent = footer.extents.get(place as usize).map(|extent| (place, extent));
-            extent.ok_or_else(|| format!("its footer has {} extents only", footer.extents.len()))
-        };
-        let extents: Vec<(u32, &Extent)> = places.into_iter().map(of_place).collect::<Result<_, _>>()?;
-        // Before the time is taken: reading it may take long, and the catalogue's answer is to be fresh.
-        let metadata = self.metadata(extents.iter().map(|(_, extent)| extent.ledger)).await?;
-        let at = self.common.now();
-        let (mut moved, mut absent) = (Vec::new(), Vec::new());
-        for extents in extents.chunks(EXTENTS_ASKED) {
-            let ranges =
-                extents.iter().map(|(_, extent)| (extent.ledger, extent.first, extent.last)).collect();
-            let covering =
-                ask(&self.asks, |reply| Ask::Covering(ranges, reply)).await.unwrap_or_else(ended)?;
-            for ((place, extent), covering) in extents.iter().zip(covering) {
-                let metadata = metadata.get(&extent.ledger).cloned().flatten();
-                if covering.is_none() && metadata.is_none() {
-                    absent.push((*place, extent.ledger));
-                    continue;
-                }
-                let (extents, end) = covering.unwrap_or_default();
-                moved.push(Moved {
-                    place: *place,
-                    ledger: extent.ledger,
-                    first: extent.first,
-                    last: extent.last,
-                    extents,
-                    end,
-                    metadata,
-                });
-            }
-        }
-        // The catalogue alone is no proof: the objects that it names have to be there.
-        let objects: BTreeMap<ObjectId, u64> = moved
-            .iter()
-            .flat_map(|moved| &moved.extents)
-            .map(|extent| (extent.object.id, extent.object.length_bytes))
-            .collect();
-        let missing = self.not_there(objects).await?;
-        for moved in &mut moved {
-            moved.extents.retain(|extent| !missing.contains(&extent.object.id));
-        }
-        Ok(Whereabouts { at, moved, absent })
     }
 
     /// Footers of objects that have no row, of these lengths.
@@ -176,14 +109,6 @@ impl Hands {
             (object, orphan)
         });
         read.buffer_unordered(REQUESTS_AT_ONCE).collect().await
-    }
-
-    pub(super) async fn tell(&self, requests: Vec<(BookieId, Vec<Reconciliation>)>) -> Vec<Told> {
-        let told = futures_util::stream::iter(requests).map(|(bookie, ledgers)| async move {
-            let request = UpdateRequest { id: RequestId(0), bookie: bookie.clone(), ledgers };
-            (bookie, update(&self.client, &self.common, request, self.request_timeout).await)
-        });
-        told.buffer_unordered(REQUESTS_AT_ONCE).collect().await
     }
 
     /// The live extents of objects: those that the catalogue refers to.

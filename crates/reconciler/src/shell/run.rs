@@ -13,12 +13,13 @@ use bindery_tiering::ObjectId;
 use bindery_types::BookieId;
 use bindery_wire::ErrorCode;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use super::desk::{Ask, View};
 use super::object::{Source, build};
 use super::report::{self, TierReport};
+use super::tierers::{Notes, Registered, Roll};
 use super::upkeep::Hands;
 use super::views::Views;
 use super::{Command, Common, TiererConfig};
@@ -52,11 +53,16 @@ enum Ended {
     Bookies(Option<BTreeMap<BookieId, Ability>>),
     /// Whether tiering is paused, and a watch for its end; `None` when that could not be read.
     Pause(Option<(bool, bindery_metadata::store::Watch)>),
+    /// The tierers that live, or why that is not known, and this one's registration, which looks again.
+    Tierers(Registered, Result<Roll, String>),
     /// An action of the upkeep; the listing comes back with its page.
     Upkeep(Option<LedgerStream>, UpkeepEvent),
 }
 
 pub(super) struct Runner {
+    registered: Registered,
+    /// What other tierers are to be told.
+    notes: watch::Sender<Notes>,
     core: Core,
     upkeep: Upkeep,
     hands: Hands,
@@ -89,6 +95,7 @@ pub(super) struct Runner {
 impl Runner {
     #[expect(clippy::too_many_arguments, reason = "made in one place, of parts that have nothing in common")]
     pub fn new(
+        (registered, notes): (Registered, watch::Sender<Notes>),
         config: TiererConfig,
         settings: Settings,
         common: Arc<Common>,
@@ -111,9 +118,7 @@ impl Runner {
             layout: layout.clone(),
             asks: asks.clone(),
             random,
-            client: client.clone(),
             reader: views.reader().clone(),
-            request_timeout: settings.updates.timeout,
             // One reader: extents stay in their order. What was planned by estimates fits.
             rewrite_limits: Limits {
                 target_bytes: settings.object_bytes_max,
@@ -125,6 +130,8 @@ impl Runner {
             footer_kept: Arc::default(),
         };
         Runner {
+            registered,
+            notes,
             upkeep,
             hands,
             upkeep_listing: None,
@@ -156,6 +163,9 @@ impl Runner {
     pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         self.watch_bookies(Duration::ZERO);
         self.watch_pause(None);
+        // The first listing is to know who else lives.
+        let first = self.registered.look(None).await;
+        self.on_roll(first);
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut stop_at: Option<tokio::time::Instant> = None;
@@ -198,6 +208,7 @@ impl Runner {
         }
         // The tasks that are left are of no use any more.
         self.tasks.shutdown().await;
+        self.registered.leave().await;
         drop((self.asks, self.hands));
         // A request to the store that hangs must not keep the process.
         if tokio::time::timeout(self.stop_patience, &mut self.desk).await.is_err() {
@@ -230,7 +241,6 @@ impl Runner {
             Ended::Bookies(found) => {
                 self.watch_bookies(BOOKIES_INTERVAL);
                 if let Some(abilities) = found {
-                    self.upkeep.set_bookies(&abilities);
                     self.event(Event::Bookies(abilities));
                 }
             }
@@ -242,6 +252,10 @@ impl Runner {
                     self.event(Event::Paused(is_paused));
                 }
             }
+            Ended::Tierers(registered, roll) => {
+                self.registered = registered;
+                self.on_roll(roll);
+            }
             Ended::Upkeep(listing, event) => {
                 (self.upkeep_listing, self.rewriting) = (listing, None);
                 let mut alarms = Vec::new();
@@ -249,6 +263,35 @@ impl Runner {
                 alarms.into_iter().for_each(|alarm| self.alarm(&alarm));
             }
         }
+    }
+
+    /// Takes in who lives, and waits for a change of that. While it is not known, those count who lived before.
+    fn on_roll(&mut self, roll: Result<Roll, String>) {
+        self.event(match &roll {
+            Ok(roll) => Event::Tierers { team: roll.team.clone(), doubt: roll.doubt.clone() },
+            Err(why) => Event::TierersUnknown(why.clone()),
+        });
+        let mut registered = self.registered.clone();
+        self.tasks.spawn(async move {
+            let roll = registered.look(Some(roll)).await;
+            Ended::Tierers(registered, roll)
+        });
+    }
+
+    /// Tells other tierers what they have to know of this one: each asks bookies of its own ledgers alone, and does its own part.
+    fn tell_others(&mut self) {
+        let notes = Notes {
+            doubt: self.core.own_doubt(),
+            unable: self.core.unable().map(ToOwned::to_owned),
+            no_upkeep: self.upkeep.unable(),
+        };
+        self.notes.send_if_modified(|said| {
+            let is_new = !said.are_those_of(&notes);
+            if is_new {
+                *said = notes;
+            }
+            is_new
+        });
     }
 
     /// Begins the upkeep's next action, when there is one.
@@ -262,14 +305,14 @@ impl Runner {
             self.upkeep.on_catalogue_replaced();
             self.event(Event::CatalogueReplaced);
         }
-        self.upkeep.set_doubts(now, fault.as_deref(), self.core.doubt_of_ledgers());
+        let (of_ledgers, unknown) = (self.core.doubt_of_ledgers(), self.core.unknown_doubt());
+        self.upkeep.set_doubts(now, fault.as_deref(), of_ledgers, unknown);
         for alarm in self.upkeep.take_alarms() {
             self.alarm(&alarm);
         }
-        for ledger in self.upkeep.take_ahead() {
-            self.event(Event::Now(ledger));
-        }
+        self.tell_others();
         self.upkeep.set_reborn(self.core.reborn());
+        self.upkeep.set_team(self.core.team());
         let Some(action) = self.upkeep.next(now) else { return };
         let listing = match &action {
             UpkeepAction::List { is_first: true } => Some(self.client.ledgers()),
@@ -298,8 +341,8 @@ impl Runner {
             Command::Report(reply) => drop(reply.send(self.report())),
             Command::Ledger(ledger, reply) => {
                 let now = self.common.now();
-                let found = self.core.ledger(now, ledger);
-                drop(reply.send(report::ledger(ledger, found, self.core.is_done(ledger))));
+                self.core.keep(now, ledger);
+                drop(reply.send(report::ledger(&self.core, now, ledger)));
             }
             Command::Now(ledger, reply) => {
                 self.event(Event::Now(ledger));
@@ -318,14 +361,7 @@ impl Runner {
             is_slowed_down: self.rate.is_pressed(),
         };
         let alarms = self.alarms.iter().cloned().collect();
-        report::report(
-            &self.core.status(now),
-            self.upkeep.status(),
-            &self.common,
-            reads,
-            &self.view.lock(),
-            alarms,
-        )
+        report::report(&self.core.status(now), &self.upkeep, &self.common, reads, &self.view.lock(), alarms)
     }
 
     fn tick(&mut self) {

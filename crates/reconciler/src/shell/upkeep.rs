@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bindery_client::{BulkReader, Client, LedgerStream};
+use bindery_client::{BulkReader, LedgerStream};
 use bindery_io::Random;
 use bindery_metadata::layout::LedgerError;
 use bindery_metadata::{Layout, StoreError as MetadataError};
@@ -28,7 +27,7 @@ use crate::assembly::Limits;
 use crate::core::Place;
 use crate::core::upkeep::{Absent, Deletion, ListedObject, Proof, ScanPage, UpkeepAction, UpkeepEvent};
 
-/// Looks at the metadata store, deletions, and requests to bookies, at once.
+/// Looks at the metadata store, and deletions, at once.
 pub(super) const REQUESTS_AT_ONCE: usize = 8;
 /// Objects of the bucket in one page of the scan.
 const SCANNED_MAX: usize = 1000;
@@ -53,14 +52,11 @@ pub(super) struct Hands {
     pub layout: Layout,
     pub asks: mpsc::Sender<Ask>,
     pub random: Arc<dyn Random>,
-    pub client: Client,
     /// Its rate holds for objects that are read, too.
     pub reader: BulkReader,
-    /// Of requests to bookies.
-    pub request_timeout: Duration,
     /// Of objects that take over extents of others.
     pub rewrite_limits: Limits,
-    /// Of the object that waits and was examined last.
+    /// Of the object that is to go and was examined last.
     pub footer_kept: Arc<Mutex<Option<KeptFooter>>>,
 }
 
@@ -72,7 +68,7 @@ impl Hands {
         listing: Option<LedgerStream>,
         abandon: oneshot::Receiver<()>,
     ) -> (Option<LedgerStream>, UpkeepEvent) {
-        if !matches!(action, UpkeepAction::WhereTo(..) | UpkeepAction::Tell(_)) {
+        if !matches!(action, UpkeepAction::WhereTo(..)) {
             *self.footer_kept.lock() = None;
         }
         let event = match action {
@@ -89,6 +85,7 @@ impl Hands {
                     .await
                     .unwrap_or_else(ended),
             ),
+            UpkeepAction::TryDeletion => UpkeepEvent::DeletionTried(self.try_deletion().await),
             UpkeepAction::Delete(objects) => UpkeepEvent::Deleted(self.delete(objects).await),
             UpkeepAction::Forget(objects) => UpkeepEvent::Forgotten(
                 ask(&self.asks, |reply| Ask::Forget(objects, reply)).await.unwrap_or_else(ended),
@@ -96,16 +93,9 @@ impl Hands {
             UpkeepAction::Scan { after } => UpkeepEvent::Scanned(self.scan(after).await),
             UpkeepAction::AskFor(objects) => UpkeepEvent::Missing(self.ask_for(objects).await),
             UpkeepAction::ReadFooters(objects) => UpkeepEvent::FootersRead(self.read_footers(objects).await),
-            UpkeepAction::FindWaiting { after, limit } => UpkeepEvent::Waiting(
-                ask(&self.asks, |reply| Ask::Waiting(after, limit, reply)).await.unwrap_or_else(ended),
-            ),
             UpkeepAction::WhereTo(object, places) => {
                 UpkeepEvent::Whereabouts(self.where_to(object, places).await)
             }
-            UpkeepAction::Tell(requests) => UpkeepEvent::Told(self.tell(requests).await),
-            UpkeepAction::Release(objects) => UpkeepEvent::Released(
-                ask(&self.asks, |reply| Ask::Release(objects, reply)).await.unwrap_or_else(ended),
-            ),
             UpkeepAction::Survey(objects) => UpkeepEvent::Surveyed(self.survey(objects).await),
             UpkeepAction::Reserve => UpkeepEvent::Reserved(self.reserve().await),
             UpkeepAction::Rewrite(order) => {
@@ -179,9 +169,27 @@ impl Hands {
         Ok(absent)
     }
 
+    /// Of an object whose id nobody has drawn.
+    async fn try_deletion(&self) -> Deletion {
+        let mut id = [0; 16];
+        id[8..].copy_from_slice(&self.random.next_u64().to_be_bytes());
+        let outcome = self.delete(vec![ObjectId::from_bytes(id)]).await.pop();
+        outcome.map_or_else(|| Deletion::Failed("it was not tried".to_owned()), |(_, outcome)| outcome)
+    }
+
+    /// Deletes those of which the catalogue, followed to its end, still says that nothing refers to them: it may have been put back.
     async fn delete(&self, objects: Vec<ObjectId>) -> Vec<(ObjectId, Deletion)> {
+        let asked = objects.clone();
+        let live = match ask(&self.asks, |reply| Ask::Referenced(asked, reply)).await.unwrap_or_else(ended) {
+            Ok(live) => live,
+            Err(why) => {
+                return objects.into_iter().map(|object| (object, Deletion::Failed(why.clone()))).collect();
+            }
+        };
+        let (referenced, free): (Vec<_>, Vec<_>) =
+            objects.into_iter().partition(|object| live.contains(object));
         let common = &self.common;
-        let deletions = futures_util::stream::iter(objects).map(|object| async move {
+        let deletions = futures_util::stream::iter(free).map(|object| async move {
             let key = common.store.key(&object_key(common.cluster, object));
             common.meter.delete();
             let outcome = match limited(&key, common.store.inner().delete(&key)).await {
@@ -192,7 +200,11 @@ impl Hands {
             };
             (object, outcome)
         });
-        deletions.buffer_unordered(REQUESTS_AT_ONCE).collect().await
+        let mut outcomes: Vec<(ObjectId, Deletion)> =
+            deletions.buffer_unordered(REQUESTS_AT_ONCE).collect().await;
+        let why = || Deletion::Failed("the catalogue refers to it again".to_owned());
+        outcomes.extend(referenced.into_iter().map(|object| (object, why())));
+        outcomes
     }
 
     async fn scan(&self, after: Option<ObjectId>) -> Result<ScanPage, String> {

@@ -7,5 +7,6 @@ mod bookies;
 mod cluster;
 mod faulty;
 mod rewrite;
+mod sharing;
 mod tiering;
 mod upkeep;

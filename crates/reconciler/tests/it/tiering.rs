@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bindery_client::{Client, EntryId, LedgerId};
 use bindery_io::{SeededRandom, SystemClock, SystemRandom};
+use bindery_metadata::Layout;
 use bindery_reconciler::core::Settings;
 use bindery_reconciler::core::interval::IntervalSettings;
 use bindery_reconciler::core::updates::UpdateSettings;
@@ -44,6 +45,14 @@ impl Tier {
         Tier { dir, store: Store::new(url, Arc::new(faulty)), faults }
     }
 
+    /// The store of another directory, with the faults of this one.
+    pub fn other_way(&self, other: &Tier) -> Store {
+        let local = open(other.store.url(), &StoreOptions::default()).unwrap();
+        let inner = local.inner().clone();
+        let faulty = Faulty { inner, faults: self.faults.clone(), random: SeededRandom::new(2) };
+        Store::new(other.store.url().clone(), Arc::new(faulty))
+    }
+
     pub async fn start(&self, cluster: &Cluster, client: &Client, config: TiererConfig) -> Tierer {
         self.try_start(cluster, client, config).await.unwrap()
     }
@@ -54,8 +63,18 @@ impl Tier {
         client: &Client,
         config: TiererConfig,
     ) -> Result<Tierer, StartError> {
+        self.start_on(cluster.layout().await, client, config).await
+    }
+
+    /// With a session that is the caller's.
+    pub async fn start_on(
+        &self,
+        layout: Layout,
+        client: &Client,
+        config: TiererConfig,
+    ) -> Result<Tierer, StartError> {
         let components = Components {
-            layout: cluster.layout().await,
+            layout,
             client: client.clone(),
             store: self.store.clone(),
             gate: Arc::default(),
@@ -148,6 +167,7 @@ pub fn config() -> TiererConfig {
             open_bytes_min: 0,
             open_age_max: Duration::from_millis(200),
             list_interval: Duration::from_millis(300),
+            handover: Duration::ZERO,
             look_interval: (Duration::from_millis(100), Duration::from_millis(500)),
             updates: UpdateSettings {
                 timeout: Duration::from_secs(4),
@@ -160,6 +180,44 @@ pub fn config() -> TiererConfig {
     };
     config.limits.part_bytes = 1 << 20;
     config
+}
+
+/// A tierer with a session of its own.
+pub struct Member {
+    pub tierer: Tierer,
+    pub layout: Layout,
+}
+
+impl Member {
+    pub async fn start(tier: &Tier, cluster: &Cluster, client: &Client, config: TiererConfig) -> Member {
+        let layout = cluster.layout().await;
+        let tierer = tier.start_on(layout.clone(), client, config).await.unwrap();
+        Member { tierer, layout }
+    }
+
+    pub async fn report(&self) -> TierReport {
+        self.tierer.handle().report().await.unwrap()
+    }
+
+    /// As if the process were killed: nothing more comes of it, and its session ends.
+    pub async fn crash(self) {
+        drop(self.tierer);
+        self.layout.store().close().await.unwrap();
+    }
+
+    pub async fn stop(self) {
+        self.tierer.stop().await;
+        self.layout.store().close().await.unwrap();
+    }
+}
+
+/// Stops the tierers, then what they work on.
+pub async fn stop_all(members: impl IntoIterator<Item = Member>, client: Client, cluster: Cluster) {
+    for member in members {
+        member.stop().await;
+    }
+    client.close().await;
+    cluster.stop().await;
 }
 
 pub async fn until(handle: &TiererHandle, what: &str, is_it: impl Fn(&TierReport) -> bool) -> TierReport {
@@ -247,13 +305,12 @@ async fn a_restart_uploads_nothing_again_and_tells_bookies_what_they_missed() {
     let ids = sealed(&client, 4, 50).await;
     // The bookies hear of nothing while it runs.
     cluster.registers.is_refusing.store(true, Ordering::Relaxed);
-    let tierer = tier.start(&cluster, &client, config()).await;
+    let member = Member::start(&tier, &cluster, &client, config()).await;
     let report =
-        until(&tierer.handle(), "all in the catalogue", |report| report.catalogue_ledgers == 4).await;
+        until(&member.tierer.handle(), "all in the catalogue", |report| report.catalogue_ledgers == 4).await;
     assert!(report.pressure > 0 || report.update_failures > 0, "{report:#?}");
     let before = tier.objects();
-    // As a crash does it.
-    drop(tierer);
+    member.crash().await;
     cluster.registers.is_refusing.store(false, Ordering::Relaxed);
     let tierer = tier.start(&cluster, &client, config()).await;
     let report = until(&tierer.handle(), "all done", |report| report.ledgers_done == 4).await;
@@ -298,8 +355,10 @@ async fn two_tierers_that_are_killed_on_a_store_that_fails_lose_and_double_nothi
     for _ in 0..16 {
         writers.push(writer(&client).await);
     }
-    let mut tierers =
-        vec![tier.start(&cluster, &client, config()).await, tier.start(&cluster, &client, config()).await];
+    let mut tierers = Vec::new();
+    for _ in 0..2 {
+        tierers.push(Member::start(&tier, &cluster, &client, config()).await);
+    }
     tier.faults.fail_every.store(12, Ordering::Relaxed);
     tier.faults.lose_every.store(12, Ordering::Relaxed);
     let mut corrections = 0;
@@ -309,12 +368,12 @@ async fn two_tierers_that_are_killed_on_a_store_that_fails_lose_and_double_nothi
         }
         tokio::time::sleep(Duration::from_millis(400)).await;
         let victim = turn as usize % 2;
-        corrections += tierers[victim].handle().report().await.map_or(0, |report| report.corrections);
+        corrections += tierers[victim].report().await.corrections;
         // It dies as it is, and another one begins. The store may fail at its start, too.
-        drop(tierers.remove(victim));
+        tierers.remove(victim).crash().await;
         tier.faults.fail_every.store(0, Ordering::Relaxed);
         tier.faults.lose_every.store(0, Ordering::Relaxed);
-        tierers.insert(victim, tier.start(&cluster, &client, config()).await);
+        tierers.insert(victim, Member::start(&tier, &cluster, &client, config()).await);
         tier.faults.fail_every.store(12, Ordering::Relaxed);
         tier.faults.lose_every.store(12, Ordering::Relaxed);
     }
@@ -325,21 +384,21 @@ async fn two_tierers_that_are_killed_on_a_store_that_fails_lose_and_double_nothi
     for writer in writers {
         writer.close().await.unwrap();
     }
-    for tierer in &tierers {
-        let report = until(&tierer.handle(), "all done", |report| report.ledgers_done == 16).await;
-        corrections += report.corrections;
+    let mut done = 0;
+    for member in &tierers {
+        let is_done =
+            |report: &TierReport| report.ledgers_listed == 16 && report.ledgers_done == report.ledgers_own;
+        let report = until(&member.tierer.handle(), "all done", is_done).await;
+        (corrections, done) = (corrections + report.corrections, done + report.ledgers_done);
         assert!(report.alarms.is_empty(), "{report:#?}");
     }
+    assert_eq!(done, 16, "each has its part");
     println!("{corrections} corrections, {} objects", tier.objects());
     tier.assert_holds(&cluster, &client, &ids).await;
     for ledger in &ids {
         assert_eq!(cluster.registers.of("b1", *ledger).last, Some(entry(399)));
     }
-    for tierer in tierers {
-        tierer.stop().await;
-    }
-    client.close().await;
-    cluster.stop().await;
+    stop_all(tierers, client, cluster).await;
 }
 
 /// T8: one ledger whose updates hang, at every bookie.

@@ -24,7 +24,6 @@ pub fn quick() -> TiererConfig {
         delete_delay: Duration::from_millis(500),
         confirm_pause: Duration::from_millis(100),
         rewrite_pause: Duration::from_millis(200),
-        settle: Duration::from_millis(300),
         ..UpkeepSettings::default()
     };
     config

@@ -5,7 +5,6 @@
 //! 2. A segment ends before the next one begins; the last one of a closed ledger at its last entry, of another nowhere.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState, Quorum, Segment};
 
@@ -155,22 +154,6 @@ pub enum Fit {
     Others,
     /// Of what it lacks this bookie can take nothing.
     Never,
-}
-
-/// How long a ledger is left to other workers whose bookies could take the copies.
-const OTHERS_FIRST: Duration = Duration::from_secs(4);
-/// How long a worker leaves a ledger alone whose copies its bookie cannot take. Then an attempt says why no worker repairs it.
-const NOT_HERE: Duration = Duration::from_secs(16);
-
-impl Fit {
-    /// For how long a worker leaves the ledger to others; `None` where it is its own to repair.
-    pub fn left_for(self) -> Option<Duration> {
-        match self {
-            Fit::Ours => None,
-            Fit::Others => Some(OTHERS_FIRST),
-            Fit::Never => Some(NOT_HERE),
-        }
-    }
 }
 
 /// Looks at a ledger, whose mark names `replicas`, for the worker of a bookie. `takes_writes`: the bookie does, and is not being emptied.

@@ -104,7 +104,7 @@ mod tests {
             let found = audit(&metadata, |bookie| live.contains(bookie));
             let replicas = vec!["x".to_owned(), "y".to_owned()];
             let danger = danger(&metadata, &found, bookies);
-            let mark = Marked { replicas, since_ms: None, danger, version: Version(0) };
+            let mark = Marked { replicas, since_ms: None, danger, version: Version::counted(0) };
             for own in &live {
                 for takes_writes in [true, false] {
                     let looker = Looker { own: Some(own), takes_writes, live: &live, bookies };
@@ -129,7 +129,7 @@ mod tests {
             replicas: replicas.iter().map(|replica| (*replica).to_owned()).collect(),
             since_ms: None,
             danger: danger.clone(),
-            version: Version(0),
+            version: Version::counted(0),
         };
         let own = id("d");
         let looker = Looker { own: Some(&own), takes_writes: true, live: &live, bookies };

@@ -769,10 +769,10 @@ mod tests {
             replicas: vec!["a".into()],
             since_ms: Option::None,
             danger: Option::None,
-            version: Version(0),
+            version: Version::counted(0),
         };
         let mut core = LedgerRepair::new(mark, Duration::ZERO, Canaries::none());
-        let action = core.on_look((metadata, Version(0)), facts(live), true, &mut None);
+        let action = core.on_look((metadata, Version::counted(0)), facts(live), true, &mut None);
         (core, action)
     }
 
@@ -810,7 +810,7 @@ mod tests {
         // The writer replaced the bookie meanwhile.
         let mut replaced = ledger(2, &["a b".to_owned(), "c b".to_owned()]);
         replaced.state = LedgerState::Open;
-        let action = core.on_look((replaced, Version(1)), facts(&live), true, &mut None);
+        let action = core.on_look((replaced, Version::counted(1)), facts(&live), true, &mut None);
         assert!(matches!(action, Action::Choose(_)), "{action:?}");
     }
 }

@@ -65,6 +65,8 @@ pub struct Shares {
     ahead: Vec<Ahead>,
     /// Marks of others that were listed last and that this worker does not know: how often each was listed before.
     listed: BTreeMap<LedgerId, u32>,
+    /// Some of these were gone at the last listing.
+    others_repaired: bool,
     /// Repairs of the share that no mark was looked at for yet.
     repairs: usize,
     /// Marks that may be looked at because there may be endangered ledgers among them.
@@ -85,6 +87,7 @@ impl Shares {
             others: Vec::new(),
             ahead: Vec::new(),
             listed: BTreeMap::new(),
+            others_repaired: false,
             repairs: 0,
             for_danger: AHEAD,
             for_work: 0,
@@ -119,6 +122,7 @@ impl Shares {
     ) -> Vec<LedgerId> {
         self.ahead.clear();
         let before = std::mem::take(&mut self.listed);
+        self.others_repaired = !is_part && before.keys().any(|ledger| !marked.contains(ledger));
         let unknown: Vec<LedgerId> = marked.iter().copied().filter(|ledger| !knows(*ledger)).collect();
         let are_few = !is_part && unknown.len() * (self.others.len() + 1) <= FEW;
         let mut share = Vec::new();
@@ -173,8 +177,15 @@ impl Shares {
         self.ahead.split_off(self.ahead.len() - count).into_iter().rev().map(|ahead| ahead.ledger).collect()
     }
 
+    /// Whether the last listing shows that other workers repaired ledgers that this worker does not know.
+    pub fn others_repaired(&self) -> bool {
+        self.others_repaired
+    }
+
     /// A ledger was repaired.
     pub fn on_repaired(&mut self, ledger: LedgerId) {
+        // That it is gone tells nothing of others.
+        self.listed.remove(&ledger);
         if self.place(ledger) > 0 {
             self.for_work = (self.for_work + FOR_A_REPAIR).min(KEPT_MAX);
             return;

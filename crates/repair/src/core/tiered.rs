@@ -9,9 +9,8 @@
 //! # Invariants
 //! 1. Only of closed ledgers, and only entries that another bookie let go: that bookie has compared its copies with the objects.
 //! 2. Metadata names a bookie that reads entries of its place from object storage only if all places that it knows of them were the
-//!    catalogue's at a look that began after they were durable there, and no longer than [`EXTENTS_KEPT_FOR`] ago. An object whose entries
-//!    go to another one after that look is examined later than that time allows the naming to be (T16). So its bookies are then those of
-//!    the new metadata, and it stays until the new one knows the other object, too.
+//!    catalogue's at a look that began after they were durable there, and no longer than [`EXTENTS_KEPT_FOR`] ago. Should an
+//!    object go after that, a read that finds it gone asks the catalogue (T10).
 //! 3. Where the answer to the naming came too late for that, the places are compared once more: [`is_sure`].
 //! 4. A place of a later object is never replaced by one of an earlier object: a tierer told of it meanwhile.
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bindery_client::Client;
 use bindery_metadata::layout::{
-    AuditorPlace, AuditorVote, Danger, LedgerError, NewMark, StoredLedger, UnderReplication,
+    AuditorPlace, AuditorVote, AuditorVotes, Danger, LedgerError, NewMark, StoredLedger, UnderReplication,
 };
 use bindery_metadata::store::{SessionId, SessionState, Version, Watch};
 use bindery_metadata::{Layout, StoreError};
@@ -81,10 +81,24 @@ async fn stand(
             common.state.lock().is_auditor = true;
             // Dropped with the election.
             tokio::select! {
-                outcome = audit_while_elected(common, watch, stopped) => outcome,
+                outcome = audit_while_elected(common, Elected { votes, vote: cast, watch }, stopped) => outcome,
                 never = checking::run(common.clone()) => match never {},
             }
         }
+    }
+}
+
+/// A vote that was elected.
+struct Elected {
+    votes: AuditorVotes,
+    vote: AuditorVote,
+    watch: Watch,
+}
+
+impl Elected {
+    /// Whether another process may be the auditor by now.
+    async fn is_over(&mut self) -> Result<bool, StoreError> {
+        self.votes.is_over(&self.vote, &mut self.watch).await
     }
 }
 
@@ -142,7 +156,7 @@ async fn learn(
 
 async fn audit_while_elected(
     common: &Arc<Common>,
-    mut elected: Watch,
+    mut elected: Elected,
     stopped: &mut watch::Receiver<bool>,
 ) -> Result<(), StoreError> {
     let mut core = AuditorCore::new(common.now(), common.config.auditor.clone());
@@ -151,7 +165,7 @@ async fn audit_while_elected(
     let mut seen = None;
     loop {
         let Facts { disabled, delay, bookies, read_only } = learn(common, &mut core, &mut seen).await?;
-        if elected.has_fired() || *stopped.borrow() {
+        if *stopped.borrow() || elected.is_over().await? {
             return Ok(());
         }
         if core.begin_scan(common.now()) {
@@ -190,7 +204,7 @@ async fn is_left(session: &mut watch::Receiver<SessionState>, own: SessionId) {
 async fn scan(
     common: &Arc<Common>,
     core: &mut AuditorCore,
-    elected: &mut Watch,
+    elected: &mut Elected,
     session: &watch::Receiver<SessionState>,
     stopped: &watch::Receiver<bool>,
 ) -> Result<u64, LedgerError> {
@@ -204,7 +218,8 @@ async fn scan(
         // Marks of a pass are of one time: then each worker has an order of its own for them.
         let since_ms = common.mark_time();
         while let Some((ledger, stored)) = looks.next().await? {
-            if elected.has_fired() || *stopped.borrow() || *session.borrow() != own {
+            let is_over = elected.is_over().await.map_err(LedgerError::Store)?;
+            if is_over || *stopped.borrow() || *session.borrow() != own {
                 return Err(LedgerError::Store(StoreError::SessionExpired));
             }
             if common.state.lock().is_disabled {

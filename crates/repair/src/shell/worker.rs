@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_metadata::StoreError;
-use bindery_metadata::store::WatchEvent;
 use bindery_types::LedgerId;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -79,12 +78,12 @@ pub(super) async fn run(common: Arc<Common>, mut stopped: watch::Receiver<bool>)
 }
 
 /// A watch that is being waited for.
-type Firing = Pin<Box<dyn Future<Output = WatchEvent> + Send>>;
+type Firing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Waits for a watch; for ever where there is none.
 async fn fires(watch: &mut Option<Firing>) {
     match watch {
-        Some(firing) => drop(firing.await),
+        Some(firing) => firing.await,
         None => std::future::pending().await,
     }
     *watch = None;
@@ -92,9 +91,9 @@ async fn fires(watch: &mut Option<Firing>) {
 
 struct Worker {
     common: Arc<Common>,
-    /// Fires when the first ledger is marked.
+    /// Fires when the first ledger is marked. There is none while any is.
     marks: Option<Firing>,
-    /// Nothing was marked when that watch was armed. Otherwise it may not fire with the next mark.
+    /// Nothing was marked when the marks were listed last, and that watch tells of the next one.
     is_idle: bool,
     queue: RepairQueue,
     /// Each with the time that it took.
@@ -191,23 +190,22 @@ impl Worker {
 
     /// Looks at what is marked, and how endangered it is.
     async fn look(&mut self) -> Result<(), StoreError> {
-        let marks = self.common.layout().under_replication();
-        let (may_be_marked, watch) = marks.watch().await?;
-        self.marks = Some(Box::pin(watch.changed()));
-        self.is_idle = !may_be_marked;
-        self.looks = if self.is_idle { 0 } else { self.looks.saturating_add(1) };
         let is_part = self.listed_upto.is_some();
         let marked = self.list().await?;
         let is_part = is_part || self.listed_upto.is_some();
-        if may_be_marked && self.queue.is_empty() && marked.is_empty() {
-            // The watch must not miss the next mark. Where marks of others are left, pruning ends at the first one.
-            marks.prune().await?;
+        self.looks = if self.is_idle { 0 } else { self.looks.saturating_add(1) };
+        if !self.is_idle && self.queue.is_empty() && marked.is_empty() {
+            // For the watch. Where marks of others are left, pruning ends at the first one.
+            self.common.layout().under_replication().prune().await?;
         }
         let live = self.common.bookies().await?;
         self.learn_votes(&marked).await;
         // Each that could not be repaired and comes in again is tried again.
         let max = if self.queue.is_clogged() { RANKED_WHEN_CLOGGED } else { RANKED_AT_ONCE };
         let mut unranked = self.shares.on_marks(&marked, is_part, |ledger| self.queue.knows(ledger), max);
+        if self.shares.others_repaired() {
+            self.queue.on_others_repaired(self.common.now());
+        }
         // What is known is ranked again when other bookies are there, some at a time.
         if self.ranked_by.ids != live.ids {
             (self.ranked_by, self.ranking) = (live.clone(), Some(None));
@@ -263,7 +261,11 @@ impl Worker {
     /// Lists what is marked, from where the last listing ended: more marks than fit are seen one part after the other.
     async fn list(&mut self) -> Result<BTreeSet<LedgerId>, StoreError> {
         let (after, mut upto) = (self.listed_upto.take(), None);
-        let mut listing = self.common.layout().under_replication().list_after(after);
+        let marks = self.common.layout().under_replication();
+        let mut listing = match after {
+            None => marks.list_and_watch(),
+            Some(_) => marks.list_after(after),
+        };
         let mut marked = BTreeSet::new();
         while let Some(page) = listing.next().await? {
             let last = page.last().copied();
@@ -275,6 +277,8 @@ impl Worker {
             }
         }
         (self.listed, self.listed_upto) = (marked.len(), upto);
+        self.marks = listing.into_watch().map(|watch| Box::pin(watch.changed()) as Firing);
+        self.is_idle = self.marks.is_some();
         self.queue.keep(self.common.now(), &marked, after, upto);
         let is_listed =
             |ledger| after.is_none_or(|after| ledger > after) && upto.is_none_or(|upto| ledger <= upto);
@@ -297,8 +301,7 @@ impl Worker {
                 None => return Ok(()),
                 Some(Ok(read)) => {
                     if let Some(Ranked { ledger, copies, since_ms, fit }) = read? {
-                        let not_before = fit.left_for().map(|time| self.common.now() + time);
-                        self.queue.put(ledger, copies, since_ms, not_before);
+                        self.queue.put(self.common.now(), ledger, copies, since_ms, fit);
                     }
                 }
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum};
 use bindery_io::{Clock as _, SystemClock};
 use bindery_metadata::Layout;
-use bindery_metadata::memory::MemoryCluster;
+use bindery_metadata::memory::{Kind, MemoryCluster};
 use bindery_repair::{OwnBookie, OwnTier};
 use bindery_server::config::BookieConfig;
 use bindery_server::maintenance::garbage::GarbageConfig;
@@ -33,8 +33,13 @@ pub fn id(name: &str) -> BookieId {
 impl Cluster {
     /// `count` bookies, named `b0`, `b1`, ...
     pub async fn start(count: usize) -> Cluster {
+        Cluster::start_on(Kind::OfZooKeeper, count).await
+    }
+
+    /// As [`start`](Self::start), with a metadata store of this kind.
+    pub async fn start_on(kind: Kind, count: usize) -> Cluster {
         // Marks say since when, and workers compare that with their clock.
-        let metadata = MemoryCluster::starting_at(SystemClock::new().wall_ms());
+        let metadata = MemoryCluster::of(kind).at(SystemClock::new().wall_ms());
         let mut cluster = Cluster { bookies: Bookies::new(metadata, [1; 16]).await, tier: None };
         for index in 0..count {
             cluster.start_bookie(index).await;

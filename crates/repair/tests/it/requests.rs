@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use bindery_client::Client;
 use bindery_io::SystemClock;
-use bindery_metadata::store::{CreateMode, MetadataStore, Node, Op, Stat, StoreFuture, Version, Watch};
+use bindery_metadata::memory::Kind;
+use bindery_metadata::store::{
+    CreateMode, Created, MetadataStore, Node, Op, Stat, StoreFuture, Version, Watch,
+};
 use bindery_metadata::{Layout, StoreLayer};
 use bindery_repair::{Repair, Targets, mark_ledgers_of};
 use bytes::Bytes;
@@ -22,6 +25,8 @@ pub struct Counts {
     pub reads: AtomicU64,
     pub listings: AtomicU64,
     pub writes: AtomicU64,
+    /// Of all, those about marks.
+    pub of_marks: AtomicU64,
 }
 
 impl Counts {
@@ -40,17 +45,24 @@ pub struct Counted {
 }
 
 impl Counted {
-    fn read(&self) -> &dyn MetadataStore {
+    fn note(&self, path: &str) {
+        let is_of_marks = path.contains("/underreplication/ledgers");
+        self.counts.of_marks.fetch_add(is_of_marks.into(), Ordering::Relaxed);
+    }
+
+    fn read(&self, path: &str) -> &dyn MetadataStore {
+        self.note(path);
         self.counts.reads.fetch_add(1, Ordering::Relaxed);
         &*self.beneath
     }
 
-    fn list(&self) -> &dyn MetadataStore {
+    fn list(&self, path: &str) -> &dyn MetadataStore {
         self.counts.listings.fetch_add(1, Ordering::Relaxed);
-        self.read()
+        self.read(path)
     }
 
-    fn write(&self) -> &dyn MetadataStore {
+    fn write(&self, path: &str) -> &dyn MetadataStore {
+        self.note(path);
         self.counts.writes.fetch_add(1, Ordering::Relaxed);
         &*self.beneath
     }
@@ -61,37 +73,38 @@ impl StoreLayer for Counted {
         &*self.beneath
     }
     fn get(&self, path: &str) -> StoreFuture<'_, Node> {
-        self.read().get(path)
+        self.read(path).get(path)
     }
     fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)> {
-        self.read().get_and_watch(path)
+        self.read(path).get_and_watch(path)
     }
     fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
-        self.read().exists(path)
+        self.read(path).exists(path)
     }
     fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)> {
-        self.read().exists_and_watch(path)
+        self.read(path).exists_and_watch(path)
     }
     fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
-        self.list().children(path)
+        self.list(path).children(path)
     }
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
-        self.list().children_and_watch(path)
+        self.list(path).children_and_watch(path)
     }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
-        self.write().create(path, data, mode)
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, Created> {
+        self.write(path).create(path, data, mode)
     }
     fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
-        self.write().set(path, data, expected)
+        self.write(path).set(path, data, expected)
     }
     fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
-        self.write().delete(path, expected)
+        self.write(path).delete(path, expected)
     }
     fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
-        self.write().multi(ops)
+        // A worker's transactions are of marks.
+        self.write("/underreplication/ledgers").multi(ops)
     }
     fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
-        self.read().sync(path)
+        self.read(path).sync(path)
     }
 }
 
@@ -108,10 +121,36 @@ struct Cost {
     writes: f64,
 }
 
+/// Requests of the auditor, which lists the bookies each ten seconds, and may have begun a look: workers that ask for marks each second send
+/// a hundred in this time.
+const AUDITOR_ASKS_MAX: u64 = 30;
+
+/// Asserts that the metadata store is not asked for marks, and for nothing else but by the auditor.
+async fn assert_rests(counts: &Counts, why: &str) {
+    let taken = || {
+        let all = counts.taken().into_iter().sum::<u64>();
+        (counts.of_marks.load(Ordering::Relaxed), all)
+    };
+    let (of_marks, all) = taken();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let (of_marks_then, all_then) = taken();
+    assert_eq!(of_marks_then, of_marks, "{why}");
+    assert!(all_then <= all + AUDITOR_ASKS_MAX, "{why}: {} requests", all_then - all);
+}
+
+async fn until_unmarked(cluster: &Cluster, workers: &[Repair], limit: Duration) {
+    let (marks, began) = (cluster.layout().await.under_replication(), Instant::now());
+    while !marks.after(None, 1).await.unwrap().is_empty() {
+        let reports = || workers.iter().map(|worker| worker.handle().report()).collect::<Vec<_>>();
+        assert!(began.elapsed() < limit, "{:#?}", reports());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Loses `b0` of `bookies`, and lets workers of others repair `ledgers` of its ledgers: of all others if `workers` is one less than
-/// `bookies`, else one for all of them.
-async fn cost(bookies: usize, workers: usize, ledgers: usize) -> Cost {
-    let mut cluster = Cluster::start(bookies).await;
+/// `bookies`, else one for all of them. Before and after that nothing is asked.
+async fn cost(kind: Kind, bookies: usize, workers: usize, ledgers: usize) -> Cost {
+    let mut cluster = Cluster::start_on(kind, bookies).await;
     let client = cluster.client().await;
     let mut ids = Vec::new();
     let mut lost = 0;
@@ -134,28 +173,25 @@ async fn cost(bookies: usize, workers: usize, ledgers: usize) -> Cost {
     }
     // Votes, and first looks.
     tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_rests(&counts, "nothing was ever marked").await;
     let before = counts.taken();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(counts.taken(), before, "nothing is marked: the metadata store is not asked");
     let marked =
         mark_ledgers_of(&client, &SystemClock::new(), &BTreeSet::from([id("b0")]), false).await.unwrap();
     assert_eq!(marked.lacking.len() as u64, lost);
-    let marks = cluster.layout().await.under_replication();
     let began = Instant::now();
-    while !marks.after(None, 1).await.unwrap().is_empty() {
-        assert!(
-            began.elapsed() < 4 * HANG,
-            "{:#?}",
-            all.iter().map(|one| one.handle().report()).collect::<Vec<_>>()
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_unmarked(&cluster, &all, 4 * HANG).await;
     let after = counts.taken();
     let [reads, listings, writes] = [0, 1, 2].map(|at| (after[at] - before[at]) as f64 / lost as f64);
     println!(
         "{workers} workers, {lost} ledgers in {:.1} s: for each {reads:.2} reads, {writes:.2} writes, and {listings:.2} listings",
         began.elapsed().as_secs_f64()
     );
+    // They list what is left once more, or twice.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_rests(&counts, "all are repaired").await;
+    // Sooner than a worker looks that no watch tells.
+    cluster.layout().await.under_replication().mark(ids[0], &[id("b0")]).await.unwrap();
+    until_unmarked(&cluster, &all, Duration::from_secs(15)).await;
     for repair in all {
         repair.stop().await;
     }
@@ -170,25 +206,32 @@ async fn cost(bookies: usize, workers: usize, ledgers: usize) -> Cost {
 /// its mark says: where one bookie alone can take the copies, as here, each worker may have to look at it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_costs_few_requests_and_an_idle_worker_none() {
-    let Cost { reads, writes } = cost(4, 3, 60).await;
+    let Cost { reads, writes } = cost(Kind::OfZooKeeper, 4, 3, 60).await;
     assert!(reads <= 5.5 && writes <= 2.5, "{reads} reads, {writes} writes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_costs_no_more_requests_where_one_worker_is_alone() {
-    let Cost { reads, writes } = cost(4, 1, 60).await;
+    let Cost { reads, writes } = cost(Kind::OfZooKeeper, 4, 1, 60).await;
     assert!(reads <= 3.5 && writes <= 2.5, "{reads} reads, {writes} writes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_costs_no_more_requests_where_there_are_many_workers() {
-    let Cost { reads, writes } = cost(9, 8, 60).await;
+    let Cost { reads, writes } = cost(Kind::OfZooKeeper, 9, 8, 60).await;
     // The first few marks of a burst are looked at by all of them.
     assert!(reads <= 8.0 && writes <= 3.5, "{reads} reads, {writes} writes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_costs_no_more_requests_where_there_are_many_marks() {
-    let Cost { reads, writes } = cost(4, 3, 2000).await;
+    let Cost { reads, writes } = cost(Kind::OfZooKeeper, 4, 3, 2000).await;
     assert!(reads <= 5.5 && writes <= 2.5, "{reads} reads, {writes} writes");
+}
+
+/// Without transactions nodes above marks are looked for and stay, so that a ledger costs more. At rest it makes no difference.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_worker_asks_nothing_where_nodes_above_marks_stay() {
+    let Cost { reads, writes } = cost(Kind::OfOxia, 4, 3, 20).await;
+    assert!(reads <= 30.0 && writes <= 8.0, "{reads} reads, {writes} writes");
 }

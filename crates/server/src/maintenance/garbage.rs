@@ -5,7 +5,7 @@
 //! # Data flow
 //! ```text
 //! interval, or somebody asks -> ledgers here -> store synced -> INSTANCEID, LAYOUT -> listing -> (evidence)
-//!     -> each candidate again -> INSTANCEID, LAYOUT again (mark again) -> engine removes (batch by batch, durable)
+//!     -> candidates again, by directory -> INSTANCEID, LAYOUT again (mark again) -> engine removes (batch by batch, durable)
 //!     -> a new mark in the store -> collection of entry logs
 //! ```
 //!
@@ -47,7 +47,7 @@ use bindery_engine::{
 };
 use bindery_io::canary::Canaries;
 use bindery_io::{Clock, Random};
-use bindery_metadata::layout::{CookiesError, LedgerError};
+use bindery_metadata::layout::{CookiesError, LedgerError, Ledgers};
 use bindery_metadata::{Layout, StoreError};
 use bindery_metrics::{Row, numbers};
 use bindery_types::LedgerId;
@@ -62,6 +62,8 @@ use tokio::time::Instant;
 
 /// Ledgers whose removal is under way at once: their records take room that is kept for fences.
 const BATCH_MAX: usize = 64;
+/// How many candidates one read of their directory looks up. After that many the round checks again that the store is still the same.
+const TOGETHER_MAX: usize = 4_096;
 /// How long a removal waits for room before it is tried again, and how often.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 const ROOM_ATTEMPTS: u32 = 20;
@@ -566,20 +568,24 @@ impl GarbageCollector {
             self.remember(ClusterRecord { known_up_to, ..self.known }).await.map_err(Doubt::Metadata)?;
         }
         loop {
-            let mut batch = Vec::with_capacity(BATCH_MAX);
-            while batch.len() < BATCH_MAX {
-                let Some(ledger) = round.next_candidate() else { break };
+            let mut garbage = Vec::new();
+            while garbage.len() < BATCH_MAX {
+                let together = next_together(&mut round, &ledgers);
+                if together.is_empty() {
+                    break;
+                }
                 self.pace().await;
                 // Before the read: later changes may belong to a ledger created again under the same id.
-                let changes = self.engine.changes(ledger);
-                let is_there = ledgers.exists(ledger).await;
-                let is_there = is_there.map_err(|error: LedgerError| Doubt::Metadata(error.to_string()))?;
-                let look = if is_there { SecondLook::Present } else { SecondLook::Absent };
-                if round.is_garbage(&look) {
-                    batch.push((ledger, changes));
-                }
+                let seen: Vec<(LedgerId, Changes)> =
+                    together.iter().map(|ledger| (*ledger, self.engine.changes(*ledger))).collect();
+                let found = ledgers.exist_together(&together).await;
+                let found = found.map_err(|error: LedgerError| Doubt::Metadata(error.to_string()))?;
+                garbage.extend(seen.into_iter().filter(|(ledger, _)| {
+                    let is_there = found.contains(ledger);
+                    round.is_garbage(if is_there { &SecondLook::Present } else { &SecondLook::Absent })
+                }));
             }
-            if batch.is_empty() {
+            if garbage.is_empty() {
                 break;
             }
             // The same store has to have answered from the beginning to here.
@@ -587,10 +593,12 @@ impl GarbageCollector {
             if is_proven && evidence.has_mark && !self.has_mark().await? {
                 return Err(Doubt::MarkGone);
             }
-            for (ledger, _) in &batch {
-                tracing::debug!(%ledger, "not in metadata: removed");
+            for batch in garbage.chunks(BATCH_MAX) {
+                for (ledger, _) in batch {
+                    tracing::debug!(%ledger, "not in metadata: removed");
+                }
+                removed.ledgers += self.remove(batch).await?;
             }
-            removed.ledgers += self.remove(&batch).await?;
         }
         // A bookie without ledgers has none to lose to another store, but a mark that tells which one it was.
         if round.may_mark() || (is_empty && self.known.store_marks == [None; 2]) {
@@ -746,6 +754,18 @@ impl GarbageCollector {
         }
         Err(Doubt::Metadata("the journal has no room for removals".to_owned()))
     }
+}
+
+/// The next candidates whose nodes lie in one directory of the store; none at the end.
+fn next_together(round: &mut GarbageRound, ledgers: &Ledgers) -> Vec<LedgerId> {
+    let mut together: Vec<LedgerId> = Vec::new();
+    while together.len() < TOGETHER_MAX
+        && let Some(next) = round.peek_candidate()
+        && together.first().is_none_or(|first| ledgers.are_together(*first, next))
+    {
+        together.extend(round.next_candidate());
+    }
+    together
 }
 
 /// Ledgers, so that others are told from them.

@@ -57,7 +57,7 @@ mod tests {
         let stored = |state| {
             let mut metadata = metadata.clone();
             metadata.state = state;
-            StoredLedger { metadata, version: Version(0), created_ms: 500 }
+            StoredLedger { metadata, version: Version::counted(0), created_ms: 500 }
         };
         let closed = |last| stored(LedgerState::Closed { last_entry: EntryId::new(last), length_bytes: 0 });
         let (open, recovering) = (stored(LedgerState::Open), stored(LedgerState::InRecovery));

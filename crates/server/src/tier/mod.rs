@@ -4,31 +4,31 @@
 //! ```text
 //! read ─► engine: in object storage alone ─► cached? ─ yes ─► answered like an entry in memory
 //!                                               └ no ─► parked; extent (local disk) ─► fetcher ─► unparked, planned again
-//! ledgers closed and reconciled ─► trim: metadata, grace ─► check (T19) ─► engine: trim
+//!                                                  its object is gone or bad ─► catalogue: the object by now ─► fetcher
+//! ledgers closed and reconciled ─► trim: metadata, grace ─► catalogue: their objects ─► check (T19) ─► engine: trim
 //! ```
-//! [`proof`] who is taken for a tierer; [`bounds`] how far it is believed; [`reconcile`] what it changes; [`extents`] where entries are; [`trimmer`] decides what may go; [`trim`] does it; the requests are made by
-//! [`bindery_tiering::fetch`], on threads of their own.
+//! [`proof`] who is taken for a tierer; [`bounds`] how far it is believed; [`reconcile`] what it changes; [`extents`] where entries are;
+//! [`locate`] asks the catalogue for that; [`trimmer`] decides what may go; [`trim`] does it; the requests are made by
+//! [`bindery_tiering::fetch`] and [`Locator`], on threads of their own.
 //!
 //! # Invariants
 //! 1. A bookie starts, and serves all it has here, whatever the bucket does. Only reads of entries that are in it alone fail,
 //!    with an I/O error that says so in the log, never with "no such entry".
 //! 2. A parked read holds its descriptor and a place among those that wait; no permit, no window, no slot of the I/O pool.
 //! 3. No thread of the runtime or of the I/O pool waits for the bucket, or for a look into the state table.
-//! 4. A read whose object is gone or another one is looked up once more, and asks again when it is in another object by now
-//!    (T10).
+//! 4. A read whose object is gone, damaged or another one is looked up once more, in the catalogue as it is by then, and asks again
+//!    when it is in another object (T10). So a bookie that was not told of a rewrite reads on.
 //! 5. A read that waits for the state table of a disk that hangs is refused after the same time as one that waits for the bucket.
 //! 6. Remembered extents of a ledger are forgotten when a tierer tells others: the ledger may be another one by now.
-//! 7. Where an object stays gone after the second look, the bookie was away when others were told of a new one. A tierer that asks how far the
-//!    ledger is here hears of the entries below the first such one only, until it has told of objects again, from that entry to the
-//!    register: so it tells everything behind, in as many requests as that takes.
 //!
 //! # Limits
-//! Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and [`LOOKUP_THREADS_MAX`] that wait
-//! for local disks. Ledgers whose objects are gone: those of [`lost`].
+//! Memory: a part of the memory limit, for reading, and for the catalogue: [`TierConfig::catalogue_bytes`] for its blocks; its indexes and
+//! the part of its log behind the newest snapshot come on top, some 14 MB with ten million extents. Waiters, requests:
+//! [`FetchOptions`], [`Locator`]. Threads: [`THREADS`], and [`LOOKUP_THREADS_MAX`] that wait for local disks.
 
 mod bounds;
 mod extents;
-mod lost;
+mod locate;
 #[cfg(test)]
 mod model;
 mod proof;
@@ -45,19 +45,19 @@ pub use view::{NUMBERS, REACHABLE, TierNumbers, expose, json, ledger_json};
 use crate::log_limit::LogLimit;
 use crate::metrics::{Counter, Summary};
 use bindery_engine::{Engine, Refusal, TieredRead};
-use bindery_io::Clock;
 use bindery_io::canary::{Canaries, Canary};
+use bindery_io::{Clock, SystemRandom};
+use bindery_tiering::catalogue::{CatalogueOptions, Locator, Requests};
 use bindery_tiering::fetch::{
     Ask, Entry, FetchError, FetchOptions, Fetched, Fetcher, Offer, ReaderId, Ticket,
 };
 use bindery_tiering::store::{self, OpenError, Store, StoreOptions, StoreUrl};
 use bindery_tiering::{ClusterId, InvalidId};
 use bindery_types::tier::{ObjectRef, TierExtent};
-use bindery_types::{EntryId, LedgerId, LedgerMetadata};
+use bindery_types::{LedgerId, LedgerMetadata};
 use bindery_wire::ErrorCode;
 use bindery_wire::v3::reconcile::Reconciled;
 use extents::Extents;
-use lost::Lost;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -72,8 +72,8 @@ const LOOKUP_THREADS_MAX: usize = 8;
 const OPEN_PAUSE: Duration = Duration::from_secs(5);
 /// Requests of tierers that wait for the journal: their answers are larger than what is promised for them.
 const RECONCILES_MAX: usize = 64;
-/// Between two looks for room among the ledgers whose objects are gone.
-const LOST_INTERVAL: Duration = Duration::from_secs(60);
+/// Rows of the catalogue that are remembered beside its blocks: some 2 MB.
+const CATALOGUE_ROWS_MAX: usize = 20_000;
 /// One line about the bucket in this time.
 pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -110,7 +110,8 @@ impl TierConfig {
         }
     }
 
-    /// Memory for object storage, by the memory limit: for reading, and [`TierConfig::extents_bytes`] of it.
+    /// Memory for object storage, by the memory limit: for reading, and [`TierConfig::extents_bytes`] and
+    /// [`TierConfig::catalogue_bytes`] of it.
     pub fn memory_bytes(&self, limit: u64) -> u64 {
         self.memory_bytes.unwrap_or((limit / 8).clamp(16 << 20, 256 << 20))
     }
@@ -118,6 +119,11 @@ impl TierConfig {
     /// The part of this for extents that wait for the state table.
     pub fn extents_bytes(memory_bytes: u64) -> u64 {
         (memory_bytes / 8).min(16 << 20)
+    }
+
+    /// The part of this for blocks of the catalogue.
+    pub fn catalogue_bytes(memory_bytes: u64) -> u64 {
+        (memory_bytes / 8).min(8 << 20)
     }
 }
 
@@ -161,7 +167,10 @@ impl Failure {
         matches!(
             self,
             Failure::Fetch(
-                FetchError::Missing { .. } | FetchError::Different { .. } | FetchError::Refused { .. }
+                FetchError::Missing { .. }
+                    | FetchError::Different { .. }
+                    | FetchError::Damaged { .. }
+                    | FetchError::Refused { .. }
             )
         )
     }
@@ -248,13 +257,10 @@ impl Drop for Reconciling {
 pub struct Tier {
     url: StoreUrl,
     fetcher: Arc<OnceLock<Fetcher>>,
+    locator: Arc<OnceLock<Locator>>,
     extents: Mutex<Extents>,
     lookups: AtomicUsize,
     lookups_max: usize,
-    /// Ledgers whose objects are gone (invariant 7).
-    lost: Mutex<Lost>,
-    /// How often it is cleared of ledgers that are not here when it is full, and its being full is written down.
-    lost_log: Mutex<LogLimit>,
     /// Until a look into the state table is given up.
     lookup_deadline: Duration,
     log: Mutex<LogLimit>,
@@ -314,15 +320,25 @@ impl Tier {
         let cluster: ClusterId = instance_id.trim().parse().map_err(TierError::Cluster)?;
         let tier = Tier::new(&config.url, cluster, &config.fetch, clock, canaries)?;
         let tier = Tier { trim: config.trim.clone(), ..tier };
-        let memory_bytes = memory_bytes - TierConfig::extents_bytes(memory_bytes);
+        let catalogue_bytes = TierConfig::catalogue_bytes(memory_bytes);
+        let memory_bytes = memory_bytes - TierConfig::extents_bytes(memory_bytes) - catalogue_bytes;
         let fetch = FetchOptions {
             memory_bytes_max: memory_bytes,
             index_bytes_max: memory_bytes / 4,
             ..config.fetch.clone()
         };
         let make = {
-            let (handle, fetcher) = (tier.handle().clone(), tier.fetcher.clone());
-            move |store| drop(fetcher.set(Fetcher::new(store, cluster, fetch, handle)))
+            let (parts, url) = (tier.parts(), config.url.clone());
+            // The task that follows the catalogue has no retries of its own.
+            let with_retries = StoreOptions {
+                request_timeout: config.store.request_timeout,
+                retry_timeout: config.fetch.request_timeout,
+                ..StoreOptions::default()
+            };
+            move |store: Store| {
+                let of_catalogue = store::open(&url, &with_retries).unwrap_or_else(|_| store.clone());
+                parts.set(store, of_catalogue, fetch, catalogue_bytes);
+            }
         };
         match store::open(&config.url, &config.store) {
             Ok(store) => make(store),
@@ -347,8 +363,7 @@ impl Tier {
         canaries: Canaries,
     ) -> Result<Arc<Tier>, TierError> {
         let tier = Tier::new(store.url(), cluster, &fetch, clock, canaries)?;
-        let fetcher = Fetcher::new(store, cluster, fetch, tier.handle().clone());
-        drop(tier.fetcher.set(fetcher));
+        tier.parts().set(store.clone(), store, fetch, 1 << 20);
         Ok(Arc::new(tier))
     }
 
@@ -369,9 +384,8 @@ impl Tier {
         Ok(Tier {
             url: url.clone(),
             fetcher: Arc::default(),
+            locator: Arc::default(),
             extents: Mutex::default(),
-            lost: Mutex::default(),
-            lost_log: Mutex::new(LogLimit::new(LOST_INTERVAL)),
             lookups: AtomicUsize::new(0),
             lookups_max: fetch.waiters_max,
             lookup_deadline: fetch.deadline,
@@ -440,6 +454,11 @@ impl Tier {
         self.fetcher.get()
     }
 
+    /// Requests that looked into the catalogue.
+    pub fn catalogue_requests(&self) -> Requests {
+        self.locator.get().map(Locator::requests).unwrap_or_default()
+    }
+
     /// An entry, if it is in memory here. Never waits.
     pub fn cached(&self, connection: u64, read: &TieredRead) -> Option<Entry> {
         let extent = self.extents.lock().get(read.ledger(), read.epoch(), read.entry())?;
@@ -481,6 +500,10 @@ impl Tier {
             done(Arrival { outcome: Err(Failure::Fetch(FetchError::Busy)), object: None });
             return Waiting(place);
         }
+        if let Some((object, failure)) = not {
+            self.look_again(connection, read, (object, failure), &place, done);
+            return Waiting(place);
+        }
         let (tier, engine, of_lookup) = (self.clone(), engine.clone(), place.clone());
         let (ledger, epoch, entry) = (read.ledger(), read.epoch(), read.entry());
         // Bounded by `lookups_max`, also while a disk hangs.
@@ -500,22 +523,57 @@ impl Tier {
                 // The disk does not answer (invariant 5), or the process ends.
                 Ok(Err(_)) | Err(_) => Some(Err(Refusal::Io)),
             };
-            match (found, not) {
-                (None, _) => {}
-                (Some(Err(refusal)), _) => {
+            match found {
+                None => {}
+                Some(Err(refusal)) => {
                     let outcome = Err(Failure::Lookup(refusal));
                     tier.call(&of_lookup, done, Arrival { outcome, object: None });
                 }
-                (Some(Ok(extent)), Some((object, failure))) if extent.object == object => {
-                    tier.call(&of_lookup, done, Arrival { outcome: Err(failure), object: Some(object) });
-                }
-                (Some(Ok(extent)), _) => {
+                Some(Ok(extent)) => {
                     tier.extents.lock().put(ledger, epoch, entry, extent);
                     tier.ask_at(extent, connection, &read, &of_lookup, done);
                 }
             }
         });
         Waiting(place)
+    }
+
+    /// Asks the catalogue for another object than the one that failed (invariant 4). Has one of the places of look-ups.
+    fn look_again(
+        self: &Arc<Self>,
+        connection: u64,
+        read: TieredRead,
+        (object, failure): (ObjectRef, Failure),
+        place: &Arc<Mutex<Place>>,
+        done: impl FnOnce(Arrival) + Send + 'static,
+    ) {
+        let (tier, place) = (self.clone(), place.clone());
+        self.runtime.handle().spawn(async move {
+            let is_over = matches!(*place.lock(), Place::Over);
+            let (ledger, entry) = (read.ledger(), read.entry());
+            let found = match is_over {
+                false => Some(tier.locate(ledger, entry, read.created_ms(), Duration::ZERO).await),
+                true => None,
+            };
+            tier.lookups.fetch_sub(1, Ordering::AcqRel);
+            match found {
+                None => {}
+                Some(Ok(extents)) if extents[0].object != object => {
+                    let mut known = tier.extents.lock();
+                    for extent in &extents {
+                        known.put(ledger, read.epoch(), entry.max(extent.first), *extent);
+                    }
+                    drop(known);
+                    tier.ask_at(extents[0], connection, &read, &place, done);
+                }
+                Some(found) => {
+                    if let Err(error) = found {
+                        tracing::debug!(%ledger, %entry, %error, "the catalogue names no other object");
+                    }
+                    tier.call(&place, done, Arrival { outcome: Err(failure), object: Some(object) });
+                }
+            }
+        });
     }
 
     /// Calls back, unless it is no longer wanted.
@@ -570,14 +628,7 @@ impl Tier {
     }
 
     /// Notes that a read failed, and writes it down now and then.
-    pub fn report(&self, engine: &Engine, ledger: LedgerId, entry: i64, failure: &Failure) {
-        // Whatever else happens to an object concerns all who refer to it, and telling this bookie again would not help. S3 refuses to
-        // say that a key is gone where the credentials do not allow keys to be listed.
-        let is_gone =
-            matches!(failure, Failure::Fetch(FetchError::Missing { .. } | FetchError::Refused { .. }));
-        if let Some(entry) = EntryId::new(entry).filter(|_| is_gone) {
-            self.note_lost(engine, ledger, entry);
-        }
+    pub fn report(&self, ledger: LedgerId, entry: i64, failure: &Failure) {
         let error = match failure {
             Failure::Fetch(error) => error,
             // The engine has said it.
@@ -593,23 +644,6 @@ impl Tier {
         }
     }
 
-    /// Invariant 7.
-    fn note_lost(&self, engine: &Engine, ledger: LedgerId, entry: EntryId) {
-        if self.lost.lock().note(ledger, entry) {
-            return;
-        }
-        let Some(left_out) = self.lost_log.lock().admit(self.clock.monotonic_ns()) else { return };
-        // The engine may call back here, so it is called without the lock.
-        let noted = self.lost.lock().ledgers();
-        let absent: Vec<LedgerId> =
-            noted.into_iter().filter(|ledger| engine.tiered(*ledger).is_none()).collect();
-        let mut lost = self.lost.lock();
-        absent.into_iter().for_each(|ledger| lost.forget(ledger));
-        if !lost.note(ledger, entry) {
-            tracing::warn!(%ledger, left_out, "too many ledgers have missing objects: this one is not tracked");
-        }
-    }
-
     /// True when a read that failed is to be looked up once more (invariant 4).
     pub fn looks_again(&self, failure: &Failure) -> bool {
         failure.may_be_elsewhere() && !self.canaries.has(Canary::T10SourceNotLookedUpAgain)
@@ -617,6 +651,41 @@ impl Tier {
 
     pub(crate) fn handle(&self) -> &tokio::runtime::Handle {
         self.runtime.handle()
+    }
+
+    /// Its parts that wait until the bucket can be opened.
+    fn parts(&self) -> Parts {
+        Parts {
+            fetcher: self.fetcher.clone(),
+            locator: self.locator.clone(),
+            cluster: self.cluster,
+            clock: self.clock.clone(),
+            runtime: self.handle().clone(),
+        }
+    }
+}
+
+/// The parts of [`Tier`] that need its store, and what they are made with.
+struct Parts {
+    fetcher: Arc<OnceLock<Fetcher>>,
+    locator: Arc<OnceLock<Locator>>,
+    cluster: ClusterId,
+    clock: Arc<dyn Clock>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Parts {
+    fn set(self, store: Store, of_catalogue: Store, fetch: FetchOptions, catalogue_bytes: u64) {
+        let options = CatalogueOptions {
+            request_timeout: fetch.request_timeout,
+            cache_bytes_max: usize::try_from(catalogue_bytes).unwrap_or(usize::MAX),
+            facts_max: CATALOGUE_ROWS_MAX,
+            ..CatalogueOptions::default()
+        };
+        let random = Arc::new(SystemRandom);
+        let locator = Locator::start(of_catalogue, self.cluster, options, self.clock, random, &self.runtime);
+        drop(self.locator.set(locator));
+        drop(self.fetcher.set(Fetcher::new(store, self.cluster, fetch, self.runtime)));
     }
 }
 

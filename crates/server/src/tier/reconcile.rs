@@ -45,7 +45,6 @@ impl Tier {
         ledgers: Vec<Reconciliation>,
         done: ReconcileWaiter,
     ) {
-        let done = self.with_what_is_lost(&ledgers, done);
         let mut updates = Vec::with_capacity(ledgers.len());
         let (mut replacing, mut others, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
         for (at, update) in ledgers.into_iter().enumerate() {
@@ -109,42 +108,6 @@ impl Tier {
             let refused = refusals((0..ledgers.len()).collect(), judge).await;
             answer_without(&engine, ledgers, refused, |update| update.ledger, Engine::restore, done).await;
         });
-    }
-
-    /// Answers of a ledger whose objects are gone say no more than what is below them, until other objects were told of (invariant 7 of
-    /// [`super`]).
-    fn with_what_is_lost(
-        self: &Arc<Self>,
-        ledgers: &[Reconciliation],
-        done: ReconcileWaiter,
-    ) -> ReconcileWaiter {
-        // A question has no range.
-        let range = |update: &Reconciliation| {
-            update.extents.first().zip(update.extents.last()).map(|(first, last)| (first.first, last.last))
-        };
-        let lost: Vec<(usize, Option<(EntryId, EntryId)>)> = {
-            let lost = self.lost.lock();
-            let of_lost = ledgers.iter().enumerate().filter(|(_, update)| lost.has(update.ledger));
-            of_lost.map(|(at, update)| (at, range(update))).collect()
-        };
-        if lost.is_empty() {
-            return done;
-        }
-        let tier = self.clone();
-        Box::new(move |mut results| {
-            for (at, range) in lost {
-                let Some(result) = results.get_mut(at) else { continue };
-                // Reads that failed meanwhile count, too.
-                let mut lost = tier.lost.lock();
-                match (range, result.result) {
-                    (_, Err(Refusal::NoLedger)) => lost.forget(result.ledger),
-                    (Some(range), Ok(())) => result.lre = lost.told(result.ledger, range, result.lre),
-                    (Some(_), Err(_)) => {}
-                    (None, _) => result.lre = lost.asked(result.ledger, result.lre),
-                }
-            }
-            done(results);
-        })
     }
 
     /// Whether the ledger of an update lives, and that of the register does not (invariant 5).

@@ -2,7 +2,7 @@
 //!
 //! # Data flow
 //! ```text
-//! engine: untrimmed ledgers ─► Trimmer ─► metadata of one ─► its extents ─► each checked (T19) ─► engine: trim
+//! engine: untrimmed ledgers ─► Trimmer ─► metadata of one ─► catalogue: its extents ─► each checked (T19) ─► engine: trim
 //! ```
 //!
 //! # Invariants
@@ -24,11 +24,14 @@ use bindery_engine::{Engine, EntryRef, LocalChecksum, Lookup, Refusal, TrimError
 use bindery_io::{Clock, Random};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
+use bindery_tiering::cover::is_same_entry;
 use bindery_tiering::fetch::FetchError;
-use bindery_tiering::fetch::check::{CheckError, LocalDifference, LocalRecords};
+use bindery_tiering::fetch::check::{CheckError, Checked, LocalDifference, LocalRecords};
 use bindery_tiering::object::TableEntry;
 use bindery_types::tier::TierExtent;
 use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerState};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +41,10 @@ use tokio::task::{JoinHandle, block_in_place};
 
 /// Ledgers taken from the engine at a time.
 const PAGE: usize = 1_024;
-/// Extents of a ledger taken from the engine at a time.
-const EXTENTS_PAGE: usize = 64;
+/// Trimming follows the catalogue's log once in this time, however many ledgers a round has.
+const CATALOGUE_AGE_MAX: Duration = Duration::from_secs(10);
+/// Extents of a ledger that are checked side by side: as many requests as checks may have at once.
+const CHECKS_AT_ONCE: usize = 8;
 /// Ledgers of one round, at most: the next round goes on.
 const ROUND_MAX: usize = 10_000;
 /// A ledger that may not go yet, by its metadata, is not asked about before.
@@ -272,30 +277,8 @@ impl TrimTask {
             return Ok(Err(Left::Later(Duration::ZERO)));
         }
         let digest_bytes = metadata.secret.as_ref().map(|secret| secret.digest_type.size_bytes());
-        let mut from = EntryId::FIRST;
-        loop {
-            let engine = &self.engine;
-            let extents = match block_in_place(|| engine.tier_extents(ledger, from, EXTENTS_PAGE)) {
-                Ok(extents) => extents,
-                Err(refusal) => {
-                    self.say(ledger, &refusal, "cannot look up where the ledger is in object storage");
-                    return Ok(Err(Left::Later(NOT_YET_PAUSE)));
-                }
-            };
-            if extents.first().is_none_or(|extent| extent.first > from) {
-                return Ok(Err(Left::Differs(format!("no object is known to have entry {from}"))));
-            }
-            for extent in &extents {
-                if let Err(left) = self.check(ledger, extent, digest_bytes).await? {
-                    return Ok(Err(left));
-                }
-            }
-            match extents.last().map(|extent| extent.last) {
-                Some(last) if last < candidate.lre => {
-                    from = EntryId::new(last.get() + 1).expect("it is below another entry");
-                }
-                _ => break,
-            }
+        if let Err(left) = self.check_all(candidate, digest_bytes).await? {
+            return Ok(Err(left));
         }
         let engine = &self.engine;
         Ok(match block_in_place(|| engine.trim(ledger, &seen, candidate.lre)) {
@@ -313,20 +296,60 @@ impl TrimTask {
         })
     }
 
-    /// Compares one extent with what is here (T19).
-    async fn check(
+    /// Compares everything up to the register with the objects that the catalogue names.
+    async fn check_all(
         &mut self,
-        ledger: LedgerId,
-        extent: &TierExtent,
+        candidate: &Candidate,
         digest_bytes: Option<usize>,
     ) -> Result<Result<(), Left>, Stop> {
-        let Some(fetcher) = self.tier.fetcher() else {
+        let ledger = candidate.ledger;
+        if self.tier.fetcher().is_none() {
             return Err(Stop::Round(format!("the tier cannot be reached: {} is not there", self.tier.url())));
-        };
-        let mut records = Records { engine: self.engine.clone(), ledger, digest_bytes };
-        let (samples, random) = (self.trimmer.config().samples, self.random.clone());
-        let checked =
-            fetcher.check(ledger, extent, |blocks| some_of(blocks, samples, &*random), &mut records).await;
+        }
+        let comparison = Arc::new(Comparison {
+            tier: self.tier.clone(),
+            engine: self.engine.clone(),
+            random: self.random.clone(),
+            ledger,
+            digest_bytes,
+            samples: self.trimmer.config().samples,
+        });
+        let (mut next, mut age_max) = (Some(EntryId::FIRST), CATALOGUE_AGE_MAX);
+        while let Some(entry) = next.filter(|entry| *entry <= candidate.lre) {
+            // The comparison tells entries of another ledger apart, so no creation time is needed.
+            let mut extents = match self.tier.locate(ledger, entry, None, age_max).await {
+                Ok(extents) => extents,
+                Err(error) if error.is_of_ledger() => return Ok(Err(Left::Differs(error.to_string()))),
+                Err(error) => return Err(Stop::Round(error.to_string())),
+            };
+            extents.retain(|extent| extent.first <= candidate.lre);
+            let checks: Vec<_> = extents.iter().map(|extent| comparison.clone().check(*extent)).collect();
+            let mut checks = futures_util::stream::iter(checks).buffered(CHECKS_AT_ONCE);
+            for extent in &extents {
+                let checked = checks.next().await.expect("each extent is checked");
+                let checked = self.judged(ledger, checked)?;
+                // The object may have been rewritten since. The next look follows the log again.
+                if let Err(Left::Differs(_)) = checked
+                    && !age_max.is_zero()
+                {
+                    age_max = Duration::ZERO;
+                    break;
+                }
+                if let Err(left) = checked {
+                    return Ok(Err(left));
+                }
+                next = EntryId::new(extent.last.get().saturating_add(1));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// What the outcome of a check means for its ledger.
+    fn judged(
+        &mut self,
+        ledger: LedgerId,
+        checked: Result<Checked, CheckError>,
+    ) -> Result<Result<(), Left>, Stop> {
         match checked {
             Ok(checked) => {
                 self.tier.desk.checks.add(1);
@@ -359,6 +382,28 @@ impl TrimTask {
     async fn pace(&self) {
         let per_second = self.trimmer.config().ledgers_per_second.max(1);
         tokio::time::sleep(Duration::from_secs(1) / per_second).await;
+    }
+}
+
+/// Compares extents of a ledger with what is here (T19).
+struct Comparison {
+    tier: Arc<Tier>,
+    engine: Arc<Engine>,
+    random: Arc<dyn Random>,
+    ledger: LedgerId,
+    digest_bytes: Option<usize>,
+    samples: Option<usize>,
+}
+
+impl Comparison {
+    fn check(self: Arc<Self>, extent: TierExtent) -> BoxFuture<'static, Result<Checked, CheckError>> {
+        Box::pin(async move {
+            let fetcher = self.tier.fetcher().ok_or(FetchError::Stopped)?;
+            let (engine, ledger) = (self.engine.clone(), self.ledger);
+            let mut records = Records { engine, ledger, digest_bytes: self.digest_bytes };
+            let some_of = |blocks| some_of(blocks, self.samples, &*self.random);
+            fetcher.check(ledger, &extent, some_of, &mut records).await
+        })
     }
 }
 
@@ -428,42 +473,10 @@ impl LocalRecords for Records {
     }
 }
 
-/// Whether two stored copies are of one entry: equal but for the LAC (last add confirmed), which a repair replaces, and the
-/// digest, which covers it (docs/reference/protocol.md, section 3.1).
-fn is_same_entry(one: &[u8], other: &[u8], digest_bytes: Option<usize>) -> bool {
-    // Ledger, entry, LAC, length: 8 bytes each.
-    const LAC: std::ops::Range<usize> = 16..24;
-    const HEADER_BYTES: usize = 32;
-    let Some(payload) = digest_bytes.map(|digest| HEADER_BYTES + digest) else { return one == other };
-    let parts = |stored: &'_ [u8]| -> Option<[std::ops::Range<usize>; 3]> {
-        (stored.len() >= payload).then_some([0..LAC.start, LAC.end..HEADER_BYTES, payload..stored.len()])
-    };
-    one.len() == other.len()
-        && parts(one).is_some_and(|parts| parts.into_iter().all(|part| one[part.clone()] == other[part]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use bindery_io::SystemRandom;
-
-    #[test]
-    fn copies_of_one_entry_differ_in_lac_and_digest_only() {
-        let entry = |lac: u8, length: u8, digest: u8, payload: &[u8]| {
-            let fields = [vec![1; 16], vec![lac; 8], vec![length; 8], vec![digest; 4], payload.to_vec()];
-            fields.concat()
-        };
-        let one = entry(1, 2, 3, b"payload");
-        assert!(is_same_entry(&one, &entry(9, 2, 9, b"payload"), Some(4)), "as a repair writes it");
-        assert!(!is_same_entry(&one, &entry(9, 2, 9, b"another"), Some(4)));
-        assert!(!is_same_entry(&one, &entry(9, 2, 9, b"longer than it"), Some(4)));
-        assert!(!is_same_entry(&one, &entry(1, 9, 3, b"payload"), Some(4)));
-        assert!(
-            !is_same_entry(&one, &entry(9, 2, 9, b"payload"), None),
-            "nobody knows where the payload begins"
-        );
-        assert!(!is_same_entry(&one[..33], &one[..33], Some(4)), "too short for an entry");
-    }
 
     #[test]
     fn samples_are_within_the_blocks() {

@@ -53,6 +53,14 @@ pub const NUMBERS: Table<TierNumbers> = Table::new(&[
         "Requests to the bucket, retries and those of checks included.",
         |of| of.stats.requests,
     ),
+    Row::counter(
+        "bindery_tier_catalogue_requests",
+        "Requests to the bucket that looked into the catalogue, for objects that took the place of others and before copies go.",
+        |of| {
+            let requests = of.tier.catalogue_requests();
+            requests.gets + requests.lists
+        },
+    ),
     Row::counter("bindery_tier_requests_failed", "Requests to the bucket that failed, each try.", |of| {
         of.stats.requests_failed
     }),

@@ -89,7 +89,10 @@ async fn the_settings_of_repair_are_read_and_changed_as_java_does() {
     let before = settings.watch_delay().await.unwrap().0.unwrap();
     assert_eq!(trigger().await, text(200, "Success trigger audit."));
     let after = settings.watch_delay().await.unwrap().0.unwrap();
-    assert!(after.delay == before.delay && after.version > before.version, "{before:?} {after:?}");
+    assert!(
+        after.delay == before.delay && after.version.is_later_than(before.version),
+        "{before:?} {after:?}"
+    );
     running.stop().await;
 }
 

@@ -6,17 +6,19 @@
 
 use crate::common::PATIENCE;
 use crate::common::whole::{
-    Running, cluster, config_that_flushes as config, id, metadata, refused, start, start_on,
+    Running, cluster, config_that_flushes as config, id, metadata, refused, start, start_on, start_over,
 };
 use crate::disks::{FREEZES, Frozen, Thaws};
 use bindery_io::{Disk, RealDisk};
-use bindery_metadata::store::CreateMode;
+use bindery_metadata::StoreLayer;
+use bindery_metadata::memory::MemoryStore;
+use bindery_metadata::store::{CreateMode, MetadataStore, Stat, StoreFuture};
 use bindery_server::cluster_record::ClusterRecord;
 use bindery_server::config::BookieConfig;
 use bindery_types::{BookieId, LedgerState};
 use bindery_wire::{ErrorCode, v2};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 impl Running {
@@ -77,6 +79,55 @@ async fn a_deleted_ledger_goes_and_its_space_comes_back() {
     bookie.stop().await;
     let bookie = start(config(dir.path()), &cluster).await;
     assert_eq!((bookie.read(1, 0).await, bookie.read(2, 0).await), (ErrorCode::Ok, ErrorCode::NoLedger));
+    bookie.stop().await;
+}
+
+/// Counts what a bookie reads of its metadata.
+struct Counting {
+    inner: Arc<MemoryStore>,
+    reads: AtomicUsize,
+}
+
+impl StoreLayer for Counting {
+    fn beneath(&self) -> &dyn MetadataStore {
+        &*self.inner
+    }
+
+    fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.exists(path)
+    }
+
+    fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.children(path)
+    }
+}
+
+/// A round looks deleted ledgers up once more before it removes them, with one read for each directory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleted_ledgers_of_one_directory_are_looked_up_together() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let store = Arc::new(cluster.open());
+    let over = Arc::new(Counting { inner: store.clone(), reads: AtomicUsize::new(0) });
+    let disk = Arc::new(RealDisk::new());
+    let bookie = start_over(disk, config(dir.path()), &cluster, store, over.clone()).await.unwrap();
+    for ledger in 0..300 {
+        bookie.create(ledger).await;
+    }
+    for ledger in 100..240 {
+        bookie.delete(ledger).await;
+    }
+    let before = over.reads.load(Ordering::SeqCst);
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    let reads = over.reads.load(Ordering::SeqCst) - before;
+    assert_eq!(bookie.metric("bindery_gc_ledgers_removed").await, 140);
+    assert!(reads < 20, "{reads} reads of metadata");
+    for (ledger, code) in
+        [(99, ErrorCode::Ok), (100, ErrorCode::NoLedger), (239, ErrorCode::NoLedger), (240, ErrorCode::Ok)]
+    {
+        assert_eq!(bookie.read(ledger, 0).await, code, "ledger {ledger}");
+    }
     bookie.stop().await;
 }
 

@@ -5,7 +5,7 @@
 
 mod claims;
 mod lives;
-mod lost;
+mod rewritten;
 
 use crate::common::PATIENCE;
 use crate::common::frames::{
@@ -13,7 +13,7 @@ use crate::common::frames::{
 };
 use crate::common::whole;
 use crate::common::wire::{self, Bookie, Client};
-use bindery_engine::{Compared, WantedCollection};
+use bindery_engine::WantedCollection;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::{LogLimit, RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::Layout;
@@ -21,6 +21,9 @@ use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
 use bindery_server::tier::{Tier, TierConfig, TrimConfig, TrimTask, Trimmer};
+use bindery_tiering::catalogue::{
+    Catalogue, CatalogueOptions, Change, ChangeOutcome, NewExtent, NewObject, OpenMode, Verdict, rebuild,
+};
 use bindery_tiering::fetch::FetchOptions;
 use bindery_tiering::object::{Compression, ObjectBuilder};
 use bindery_tiering::store::Store;
@@ -42,12 +45,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 /// A bucket that a test can stop, take away and change.
 #[derive(Debug)]
 struct Bucket {
-    inner: InMemory,
+    inner: Arc<InMemory>,
     /// While this is so, requests wait.
     hangs: watch::Sender<bool>,
     is_refusing: AtomicBool,
@@ -59,7 +62,7 @@ struct Bucket {
 impl Bucket {
     fn new() -> Arc<Bucket> {
         Arc::new(Bucket {
-            inner: InMemory::new(),
+            inner: Arc::new(InMemory::new()),
             hangs: watch::Sender::new(false),
             is_refusing: AtomicBool::new(false),
             hides_missing: AtomicBool::new(false),
@@ -159,6 +162,8 @@ struct World {
     bucket: Arc<Bucket>,
     tier: Arc<Tier>,
     layout: Layout,
+    /// As a tierer has it, whatever the bookie's requests meet.
+    catalogue: Mutex<Catalogue>,
     stop_trim: Arc<Latch>,
     trim: tokio::task::JoinHandle<()>,
 }
@@ -187,6 +192,11 @@ impl World {
         let bucket = Bucket::new();
         let store = Store::new("s3://bucket".parse().unwrap(), bucket.clone());
         let clock = Arc::new(SystemClock::new());
+        let of_tierer = Store::new("s3://bucket".parse().unwrap(), bucket.inner.clone());
+        let (options, random) = (CatalogueOptions::default(), Arc::new(SystemRandom));
+        let mode = OpenMode::Create;
+        let catalogue =
+            Catalogue::open(&of_tierer, CLUSTER, mode, options, clock.clone(), random).await.unwrap();
         let tier = Tier::with_store(store, CLUSTER, fetch, clock.clone(), canaries).unwrap();
         let limits = Limits { canaries, ..Limits::default() };
         let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
@@ -220,7 +230,7 @@ impl World {
         };
         let stop_trim = Arc::new(Latch::default());
         let trim = task.start(stop_trim.clone());
-        World { bookie, bucket, tier, layout, stop_trim, trim }
+        World { bookie, bucket, tier, layout, catalogue: Mutex::new(catalogue), stop_trim, trim }
     }
 
     /// Adds a ledger's entries and waits until they are in entry logs.
@@ -292,8 +302,32 @@ impl World {
         message
     }
 
+    /// The catalogue has the entries from the first one on, and the bookie is told.
     async fn reconcile(&self, ledger: i64, object: ObjectRef, last: i64) {
+        self.commit(ledger, object, 0, last).await;
         assert_eq!(self.tell(ledger, object, 0, last).await, last);
+    }
+
+    async fn commit(&self, ledger: i64, object: ObjectRef, first: i64, last: i64) {
+        let object = new_object(ledger, object, first, last);
+        self.change(Change::Commit(object)).await;
+    }
+
+    /// An object takes the place of others.
+    async fn replace(&self, sources: &[ObjectRef], ledger: i64, object: ObjectRef, first: i64, last: i64) {
+        let sources = sources.iter().map(|source| source.id).collect();
+        self.change(Change::Replace { object: new_object(ledger, object, first, last), sources }).await;
+    }
+
+    /// Reserves the id of the object of a change, and makes it. All of it is taken.
+    async fn change(&self, change: Change) {
+        let (Change::Commit(new) | Change::Replace { object: new, .. }) = &change else {
+            panic!("an object")
+        };
+        let reserve = Change::Reserve { objects: vec![new.object.id], ttl_ms: 3_600_000 };
+        let outcome = self.catalogue.lock().await.commit(vec![reserve, change]).await.unwrap();
+        let ChangeOutcome::Committed(Ok(extents)) = &outcome.changes[1] else { panic!("{outcome:?}") };
+        assert!(extents.iter().all(|extent| extent.verdict == Verdict::Accepted), "{outcome:?}");
     }
 
     /// Tells of an extent; the register that comes of it.
@@ -377,6 +411,17 @@ impl World {
         let stats = self.tier.fetcher().unwrap().stats();
         assert_eq!((stats.waiting, stats.pins, stats.under_way_bytes), (0, 0, 0), "fetch invariant 8");
     }
+}
+
+fn new_object(ledger: i64, object: ObjectRef, first: i64, last: i64) -> NewObject {
+    let extent = NewExtent {
+        ledger: whole::id(ledger),
+        first: entry(first),
+        last: entry(last),
+        bytes: (last - first + 1) as u64 * SIZE as u64,
+        created_ms: None,
+    };
+    NewObject { object, extents: vec![extent] }
 }
 
 fn v3_read(ledger_id: i64, entry_id: i64) -> Operation {
@@ -558,27 +603,14 @@ async fn what_the_bucket_does_not_give_is_an_io_error_and_never_an_absence_or_ot
     world.stop().await;
 }
 
-/// The code of a read whose object was replaced by another one, of which the bookie was told.
+/// The code of a read whose object was replaced by another one, of which nobody told the bookie.
 async fn read_after_a_rewrite(canaries: Canaries) -> ErrorCode {
     let world = World::new(patient(), canaries).await;
     let object = world.tier_away(1, 7).await;
     // Where it is is known from now on; the rest of the object is not here.
     assert_eq!(world.read(7, 0).await.code(), ErrorCode::Ok);
     let rewritten = world.upload(2, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
-    // The engine alone hears of it, so that what the server remembers is old.
-    let extent = TierExtent { first: entry(0), last: entry(ENTRIES - 1), object: rewritten };
-    let update = Reconciliation {
-        ledger: whole::id(7),
-        last: Some(entry(ENTRIES - 1)),
-        extents: vec![extent],
-        created_ms: None,
-    };
-    let (tell, told) = tokio::sync::oneshot::channel();
-    let done = Box::new(move |results| drop(tell.send(results)));
-    let engine = &world.bookie.shared.engine;
-    let seen = engine.tiered(whole::id(7)).unwrap().update;
-    engine.reconcile_compared(vec![Compared { reconciliation: update, seen, is_new_life: false }], done);
-    assert!(told.await.unwrap()[0].result.is_ok());
+    world.replace(&[object], 7, rewritten, 0, ENTRIES - 1).await;
     world.bucket.inner.delete(&key(&object)).await.unwrap();
     let answer = world.read(7, ENTRIES - 1).await;
     let code = answer.code();

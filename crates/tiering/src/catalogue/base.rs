@@ -16,6 +16,9 @@ use crate::store::StoreError;
 /// Stored bytes that one sequential read of a run takes: blocks that lie together.
 const SEQUENTIAL_BYTES: u64 = 512 << 10;
 
+/// Blocks that are loaded at once: 4 MiB.
+const BLOCKS_AT_ONCE: usize = 64;
+
 /// Runs that are remembered to be deleted.
 const DROPPED_MAX: usize = 1000;
 
@@ -33,13 +36,48 @@ impl OpenRun {
         (key <= self.index.blocks[at].last).then_some(at)
     }
 
-    /// The first block with a key at or behind `key`; behind the last one when there is none.
-    fn block_from(&self, key: Key) -> usize {
-        self.index.blocks.partition_point(|block| block.last < key)
+    /// The first block with a key in `from..=through`. `run` is the number of this run.
+    fn start(&self, run: usize, from: Key, through: Key) -> Option<BlockAt> {
+        let block = self.index.blocks.partition_point(|block| block.last < from);
+        let is_wanted = self.index.blocks.get(block).is_some_and(|place| place.first <= through);
+        is_wanted.then_some(BlockAt { run, block })
+    }
+
+    /// The last block with a key in `from..=through`. `run` is the number of this run.
+    fn end(&self, run: usize, from: Key, through: Key) -> Option<BlockAt> {
+        let block = self.index.blocks.partition_point(|block| block.first <= through).checked_sub(1)?;
+        (self.index.blocks[block].last >= from).then_some(BlockAt { run, block })
     }
 }
 
+/// A row of a run, where a scan stands.
+struct Place {
+    at: BlockAt,
+    rows: Arc<Block>,
+    row: usize,
+}
+
+impl Place {
+    fn key(&self) -> Key {
+        self.rows.key(self.row)
+    }
+}
+
+/// The first row in `from..=through` of a block.
+fn placed(at: BlockAt, rows: Arc<Block>, from: Key, through: Key) -> Option<Place> {
+    let row = rows.seek(from);
+    let is_in = row < rows.len() && rows.key(row) <= through;
+    is_in.then_some(Place { at, rows, row })
+}
+
 type BlockKey = (RunName, usize);
+
+/// A block of one of the runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct BlockAt {
+    run: usize,
+    block: usize,
+}
 
 /// Blocks by run and place; those that were not used for longest go first.
 #[derive(Debug)]
@@ -168,38 +206,49 @@ impl Base {
         &self.runs
     }
 
-    /// The blocks of one run, from the cache or the store.
+    /// Blocks of runs, from the cache or, several at once, from the store.
     async fn blocks(
         &mut self,
-        run: usize,
-        wanted: &BTreeSet<usize>,
-    ) -> Result<HashMap<usize, Arc<Block>>, CatalogueError> {
-        let name = self.runs[run].reference.name;
+        wanted: impl IntoIterator<Item = BlockAt>,
+    ) -> Result<HashMap<BlockAt, Arc<Block>>, CatalogueError> {
         let mut found = HashMap::new();
         let mut missing = Vec::new();
-        for at in wanted {
-            match self.cache.get((name, *at)) {
-                Some(block) => drop(found.insert(*at, block)),
-                None => missing.push(*at),
+        for wanted in wanted {
+            match self.cache.get((self.runs[wanted.run].reference.name, wanted.block)) {
+                Some(block) => drop(found.insert(wanted, block)),
+                None => missing.push(wanted),
             }
         }
-        let (bucket, open) = (&self.bucket, &self.runs[run]);
-        let loaded: Vec<(usize, Arc<Block>)> = futures_util::stream::iter(missing)
-            .map(|at| async move {
-                let place = open.index.blocks[at];
-                let key = bucket.run(name);
+        let (bucket, runs) = (&self.bucket, &self.runs);
+        let loaded: Vec<(BlockAt, Arc<Block>)> = futures_util::stream::iter(missing)
+            .map(|wanted| async move {
+                let OpenRun { reference, index } = &runs[wanted.run];
+                let place = index.blocks[wanted.block];
+                let key = bucket.run(reference.name);
                 let stored = bucket.get_range(&key, place.offset, u64::from(place.stored_size_bytes)).await?;
                 let block = Block::decode(&stored, &place).map_err(|damage| damaged(&key, damage))?;
-                Ok::<_, CatalogueError>((at, Arc::new(block)))
+                Ok::<_, CatalogueError>((wanted, Arc::new(block)))
             })
-            .buffer_unordered(REQUESTS_AT_ONCE)
+            .buffer_unordered(BLOCKS_AT_ONCE)
             .try_collect()
             .await?;
-        for (at, block) in loaded {
-            self.cache.put((name, at), block.clone());
-            found.insert(at, block);
+        for (wanted, block) in loaded {
+            self.cache.put((self.runs[wanted.run].reference.name, wanted.block), block.clone());
+            found.insert(wanted, block);
         }
         Ok(found)
+    }
+
+    /// Loads the last block of each range in each run into the cache, all at once.
+    pub(super) async fn preload(
+        &mut self,
+        ranges: impl Iterator<Item = (Key, Key)>,
+    ) -> Result<(), CatalogueError> {
+        let of_range = |(from, at): (Key, Key)| {
+            self.runs.iter().enumerate().filter_map(move |(run, open)| open.end(run, from, at))
+        };
+        let wanted: BTreeSet<BlockAt> = ranges.flat_map(of_range).collect();
+        self.blocks(wanted).await.map(drop)
     }
 
     /// The values of rows; keys that are missing in the result have none. Runs are asked from the newest on, each for all
@@ -216,9 +265,10 @@ impl Base {
                 .collect();
             // A few blocks at once, so that many keys do not hold many blocks.
             for part in places.chunk_by(|(_, a), (_, b)| a / REQUESTS_AT_ONCE == b / REQUESTS_AT_ONCE) {
-                let blocks = self.blocks(run, &part.iter().map(|(_, block)| *block).collect()).await?;
+                let wanted: BTreeSet<usize> = part.iter().map(|(_, block)| *block).collect();
+                let blocks = self.blocks(wanted.into_iter().map(|block| BlockAt { run, block })).await?;
                 for (key, at) in part {
-                    let block = &blocks[at];
+                    let block = &blocks[&BlockAt { run, block: *at }];
                     let row = block.seek(*key);
                     if row < block.len() && block.key(row) == *key {
                         keys.remove(key);
@@ -242,69 +292,64 @@ impl Base {
         through: Key,
         limit: usize,
     ) -> Result<Scanned, CatalogueError> {
-        let mut places: Vec<Option<(usize, Arc<Block>, usize)>> = Vec::with_capacity(self.runs.len());
-        for run in 0..self.runs.len() {
-            let block = self.runs[run].block_from(from);
-            places.push(self.place(run, block, from, through).await?);
-        }
+        let starts: Vec<Option<BlockAt>> =
+            self.runs.iter().enumerate().map(|(run, open)| open.start(run, from, through)).collect();
+        // One round trip loads the first block of every run.
+        let blocks = self.blocks(starts.iter().flatten().copied()).await?;
+        let placed = |at: BlockAt| placed(at, blocks[&at].clone(), from, through);
+        let mut places: Vec<Option<Place>> = starts.iter().map(|at| at.and_then(placed)).collect();
         let mut rows = Vec::new();
         loop {
-            let key_of = |place: &(usize, Arc<Block>, usize)| place.1.key(place.2);
-            let Some(key) = places.iter().flatten().map(key_of).min() else {
+            let Some(key) = places.iter().flatten().map(Place::key).min() else {
                 return Ok(Scanned { rows, is_cut: false });
             };
             if rows.len() == limit {
                 return Ok(Scanned { rows, is_cut: true });
             }
             let mut is_newest = true;
-            for (run, slot) in places.iter_mut().enumerate() {
-                let Some((block, bytes, row)) = slot.take_if(|place| key_of(place) == key) else { continue };
+            for slot in &mut places {
+                let Some(place) = slot.take_if(|place| place.key() == key) else { continue };
                 if std::mem::take(&mut is_newest)
-                    && let Some(value) = bytes.value(row)
+                    && let Some(value) = place.rows.value(place.row)
                 {
                     rows.push((key, value.to_vec()));
                 }
-                *slot = match row + 1 < bytes.len() {
-                    true => Some((block, bytes, row + 1)).filter(|place| key_of(place) <= through),
-                    false => self.place(run, block + 1, from, through).await?,
+                *slot = match place.row + 1 < place.rows.len() {
+                    true => {
+                        Some(Place { row: place.row + 1, ..place }).filter(|place| place.key() <= through)
+                    }
+                    false => self.next_block(place.at, from, through).await?,
                 };
             }
         }
     }
 
-    /// The first row at or behind `from` in a block, if the block is not behind `through`.
-    async fn place(
+    /// The first row of the block behind this one, if it is not behind `through`.
+    async fn next_block(
         &mut self,
-        run: usize,
-        block: usize,
+        BlockAt { run, block }: BlockAt,
         from: Key,
         through: Key,
-    ) -> Result<Option<(usize, Arc<Block>, usize)>, CatalogueError> {
-        let is_wanted = self.runs[run].index.blocks.get(block).is_some_and(|place| place.first <= through);
+    ) -> Result<Option<Place>, CatalogueError> {
+        let at = BlockAt { run, block: block + 1 };
+        let is_wanted = self.runs[run].index.blocks.get(at.block).is_some_and(|next| next.first <= through);
         if !is_wanted {
             return Ok(None);
         }
-        let bytes =
-            self.blocks(run, &BTreeSet::from([block])).await?.remove(&block).expect("the block just loaded");
-        let row = bytes.seek(from);
-        let is_in = row < bytes.len() && bytes.key(row) <= through;
-        Ok(is_in.then_some((block, bytes, row)))
+        let rows = self.blocks([at]).await?.remove(&at).expect("the block just loaded");
+        Ok(placed(at, rows, from, through))
     }
 
     /// The last row in `from..=at`.
     pub(super) async fn floor(&mut self, from: Key, mut at: Key) -> Result<Option<Key>, CatalogueError> {
         loop {
             let mut best: Option<(Key, bool)> = None;
-            for run in 0..self.runs.len() {
-                let places = &self.runs[run].index.blocks;
-                let Some(block) = places.partition_point(|block| block.first <= at).checked_sub(1) else {
-                    continue;
-                };
-                if places[block].last < from {
-                    continue;
-                }
-                let bytes = self.blocks(run, &BTreeSet::from([block])).await?.remove(&block);
-                let bytes = bytes.expect("the block just loaded");
+            let ends: Vec<BlockAt> =
+                self.runs.iter().enumerate().filter_map(|(run, open)| open.end(run, from, at)).collect();
+            // One round trip loads the last block of every run.
+            let blocks = self.blocks(ends.iter().copied()).await?;
+            for end in &ends {
+                let bytes = &blocks[end];
                 let row = at.successor().map_or(bytes.len(), |behind| bytes.seek(behind));
                 let Some(row) = row.checked_sub(1) else { continue };
                 let key = bytes.key(row);

@@ -32,7 +32,7 @@ pub struct Totals {
     pub objects: u64,
     /// Their lengths.
     pub object_bytes: u64,
-    /// Those of them that are unreferenced, and wait to be deleted, or for bookies to know where their extents went.
+    /// Those of them that are unreferenced, and wait to be deleted.
     pub unreferenced: u64,
     /// Lengths of those.
     pub unreferenced_bytes: u64,
@@ -102,8 +102,8 @@ pub enum ChangeOutcome {
     },
     /// Of [`Change::ForgetObject`].
     Forgotten(Result<(), Refusal>),
-    /// Of [`Change::Release`].
-    Released(Result<(), Refusal>),
+    /// Of [`Change::Release`], which changes nothing.
+    Nothing,
 }
 
 /// What became of a record.
@@ -304,7 +304,8 @@ impl<'a> Stage<'a> {
                 Change::Commit(object) => self.look_ahead_of(object, &[]),
                 Change::Replace { object, sources } => self.look_ahead_of(object, sources),
                 Change::RemoveLedger { ledger, .. } => drop(self.ledger(*ledger)),
-                Change::ForgetObject(id) | Change::Release { object: id, .. } => drop(self.object(*id)),
+                Change::ForgetObject(id) => drop(self.object(*id)),
+                Change::Release { .. } => {}
             }
         }
     }
@@ -376,7 +377,7 @@ impl<'a> Stage<'a> {
             Some(ObjectRow::Reserved { .. }) => [0, 0, 0, 0, 1],
             Some(ObjectRow::Stored(stored)) => {
                 let length = stored.object.length_bytes;
-                let unreferenced = u64::from(stored.unreferenced_ms.is_some() || stored.is_waiting());
+                let unreferenced = u64::from(stored.unreferenced_ms.is_some());
                 [1, length, unreferenced, unreferenced * length, 0]
             }
         };
@@ -403,9 +404,7 @@ impl<'a> Stage<'a> {
                 .map(ChangeOutcome::Committed),
             Change::RemoveLedger { ledger, created_ms } => self.remove(*ledger, *created_ms, log_ms),
             Change::ForgetObject(object) => self.forget(*object, log_ms).map(ChangeOutcome::Forgotten),
-            Change::Release { object, replaced } => {
-                self.end_waiting(*object, *replaced, log_ms).map(ChangeOutcome::Released)
-            }
+            Change::Release { .. } => Ok(ChangeOutcome::Nothing),
         }
     }
 
@@ -571,7 +570,6 @@ impl<'a> Stage<'a> {
         if !(is_contiguous && is_whole && is_of_sources) || old.len() > REPLACED_EXTENTS_MAX {
             return Ok(Verdict::NotReplaceable);
         }
-        // Bookies were told of the old extents.
         let replaced = Some(Replaced { number: self.number, at_ms: log_ms });
         self.release(ledger, &old, log_ms, replaced)?;
         let row = ExtentRow { last, bytes, object: object.object };
@@ -612,8 +610,7 @@ impl<'a> Stage<'a> {
         Ok(ChangeOutcome::LedgerRemoved { extents: removed, left: after.map_or(0, |row| row.extents) })
     }
 
-    /// Takes extents out. Objects without any are unreferenced from now on, unless bookies may refer to them: of a ledger that was
-    /// deleted nothing is read any more, an extent that was replaced is. All rows are known before one is changed.
+    /// Takes extents out. Objects without any are unreferenced from now on. All rows are known before one is changed.
     fn release(
         &mut self,
         ledger: LedgerId,
@@ -635,7 +632,7 @@ impl<'a> Stage<'a> {
                 stored.live_extents = stored.live_extents.saturating_sub(1);
                 stored.live_bytes = stored.live_bytes.saturating_sub(row.bytes);
                 stored.replaced = replaced.or(stored.replaced);
-                if stored.live_extents == 0 && stored.replaced.is_none() {
+                if stored.live_extents == 0 {
                     stored.unreferenced_ms = Some(log_ms);
                 }
                 self.set_object(row.object.id, before, Some(ObjectRow::Stored(stored)));
@@ -651,36 +648,6 @@ impl<'a> Stage<'a> {
         }
         self.set_object(object, Some(row), None);
         Ok(Ok(()))
-    }
-
-    /// Bookies know where the extents went that record `number` took over, and those before it (T16).
-    fn end_waiting(
-        &mut self,
-        object: ObjectId,
-        number: u64,
-        log_ms: u64,
-    ) -> Result<Result<(), Refusal>, Missing> {
-        match self.object(object)? {
-            None => Ok(Ok(())),
-            Some(ObjectRow::Reserved { .. }) => Ok(Err(Refusal::InUse)),
-            Some(ObjectRow::Stored(mut stored)) => {
-                match stored.replaced {
-                    None => return Ok(Ok(())),
-                    // That was done.
-                    Some(_) if stored.unreferenced_ms.is_some() => return Ok(Ok(())),
-                    Some(replaced) if replaced.number != number => return Ok(Err(Refusal::InUse)),
-                    Some(_) => {}
-                }
-                let before = ObjectRow::Stored(stored);
-                // That there was something to be told is kept until the object goes.
-                match stored.live_extents {
-                    0 => stored.unreferenced_ms = Some(log_ms),
-                    _ => stored.replaced = None,
-                }
-                self.set_object(object, Some(before), Some(ObjectRow::Stored(stored)));
-                Ok(Ok(()))
-            }
-        }
     }
 }
 

@@ -57,7 +57,7 @@ impl ExtentRow {
     }
 }
 
-/// The last time that another object took extents over from one (T16). Bookies may still refer to the old one by then.
+/// The last time that another object took extents over from one (T16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replaced {
     /// The number of the record.
@@ -83,10 +83,9 @@ pub struct StoredObject {
     pub live_bytes: u64,
     /// The log's time at which it was committed.
     pub committed_ms: u64,
-    /// Since when, by the log's time, neither an extent nor a bookie refers to it. It may be deleted a delay later (T13).
+    /// Since when, by the log's time, no extent of the catalogue refers to it. It may be deleted a delay later (T13).
     pub unreferenced_ms: Option<u64>,
-    /// Set once other objects took over extents of it. It stays set when all bookies are known to know that; then the object is
-    /// unreferenced.
+    /// Set once other objects took over extents of it.
     pub replaced: Option<Replaced>,
 }
 
@@ -100,16 +99,6 @@ impl StoredObject {
     /// rewritten, however much of it is live. A catalogue that was rebuilt has such objects, and so does a rewrite between two parts.
     pub fn is_outranked(&self) -> bool {
         self.live_extents > 0 && self.replaced.is_some()
-    }
-
-    /// Bookies referred to it, and were told of others. Before it is deleted, those that have come back meanwhile are asked again.
-    pub fn was_released(&self) -> bool {
-        self.replaced.is_some() && self.unreferenced_ms.is_some()
-    }
-
-    /// The catalogue does not refer to it any more, but bookies may: it stays until they have been told ([`super::Change::Release`]).
-    pub fn is_waiting(&self) -> bool {
-        self.live_extents == 0 && self.replaced.is_some() && self.unreferenced_ms.is_none()
     }
 }
 

@@ -22,8 +22,7 @@
 //!    dropped, by itself; the outcome says what the next entry is.
 //! 3. An object is committed under an id that was reserved and has not expired (T5), as a whole (T6). The same commit again
 //!    changes nothing and has the same outcome; another one for the same id is refused.
-//! 4. A row of an object goes after the object, and only when it was unreferenced or its reservation had expired (T13). An object whose
-//!    extents others took over is unreferenced only once bookies were told of all of them (T16).
+//! 4. A row of an object goes after the object, and only when it was unreferenced or its reservation had expired (T13).
 //! 5. The log's time is the highest time of its records: it never goes back, and every reader has the same. Records carry
 //!    the time of the *store*, which each tierer compares with its own once ([`Catalogue::open`]); a tierer's clock that is off
 //!    does no harm. Should a record's time be ahead, reservations expire early (commits are refused and repeated) and
@@ -71,6 +70,7 @@ mod core;
 mod error;
 mod facts;
 mod genuine;
+mod locator;
 mod manifest;
 mod rebuild;
 mod record;
@@ -88,6 +88,7 @@ pub use facts::{
     ExtentRow, Facts, LedgerRow, Needs, ObjectRow, REMOVED_EXTENTS_MAX, REPLACED_EXTENTS_MAX, Replaced,
     StoredObject, WantedExtents,
 };
+pub use locator::{LOCATED_MAX, LocateError, Locator};
 pub use rebuild::{CreationOf, Gap, Rebuilt, rebuild};
 pub use record::{Change, NewExtent, NewObject, RESERVATION_TTL_MS_MAX, Record, RecordTooLarge, WriterId};
 pub use shell::{Catalogue, CatalogueOptions, OpenMode};

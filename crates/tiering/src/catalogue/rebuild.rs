@@ -16,8 +16,7 @@
 //! an object does not show in footers, so neither does whether it was rewritten. An object that lost an extent in a race and became sparse by that
 //! looks whole when the winner went into the same object, and is gone. Of an object that is gone nothing is known, not even that there was one.
 //!
-//! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries, and once bookies
-//! were told where these are: they may refer to it (T16).
+//! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -269,6 +268,7 @@ async fn rebuild_once(
         if (stored.live_extents < stored.extents || *is_outranked) && !is_set_aside {
             stored.replaced = Some(Replaced { number: position.number, at_ms: position.log_ms });
         }
+        stored.unreferenced_ms = (stored.live_extents == 0 && !is_set_aside).then_some(position.log_ms);
         if stored.live_extents == 0 {
             if is_set_aside {
                 rebuilt.set_aside.push(id);

@@ -71,12 +71,11 @@ pub enum Change {
     },
     /// The object is gone from the store, and so may its row (T13).
     ForgetObject(ObjectId),
-    /// Bookies know where the extents went that other objects took over from this one (T16), as of the record with this number,
-    /// which was the last to take some: see [`super::Replaced`].
+    /// Earlier builds wrote this when all bookies knew where the extents of the object went. It is read, and changes nothing.
     Release {
         /// The object.
         object: ObjectId,
-        /// The number of that record.
+        /// The number of the record that took extents of it over last.
         replaced: u64,
     },
 }

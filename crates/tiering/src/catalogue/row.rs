@@ -10,8 +10,7 @@
 //!                                                       u32, live bytes u64, committed at u64, unreferenced since u64 (MAX: not)
 //!                                                     3 stored, with extents that others took over: as 2, then number u64,
 //!                                                       time u64
-//! garbage   4 | object id, 16 bytes                   nothing: its row in objects is reserved, unreferenced, or without live
-//!                                                     extents and of kind 3
+//! garbage   4 | object id, 16 bytes                   nothing: its row in objects is reserved or unreferenced
 //! ```
 
 use bindery_types::codec::{Put, Take};
@@ -209,31 +208,36 @@ impl ObjectRow {
         let mut fields = Take(bytes);
         let row = match fields.u8()? {
             RESERVED => ObjectRow::Reserved { expires_ms: fields.u64()?, writer: WriterId(fields.u64()?) },
-            kind @ (STORED | STORED_REPLACED) => ObjectRow::Stored(StoredObject {
-                object: ObjectRef::decode(&mut fields)?,
-                crc: fields.u32()?,
-                extents: fields.u32()?,
-                bytes: fields.u64()?,
-                live_extents: fields.u32()?,
-                live_bytes: fields.u64()?,
-                committed_ms: fields.u64()?,
-                unreferenced_ms: Some(fields.u64()?).filter(|ms| *ms != u64::MAX),
-                replaced: match kind {
-                    STORED => None,
-                    _ => Some(Replaced { number: fields.u64()?, at_ms: fields.u64()? }),
-                },
-            }),
+            kind @ (STORED | STORED_REPLACED) => {
+                let mut stored = StoredObject {
+                    object: ObjectRef::decode(&mut fields)?,
+                    crc: fields.u32()?,
+                    extents: fields.u32()?,
+                    bytes: fields.u64()?,
+                    live_extents: fields.u32()?,
+                    live_bytes: fields.u64()?,
+                    committed_ms: fields.u64()?,
+                    unreferenced_ms: Some(fields.u64()?).filter(|ms| *ms != u64::MAX),
+                    replaced: match kind {
+                        STORED => None,
+                        _ => Some(Replaced { number: fields.u64()?, at_ms: fields.u64()? }),
+                    },
+                };
+                // Earlier builds let such an object wait until all bookies were told.
+                let replaced = stored.replaced.filter(|_| stored.live_extents == 0);
+                stored.unreferenced_ms = stored.unreferenced_ms.or(replaced.map(|replaced| replaced.at_ms));
+                ObjectRow::Stored(stored)
+            }
             _ => return None,
         };
         fields.is_empty().then_some(row)
     }
 
-    /// Whether it has a row in the table of garbage. That includes reserved ids, which may expire, and objects that wait until bookies
-    /// have been told.
+    /// Whether the object has a row in the table of garbage: it is unreferenced, or its id is reserved, which may expire.
     pub(super) fn may_be_garbage(&self) -> bool {
         match self {
             ObjectRow::Reserved { .. } => true,
-            ObjectRow::Stored(stored) => stored.unreferenced_ms.is_some() || stored.is_waiting(),
+            ObjectRow::Stored(stored) => stored.unreferenced_ms.is_some(),
         }
     }
 }

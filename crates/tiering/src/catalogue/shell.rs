@@ -18,13 +18,11 @@ use super::manifest::Manifest;
 use super::row::Key;
 use super::{
     CatalogueDamage, CatalogueError, Change, Core, ExtentRow, Facts, LedgerRow, Needs, ObjectRow, Outcome,
-    Position, REQUESTS_AT_ONCE, Record, StoredObject, Totals, WantedExtents, WriterId,
+    Position, REQUESTS_AT_ONCE, Record, Totals, WantedExtents, WriterId,
 };
 use crate::store::{Store, StoreError};
 use crate::{ClusterId, ObjectId};
 
-/// Rows from below the tail that are remembered. Beyond it all are forgotten, and looked up again when they are needed.
-const FACTS_MAX: usize = 200_000;
 /// Records that are fetched one by one before a listing is worth it.
 const PROBES: usize = 4;
 /// Records of a longer tail that are fetched together, as are the rows that they need.
@@ -52,6 +50,8 @@ pub struct CatalogueOptions {
     pub attempts_max: u32,
     /// Memory for blocks of runs. Start: 32 MiB.
     pub cache_bytes_max: usize,
+    /// Rows from below the tail that are remembered. Beyond it all are forgotten, and looked up again when they are needed. Start: 200,000.
+    pub facts_max: usize,
     /// A snapshot is due when the tail has this many rows. Start: 50,000, about 10 MB.
     pub snapshot_rows: usize,
     /// Or this many records, since opening the catalogue reads each of them. Start: 1,024.
@@ -69,6 +69,7 @@ impl Default for CatalogueOptions {
             retry_pause: Duration::from_millis(100),
             attempts_max: 64,
             cache_bytes_max: 32 << 20,
+            facts_max: 200_000,
             snapshot_rows: 50_000,
             snapshot_records: 1024,
             log_kept: 256,
@@ -298,7 +299,7 @@ impl Catalogue {
             match self.core.apply(record, &self.facts) {
                 Ok(outcome) => {
                     self.anchor.note_record(record.number, bytes);
-                    if self.facts.len() > FACTS_MAX {
+                    if self.facts.len() > self.options.facts_max {
                         self.facts = self.nothing_known();
                     }
                     return Ok(Some(outcome));
@@ -520,7 +521,7 @@ impl Catalogue {
             if needs.is_empty() {
                 return Ok(rows);
             }
-            if self.facts.len() > FACTS_MAX {
+            if self.facts.len() > self.options.facts_max {
                 self.facts = self.nothing_known();
                 needs.ledgers.extend(ledgers);
             }
@@ -565,10 +566,20 @@ impl Catalogue {
         };
         rows.retain(|(_, row)| row.last >= from);
         rows.truncate(limit);
-        if self.facts.len() > FACTS_MAX {
+        if self.facts.len() > self.options.facts_max {
             self.facts = self.nothing_known();
         }
         Ok(rows)
+    }
+
+    /// Loads what [`extents`](Self::extents) and [`ledger`](Self::ledger) need for each of these entries, in about the time of one request.
+    /// Failures are left to the question itself, which loads again.
+    pub async fn preload(&mut self, entries: &[(LedgerId, EntryId)]) {
+        let of_entry = |(ledger, entry): &(LedgerId, EntryId)| {
+            let extents = (Key::extent(*ledger, EntryId::FIRST), Key::extent(*ledger, *entry));
+            [(Key::ledger(*ledger), Key::ledger(*ledger)), extents]
+        };
+        drop(self.base.preload(entries.iter().flat_map(of_entry)).await);
     }
 
     /// The first entry of the last extent that begins at or before `at`.
@@ -719,21 +730,6 @@ impl Catalogue {
         let is_garbage =
             move |row: &ObjectRow| row.garbage_since_ms(log_ms).is_some_and(|since| since <= before_ms);
         self.of_garbage_table(after, limit, move |row| Some(*row).filter(|row| is_garbage(row))).await
-    }
-
-    /// Up to about `limit` objects with ids above `after`, ascending, that the catalogue no longer refers to but bookies may: others
-    /// took their extents over (T16). [`Change::Release`] says that bookies have been told.
-    pub async fn waiting(
-        &mut self,
-        after: Option<ObjectId>,
-        limit: usize,
-    ) -> Result<Vec<StoredObject>, CatalogueError> {
-        let pick = |row: &ObjectRow| match row {
-            ObjectRow::Stored(stored) => stored.is_waiting().then_some(*stored),
-            ObjectRow::Reserved { .. } => None,
-        };
-        let found = self.of_garbage_table(after, limit, pick).await?;
-        Ok(found.into_iter().map(|(_, stored)| stored).collect())
     }
 
     /// The first `limit` objects with ids above `after` that have a row in the table of garbage and for which `pick` returns something.

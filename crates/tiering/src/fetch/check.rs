@@ -3,10 +3,12 @@
 //!
 //! # Data flow
 //! ```text
-//! HEAD ─► length ─► footer (its checksum is in the reference) ─► table ─► compared with the local records
-//!                                                                              some blocks, read back ─► compared with the table
-//!                                                        blocks of entries that differ, read back ─► compared with the local copies
+//! footer (its checksum is in the reference) ─► table ─► compared with the local records
+//!                                              some blocks, read back ─► compared with the table
+//!                                              blocks of entries that differ, read back ─► compared with the local copies
 //! ```
+//! Each answer has the length of the object. One request reads the footer for all extents of the object that are checked.
+//!
 //! Two good copies of an entry may differ: repair of a ledger writes its entries with another LAC (last add confirmed), and so
 //! under another digest (docs/reference/protocol.md). The local side says whether two copies are the same entry.
 //!
@@ -31,8 +33,6 @@ use super::fetcher::{Callback, Inner, no_answer};
 use super::index::{Index, block_cost_bytes, cut, damaged, decoding_cost_bytes, footer_cost_bytes};
 use super::{FetchError, Fetcher};
 use crate::object::{Extent, ObjectError, TABLE_ENTRY_SIZE_BYTES, TableEntry};
-
-pub use super::get::Head;
 
 /// Entries of a table that are compared at once.
 const PIECE_ENTRIES: usize = 8_192;
@@ -105,12 +105,6 @@ pub enum LocalDifference {
 }
 
 impl Fetcher {
-    /// Length of an object, as the store reports it.
-    pub async fn head(&self, object: &ObjectRef) -> Result<Head, FetchError> {
-        let slot = Slot::wait(self.inner(), object, 0).await?;
-        slot.run(async |_| self.inner().bucket.head(object).await).await
-    }
-
     /// Compares the copy of `extent` in the tier with the local records. `samples` is given the number of blocks, and says
     /// which to read back.
     pub async fn check(
@@ -135,7 +129,6 @@ impl Fetcher {
         local: &mut dyn LocalRecords,
     ) -> Result<Checked, CheckError> {
         let object = &wanted.object;
-        self.head(object).await?.compare(object)?;
         let index = self.index_of(object).await?;
         let (extent, _) = index.place_of(object, ledger, wanted.first)?;
         if wanted.last > extent.last {

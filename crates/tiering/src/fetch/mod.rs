@@ -59,7 +59,7 @@ pub struct FetchOptions {
     pub requests_max: usize,
     /// Of these for one reader. Start: 12.
     pub requests_per_reader_max: usize,
-    /// Of these for checks before trimming. Start: 2.
+    /// Of these for checks before trimming, while no reader has anything queued. Start: 8.
     pub requests_of_checks_max: usize,
     /// Readers' entries that wait. Start: 16,384.
     pub waiters_max: usize,
@@ -99,7 +99,7 @@ impl Default for FetchOptions {
             index_bytes_max: 16 << 20,
             requests_max: 16,
             requests_per_reader_max: 12,
-            requests_of_checks_max: 2,
+            requests_of_checks_max: 8,
             waiters_max: 16_384,
             waiters_per_reader_max: 4_096,
             ahead_bytes_max: 8 << 20,

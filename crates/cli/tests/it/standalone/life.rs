@@ -60,6 +60,7 @@ fn it_serves_says_how_to_connect_and_stops_on_either_signal() {
         for part in [
             format!("export BINDERY_METADATA={}\n", place.metadata()),
             format!("Java client    {}\n", place.metadata()),
+            "Oxia           oxia://127.0.0.1:".to_owned(),
             format!("http://127.0.0.1:{}/metrics\n", place.admin_port),
             format!("{}\n", place.data.display()),
             format!("kill {}\n", server.pid()),
@@ -189,6 +190,11 @@ fn an_occupied_port_is_named_with_its_option() {
         assert_eq!(code, 1, "{option}");
         drop(listener);
     }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let oxia = listener.local_addr().unwrap();
+    let with_oxia = Place { oxia_port: oxia.port(), ..place.clone() };
+    assert_eq!(refused(&with_oxia, &[], &["--oxia-port", &oxia.to_string()]), 1);
+    drop(listener);
     // The next start picks up what the refused ones left behind.
     assert!(place.start().stop("-TERM").0.success());
 }
@@ -353,6 +359,7 @@ fn ports_chosen_by_the_system_are_told() {
         bookies: 2,
         bookie_port: 0,
         coordinator_port: 0,
+        oxia_port: 0,
         admin_port: 0,
     };
     let server = Server::spawn(&mut place.command());

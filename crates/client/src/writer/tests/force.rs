@@ -80,7 +80,7 @@ fn what_is_acknowledged_is_confirmed_by_a_force_of_the_whole_ensemble() {
     script.core.begin_close();
     let (metadata, version) = script.wanted_write();
     assert_eq!(metadata.state, LedgerState::Closed { last_entry: Some(at(4)), length_bytes: 25 });
-    assert_eq!(version, Version(0));
+    assert_eq!(version, Version::counted(0));
 }
 
 #[test]

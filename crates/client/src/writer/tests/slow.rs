@@ -158,7 +158,7 @@ fn the_pauses_begin_anew_once_all_were_well_for_the_longest() {
         assert_eq!(script.core.next_step(), place(&[2], "c"));
         script.core.placed(&[], 0, &ids("c"));
         script.mark("c");
-        script.written(Ok(turn as i32 + 1));
+        script.written(Ok(turn + 1));
         assert_eq!(script.core.held(), []);
         pauses.push(script.core.retry_after().unwrap().as_secs());
         if turn == 2 {
@@ -492,7 +492,7 @@ fn a_gap_in_the_middle_begins_a_segment_before_the_mark_is_made() {
     };
     let mut script = with_gap();
     let (split, expected) = script.wanted_write();
-    assert_eq!((starts(&split), expected, split.state), (vec![0, 2], Version(0), LedgerState::Open));
+    assert_eq!((starts(&split), expected, split.state), (vec![0, 2], Version::counted(0), LedgerState::Open));
     assert!(!script.core.awaits_change(), "nothing waits for it");
     script.written(Ok(1));
     script.mark("c");
@@ -501,7 +501,7 @@ fn a_gap_in_the_middle_begins_a_segment_before_the_mark_is_made() {
     script.append(1);
     script.core.placed(&ids("d"), 0, &[]);
     let (metadata, expected) = script.wanted_write();
-    assert_eq!((starts(&metadata), expected), (vec![0, 2, 4], Version(1)));
+    assert_eq!((starts(&metadata), expected), (vec![0, 2, 4], Version::counted(1)));
 
     // Its outcome is unknown, and the store away: later again, by reading first.
     let unknown = || {
@@ -520,12 +520,12 @@ fn a_gap_in_the_middle_begins_a_segment_before_the_mark_is_made() {
     let mut script = unknown();
     script.core.retry();
     script.read(Script::new(3, 3, 2).metadata(), 0);
-    assert_eq!(script.wanted_write(), (split.clone(), Version(0)));
+    assert_eq!(script.wanted_write(), (split.clone(), Version::counted(0)));
     // A change that comes first finds it, too.
     let mut script = unknown();
     script.append(1);
     script.core.placed(&ids("d"), 0, &[]);
-    assert_eq!(script.wanted_write().1, Version(0));
+    assert_eq!(script.wanted_write().1, Version::counted(0));
     script.written(Err(changed()));
     script.read(split.clone(), 1);
     assert_eq!((starts(&script.wanted_write().0), script.why()), (vec![0, 2, 4], None));
@@ -786,7 +786,7 @@ fn bk_1886_r34_a_slow_member_waits_for_the_change_under_way() {
     script.core.placed(&ids("e"), 0, &[]);
     script.mark("c");
     let (metadata, expected) = script.wanted_write();
-    assert_eq!(expected, Version(7), "IC14: on the condition of what was read");
+    assert_eq!(expected, Version::counted(7), "IC14: on the condition of what was read");
     let ensembles: Vec<_> =
         metadata.segments().iter().map(|s| (s.first_entry.get(), s.ensemble.clone())).collect();
     assert_eq!(

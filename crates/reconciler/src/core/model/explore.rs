@@ -158,12 +158,12 @@ impl Debug for Tierer {
             let of_ids = (&core.reserved, core.is_reserving, core.store_failures, core.store_not_before);
             let of_looks =
                 (&core.looks, core.looking, &core.to_locate, &core.locating, core.locate_not_before);
-            let of_listing = (self.listed, core.listing, core.revisit_at, &core.touched, core.sweep_at);
+            let of_listing = (self.listed, core.listing, core.visits.essence(), &core.touched, core.sweep_at);
             let rest = (core.interval.current(), core.next_commit, core.is_paused, core.ending);
             (of_ledgers, of_rounds, of_ids, of_looks, of_listing, rest).fmt(f)?;
         }
         if let Some(keeper) = &self.keeper {
-            (keeper.core.essence(), &keeper.work, keeper.began, &keeper.listed, keeper.is_wiped).fmt(f)?;
+            (keeper.core.essence(), &keeper.work, &keeper.listed, keeper.is_wiped).fmt(f)?;
         }
         Ok(())
     }
@@ -213,21 +213,11 @@ impl World {
         told(&after) != told(self)
     }
 
-    /// Whether the objects are there that the bookie knows of the ledger: one that was away for so long that they are not, and only then
-    /// is a member again, is told by nobody.
-    fn knows_where(&self, name: usize, id: LedgerId) -> bool {
-        let told = self.bookies[&bookie(name)].told.get(&id);
-        told.is_none_or(|told| told.extents.values().all(|(_, extent)| has_extent(&self.bucket, id, extent)))
-    }
-
     /// Whether a deletion is on its way.
     fn is_deleting(&self) -> bool {
         let is_it = |action: &UpkeepAction| matches!(action, UpkeepAction::Delete(_));
         let under_way = self.tierers.iter().filter_map(|tierer| tierer.keeper.as_ref()?.work.as_ref());
-        under_way
-            .map(|(action, _)| action)
-            .chain(self.estate.strays.iter().map(|(_, action)| action))
-            .any(is_it)
+        under_way.map(|(action, _)| action).chain(self.estate.strays.iter()).any(is_it)
     }
 
     fn set_ability(&mut self, name: usize, ability: Ability) {
@@ -312,8 +302,6 @@ fn is_change(action: &UpkeepAction) -> bool {
         | UpkeepAction::Mark
         | UpkeepAction::Delete(_)
         | UpkeepAction::Forget(_)
-        | UpkeepAction::Tell(_)
-        | UpkeepAction::Release(_)
         | UpkeepAction::Reserve
         | UpkeepAction::Rewrite(_)
         | UpkeepAction::Replace { .. } => true,
@@ -322,10 +310,10 @@ fn is_change(action: &UpkeepAction) -> bool {
         | UpkeepAction::List { .. }
         | UpkeepAction::LookAgain(_)
         | UpkeepAction::FindGarbage { .. }
+        | UpkeepAction::TryDeletion
         | UpkeepAction::Scan { .. }
         | UpkeepAction::AskFor(_)
         | UpkeepAction::ReadFooters(_)
-        | UpkeepAction::FindWaiting { .. }
         | UpkeepAction::WhereTo(..)
         | UpkeepAction::Survey(_) => false,
     }
@@ -394,7 +382,7 @@ fn choices(world: &World, budget: &Budget, end: Duration) -> Vec<(Event, Budget)
             let is_in = |name: usize| ghost.metadata.segments()[0].ensemble.contains(&bookie(name));
             let names = 0..world.bookies.len();
             for (from, to) in names.clone().flat_map(|from| names.clone().map(move |to| (from, to))) {
-                if is_in(from) && !is_in(to) && world.knows_where(to, *id) {
+                if is_in(from) && !is_in(to) {
                     choices.push((Event::Swap { ledger: *id, from, to }, left));
                 }
             }

@@ -14,6 +14,7 @@ mod explore;
 mod part;
 mod scopes;
 mod scripts;
+mod sharing;
 mod swarm;
 mod upkeep;
 
@@ -161,6 +162,8 @@ pub(super) struct World {
     pub is_diverged: bool,
     /// Why nobody can follow the catalogue.
     pub fault: Option<String>,
+    /// This tierer does not reach the bucket.
+    pub cut_off: Option<usize>,
     estate: Part<Estate>,
     /// When objects were written.
     pub written: Part<BTreeMap<ObjectId, Duration>>,
@@ -178,6 +181,10 @@ impl World {
             open_bytes_min: 5 * ENTRY_BYTES,
             open_age_max: Duration::from_secs(5),
             list_interval: Duration::from_secs(1),
+            handover: Duration::from_secs(2),
+            asked_kept: Duration::from_secs(10),
+            unable_after: Duration::from_secs(20),
+            doubt_kept: Duration::from_secs(10),
             revisit_interval: Duration::from_secs(100),
             upkeep: UpkeepSettings {
                 interval: Duration::from_secs(5),
@@ -188,7 +195,6 @@ impl World {
                 confirm_pause: Duration::from_secs(1),
                 rewrite_below: 0.5,
                 rewrite_pause: Duration::from_secs(10),
-                settle: Duration::from_secs(31),
             },
             ..Settings::default()
         };
@@ -223,6 +229,7 @@ impl World {
             was_put_back: false,
             is_diverged: false,
             fault: None,
+            cut_off: None,
             estate: Estate::default().into(),
             written: BTreeMap::new().into(),
             ids: 0,
@@ -304,10 +311,39 @@ impl World {
     pub fn tell_bookies(&mut self, tierer: usize) {
         let abilities: BTreeMap<_, _> =
             self.bookies.iter().map(|(id, bookie)| (id.clone(), bookie.ability)).collect();
-        if let Some(keeper) = &mut self.tierers[tierer].keeper {
-            keeper.core.set_bookies(&abilities);
-        }
         self.event(tierer, Event::Bookies(abilities));
+    }
+
+    fn name(&self, tierer: usize) -> String {
+        format!("{tierer}.{}", self.tierers[tierer].life)
+    }
+
+    /// Tells a tierer who lives, and what they say, as the metadata store has it.
+    pub fn tell_tierers(&mut self, tierer: usize) {
+        let live: Vec<usize> = (0..self.tierers.len()).filter(|of| self.is_alive(*of)).collect();
+        let member = |of: &usize| Member {
+            name: self.name(*of),
+            is_unable: self.core(*of).unable().is_some(),
+            is_without_upkeep: self.tierers[*of].keeper.as_ref().is_some_and(|of| of.core.unable().is_some()),
+        };
+        let team = Team::new(&self.name(tierer), live.iter().map(member));
+        let mut others = live.iter().filter(|of| **of != tierer);
+        let doubt = others.find_map(|of| self.core(*of).own_doubt());
+        self.event(tierer, Event::Tierers { team, doubt });
+    }
+
+    /// As [`Self::run`]; those that share hear of each other meanwhile.
+    pub fn run_sharing(&mut self, time: Duration, is_shared: bool) {
+        let end = self.now + time;
+        while self.now < end {
+            for tierer in (0..self.tierers.len()).filter(|_| is_shared) {
+                if self.is_alive(tierer) {
+                    self.tell_tierers(tierer);
+                }
+            }
+            let pause = if is_shared { Duration::from_secs(5) } else { time };
+            self.run(pause.min(end - self.now));
+        }
     }
 
     /// Gives a tierer an event, and lets its actions travel.
@@ -316,6 +352,7 @@ impl World {
         let Some(core) = &mut self.tierers[tierer].core else { return };
         let mut actions = Vec::new();
         core.on_event(self.now, event, &mut actions);
+        core.check_due(self.now);
         let life = self.tierers[tierer].life;
         for action in actions {
             match action {
@@ -356,6 +393,15 @@ impl World {
             return;
         }
         let is_alive = self.tierers[tierer].life == life && self.tierers[tierer].core.is_some();
+        let is_of_bucket = matches!(
+            action,
+            Action::Locate(_)
+                | Action::FindExtents { .. }
+                | Action::Reserve(_)
+                | Action::Build(_)
+                | Action::Commit { .. }
+        );
+        let fate = if is_of_bucket && self.cut_off == Some(tierer) { Fate::Fails } else { fate };
         let next = match step {
             Step::Sent => self.arrive(tierer, &action, fate),
             Step::Begun => self.complete(&action, fate).map(|event| Step::Answered(Box::new(event))),
@@ -757,29 +803,40 @@ impl World {
         }
     }
 
-    /// Entries that a bookie let go are in objects that it knows.
+    /// Every entry that a bookie let go is in an object of the bucket. The catalogue names that object (IT2), or a rebuild finds it.
     fn check_trimmed(&self, name: &BookieId, id: LedgerId, told: &Told) {
         let Some(trimmed) = told.trimmed else { return };
+        let good = self.bucket.values().filter(|new| !self.estate.spoiled.contains(&new.object.id));
+        let mut ranges: Vec<(EntryId, EntryId)> = good
+            .flat_map(|new| &new.extents)
+            .filter(|extent| extent.ledger == id)
+            .map(|extent| (extent.first, extent.last))
+            .collect();
+        ranges.sort_unstable();
         let mut next = EntryId::FIRST;
-        for (first, (last, extent)) in told.extents.range(..=trimmed) {
-            assert_eq!(*first, next, "IT5: {name} knows no object with entry {next} of ledger {id}");
-            next = entry(last.get() + 1);
-            assert!(
-                has_extent(&self.bucket, id, extent),
-                "IT5: entry {first} of ledger {id} has no copy on {name}, and is in no object there: {extent:?}"
-            );
+        for (first, last) in ranges {
+            if first <= next {
+                next = next.max(entry(last.get() + 1));
+            }
         }
-        assert!(next > trimmed, "IT5: {name} knows no object with entry {next} of ledger {id}");
+        assert!(
+            next > trimmed,
+            "IT5: entry {next} of ledger {id} has no copy on {name}, and is in no object"
+        );
     }
 
     /// A bookie lets its copies of a ledger go, if it may (T9, T19).
     pub fn trim(&mut self, name: &BookieId, id: LedgerId) {
+        // It compares its copies with the objects that the catalogue names.
+        let extents = self.extents_from(id, EntryId::FIRST, usize::MAX);
         let ghost = &self.ledgers[&id];
         let Some(told) = self.bookies.get_mut(name).and_then(|bookie| bookie.told.get_mut(&id)) else {
             return;
         };
         let is_closed = matches!(ghost.metadata.state, LedgerState::Closed { .. });
-        let are_there = told.extents.values().all(|(_, extent)| has_extent(&self.bucket, id, extent));
+        let are_there = extents.iter().all(|extent| {
+            has_extent(&self.bucket, id, extent) && !self.estate.spoiled.contains(&extent.object.id)
+        });
         if is_closed && !ghost.is_deleted && told.register == ghost.end && are_there {
             told.trimmed = told.register;
         }
@@ -792,7 +849,7 @@ impl World {
             if !matches!(ghost.metadata.state, LedgerState::Closed { .. }) {
                 continue;
             }
-            assert_eq!(self.tiered(*id), ghost.end, "ledger {id}");
+            assert_eq!(self.tiered(*id), ghost.end, "IT8: ledger {id} is not tiered to its end");
             for name in ghost.metadata.segments().iter().flat_map(|segment| &segment.ensemble) {
                 let bookie = &self.bookies[name];
                 if bookie.ability == Ability::Reconciles

@@ -10,10 +10,11 @@ fn world(tierers: usize, bookies: usize) -> World {
     let mut world = World::new(1, tierers, bookies);
     let settings = &mut world.settings;
     settings.objects_max = 1;
+    // What has failed for long is no part of the state that is compared.
+    settings.unable_after = Duration::MAX;
     (settings.list_interval, settings.revisit_interval) = (seconds(60), seconds(60));
     settings.look_interval = (seconds(60), seconds(60));
     (settings.upkeep.interval, settings.upkeep.delete_delay) = (seconds(40), seconds(20));
-    settings.upkeep.settle = seconds(31);
     world
 }
 
@@ -129,7 +130,7 @@ const LOST: Scope = Scope {
     time: seconds(150),
     budget: Budget { faults: 1, crashes: 1, absences: 1, ..NOTHING },
     end: |_| (),
-    states: 20_000,
+    states: 16_000,
     ..PAIR
 };
 
@@ -139,7 +140,7 @@ const SCAN: Scope = Scope {
     roles: &[Role::Builds, Role::Keeps],
     budget: Budget { faults: 1, pauses: 1, ..NOTHING },
     end: is_tidy,
-    states: 15_000,
+    states: 11_000,
     ..PAIR
 };
 
@@ -152,46 +153,48 @@ const REWRITE: Scope = Scope {
     budget: Budget { faults: 1, ..NOTHING },
     end: is_tidy,
     end_after: seconds(240),
-    states: 20_000,
+    states: 10_000,
 };
 
-/// Two tierers tell bookies, let the old object go, and delete it.
-const RELEASE: Scope = Scope {
-    name: "two that release and delete, a fault",
-    start: || waiting(2, 2),
+/// Two tierers prove that the old object is needed by no reader, and delete it.
+const DELETE: Scope = Scope {
+    name: "two that prove and delete, a fault",
+    start: || garbage(2, 2, 0.0),
     time: seconds(100),
-    states: 10_000,
+    states: 4_000,
     ..REWRITE
 };
 
 /// One does, which dies in the middle, while bookies let copies go.
-const RELEASE_CRASH: Scope = Scope {
-    name: "one that releases and deletes, a fault and a crash",
-    start: || waiting(1, 2),
+const DELETE_CRASH: Scope = Scope {
+    name: "one that proves and deletes, a fault and a crash",
+    start: || garbage(1, 2, 0.0),
     roles: &[Role::Keeps],
     budget: Budget { faults: 1, crashes: 1, trims: 1, ..NOTHING },
-    states: 25_000,
-    ..RELEASE
+    states: 15_000,
+    ..DELETE
 };
 
-/// A bookie is away, among three.
-const ABSENCE: Scope = Scope {
-    name: "one that releases and deletes, a bookie away, a fault",
-    start: || waiting(1, 3),
+/// What was rewritten is not what it should be, and bookies have let their copies go before.
+const SPOILED: Scope = Scope {
+    name: "one that deletes beside a copy that is another one, a fault and a crash",
+    start: || garbage(1, 2, 1.0),
     roles: &[Role::Keeps],
-    budget: Budget { faults: 1, trims: 1, absences: 1, ..NOTHING },
-    states: 8000,
-    ..RELEASE
+    budget: Budget { faults: 1, crashes: 1, ..NOTHING },
+    states: 4000,
+    ..DELETE
 };
 
-/// A bookie is replaced in the ensemble, and is put back into it later.
+/// A bookie is replaced in the ensemble, and is put back into it later, with places of entries that are no longer true.
 const RETURN: Scope = Scope {
-    name: "one that releases and deletes, a bookie that leaves and returns",
+    name: "one that proves and deletes, a bookie that leaves and returns",
+    start: || garbage(1, 3, 0.0),
+    roles: &[Role::Keeps],
     budget: Budget { trims: 1, absences: 1, changes: 2, ..NOTHING },
-    // Nobody is here to tell a new member how far the ledger is.
+    // No tierer is here that would tell a new member how far the ledger is.
     end: World::assert_tidy,
-    states: 25_000,
-    ..ABSENCE
+    states: 2_500,
+    ..DELETE
 };
 
 /// Everything at once: `./test --full`.
@@ -203,19 +206,19 @@ const LARGE: [Scope; 3] = [
         ..PAIR
     },
     Scope {
-        name: "two that remove, rewrite, release and delete",
+        name: "two that remove, rewrite and delete",
         time: seconds(240),
         budget: NOTHING,
         states: 150_000,
         ..REWRITE
     },
     Scope {
-        name: "one that removes, rewrites, releases and deletes, a fault and a crash",
+        name: "one that removes, rewrites and deletes, a fault and a crash",
         start: || sparse(1, 2),
         roles: &[Role::Keeps],
         time: seconds(240),
         budget: Budget { faults: 1, crashes: 1, trims: 1, ..NOTHING },
-        states: 250_000,
+        states: 230_000,
         ..REWRITE
     },
 ];
@@ -253,18 +256,20 @@ fn lost() -> World {
     world
 }
 
-/// An object has one ledger less, waits for bookies, and its turn has come.
-fn waiting(tierers: usize, bookies: usize) -> World {
+/// An object was rewritten, with other entries as likely as this, and its turn to be deleted has come. Bookies let their copies go before.
+fn garbage(tierers: usize, bookies: usize, spoils: f64) -> World {
     let mut world = sparse(tierers, bookies);
+    if spoils > 0.0 {
+        (0..2).for_each(|name| world.trim(&bookie(name), ledger(2)));
+    }
+    world.estate.spoils = spoils;
     world.start(0, Canaries::none());
     world.tierers[0].core = None;
-    let is_waiting = |world: &World| {
-        world
-            .catalogue
-            .objects_in_tail()
-            .any(|(_, row)| matches!(row, Some(ObjectRow::Stored(stored)) if stored.is_waiting()))
+    let is_rewritten = |world: &World| {
+        let is_it = |row: Option<ObjectRow>| matches!(row, Some(ObjectRow::Stored(stored)) if stored.replaced.is_some() && stored.unreferenced_ms.is_some());
+        world.catalogue.objects_in_tail().any(|(_, row)| is_it(row))
     };
-    while !is_waiting(&world) {
+    while !is_rewritten(&world) {
         if !world.deliver_upkeep(0, Fate::Works) {
             world.pass(seconds(10));
         }
@@ -305,8 +310,8 @@ fn go_through(scope: &Scope) {
 fn what_stays_undone_is_found_at_the_end() {
     let budget = Budget { faults: 1, ..NOTHING };
     let is_not_tiered = Scope { name: "nobody builds", roles: &[Role::Keeps], budget, ..TAKE_OVER };
-    let is_not_deleted = Scope { name: "nobody deletes", roles: &[Role::Builds], budget, ..RELEASE_CRASH };
-    for (scope, rule) in [(is_not_tiered, "ledger 1"), (is_not_deleted, "T16")] {
+    let is_not_deleted = Scope { name: "nobody deletes", roles: &[Role::Builds], budget, ..DELETE_CRASH };
+    for (scope, rule) in [(is_not_tiered, "ledger 1"), (is_not_deleted, "T13")] {
         let unseen = explore(&Scope { end: |_| (), ..scope }, Canaries::none(), STATES);
         assert!(unseen.ends > 0 && unseen.violation.is_none(), "scope {}: {unseen:?}", scope.name);
         let hook = std::panic::take_hook();
@@ -349,13 +354,13 @@ fn explore_rewriting() {
 }
 
 #[test]
-fn explore_releases_and_deletions() {
-    [RELEASE, RELEASE_CRASH].iter().for_each(go_through);
+fn explore_deletions() {
+    [DELETE, DELETE_CRASH, SPOILED].iter().for_each(go_through);
 }
 
 #[test]
-fn explore_bookies_that_are_away_and_return() {
-    [ABSENCE, RETURN].iter().for_each(go_through);
+fn explore_bookies_that_leave_and_return() {
+    go_through(&RETURN);
 }
 
 #[test]
@@ -373,11 +378,12 @@ fn every_canary_is_found_by_the_explorer() {
         ("T3", PAIR, "IT1"),
         ("T13", SCAN, "IT2"),
         ("T13b", LOST, "IT5"),
-        ("T16", ABSENCE, "IT5"),
-        ("T16b", RETURN, "IT5"),
+        ("T16", SPOILED, "IT5"),
+        ("T16b", SPOILED, "IT5"),
         ("T17", REWRITE, "IT1"),
     ];
-    for (name, canary) in TIERER {
+    // Members of the scopes know nothing of each other: the swarm finds what goes wrong when they share.
+    for (name, canary) in TIERER.into_iter().filter(|(name, _)| *name != "T20") {
         let (_, scope, rule) = scopes.iter().find(|(of, ..)| *of == name).expect("a scope for each canary");
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));

@@ -1,4 +1,5 @@
-//! Runs of the world in an order, and with faults, drawn from a seed: two tierers, crashes at every point.
+//! Runs of the world in an order, and with faults, drawn from a seed: two tierers that both do everything, or three that share, with crashes at
+//! every point.
 
 use bindery_io::canary::TIERER;
 
@@ -49,18 +50,31 @@ struct Met {
     deleted: u64,
     doubts: u64,
     rewritten: u64,
-    released: u64,
+    spoiled: u64,
     trimmed: u64,
     replaced: u64,
     stopped: u64,
     orphans: u64,
+    handed_over: u64,
+    unable: u64,
 }
 
+/// Two tierers, each of which does everything.
 fn run(seed: u64, canaries: Canaries) -> Met {
-    let mut world = World::new(seed, 2, 5);
+    run_of(seed, canaries, 2, false)
+}
+
+/// Three tierers that share the work. What each knows of the others is old at times.
+fn run_sharing(seed: u64, canaries: Canaries) -> Met {
+    run_of(seed, canaries, 3, true)
+}
+
+fn run_of(seed: u64, canaries: Canaries, tierers: usize, is_shared: bool) -> Met {
+    let mut world = World::new(seed, tierers, 5);
     let mut met = Met::default();
     let rates = Rates::draw(&world.random);
     (world.cuts, world.estate.wiped) = (rates.cuts, rates.wiped);
+    world.estate.spoils = if world.random.chance(0.5) { 0.5 } else { 0.0 };
     if world.random.chance(0.3) {
         world.settings.updates.mode = updates::UpdateMode::Single;
     }
@@ -78,8 +92,11 @@ fn run(seed: u64, canaries: Canaries) -> Met {
         let is_sealed = world.random.chance(0.5);
         world.add_on(id, entries, is_sealed, shape, &on);
     }
-    for tierer in 0..2 {
+    for tierer in 0..tierers {
         world.start(tierer, canaries);
+        if is_shared {
+            world.tell_tierers(tierer);
+        }
     }
     let mut copies = vec![world.catalogue.clone()];
     for step in 0..1200 {
@@ -124,9 +141,13 @@ fn run(seed: u64, canaries: Canaries) -> Met {
                 world.delete_ledger(id);
             }
             18..=21 => {
-                let tierer = world.random.below(2) as usize;
+                let tierer = world.random.below(tierers as u64) as usize;
                 world.deliver_upkeep(tierer, fate);
                 world.estate.is_denied = world.random.chance(rates.fails);
+                if is_shared && world.random.chance(0.02) {
+                    world.cut_off = Some(world.random.below(2 * tierers as u64) as usize);
+                    world.estate.denied_to = Some(world.random.below(2 * tierers as u64) as usize);
+                }
                 if world.random.chance(0.2) {
                     world.deliver_stray();
                 }
@@ -144,14 +165,21 @@ fn run(seed: u64, canaries: Canaries) -> Met {
             }
         }
         if world.random.chance(rates.crashes) {
-            let tierer = world.random.below(2) as usize;
+            let tierer = world.random.below(tierers as u64) as usize;
             if world.is_alive(tierer) {
                 collect(&world, tierer, &mut met);
                 world.crash(tierer);
                 met.crashes += 1;
             } else {
                 world.start(tierer, canaries);
+                if is_shared {
+                    world.tell_tierers(tierer);
+                }
             }
+        }
+        if is_shared && world.random.chance(0.02) {
+            let tierer = world.random.below(tierers as u64) as usize;
+            world.tell_tierers(tierer);
         }
         if world.random.chance(rates.bookies) {
             let which = bookie(world.random.below(5) as usize);
@@ -175,27 +203,28 @@ fn run(seed: u64, canaries: Canaries) -> Met {
                     world.pending.retain(|pending| {
                         !matches!(&pending.action, Action::Update(request) if request.bookie == which)
                     });
-                    (0..2).for_each(|tierer| world.tell_bookies(tierer));
+                    (0..tierers).for_each(|tierer| world.tell_bookies(tierer));
                 }
             }
         }
     }
     // Tierers live for a while, and bookies are as they are.
     world.estate.is_denied = false;
+    (world.cut_off, world.estate.denied_to) = (None, None);
     world.run(Duration::from_secs(90));
     if world.is_diverged {
         // Longer than any delay: objects without a row, and reservations in vain, have their time. The world checks that nothing is
         // deleted that a bookie needs.
         world.settings.upkeep.rewrite_below = 0.0;
-        for tierer in 0..2 {
+        for tierer in 0..tierers {
             if !world.is_alive(tierer) {
                 world.start(tierer, canaries);
             }
         }
-        world.run(Duration::from_secs(600));
+        world.run_sharing(Duration::from_secs(600), is_shared);
         world.now += 2 * world.settings.reservation_use;
-        world.run(Duration::from_secs(300));
-        (0..2).for_each(|tierer| collect(&world, tierer, &mut met));
+        world.run_sharing(Duration::from_secs(300), is_shared);
+        (0..tierers).for_each(|tierer| collect(&world, tierer, &mut met));
         return met;
     }
     world.fault = None;
@@ -209,19 +238,19 @@ fn run(seed: u64, canaries: Canaries) -> Met {
         bookie.hangs_on.clear();
     }
     (0..ledgers).for_each(|id| world.seal(id));
-    for tierer in 0..2 {
+    for tierer in 0..tierers {
         match world.is_alive(tierer) {
             true => world.tell_bookies(tierer),
             false => world.start(tierer, canaries),
         }
     }
     // Registers that were lost meanwhile are found at the next visit.
-    world.run(Duration::from_secs(180));
+    world.run_sharing(Duration::from_secs(180), is_shared);
     world.assert_complete();
     world.assert_tidy();
     let told = world.bookies.values().flat_map(|bookie| bookie.told.values());
     met.trimmed = told.filter(|told| told.trimmed.is_some()).count() as u64;
-    for tierer in 0..2 {
+    for tierer in 0..tierers {
         collect(&world, tierer, &mut met);
         let status = world.core(tierer).status(world.now);
         assert_eq!(
@@ -238,30 +267,31 @@ fn collect(world: &World, tierer: usize, met: &mut Met) {
     let status = world.core(tierer).status(world.now);
     met.corrections += status.counts.corrections;
     met.retries += status.counts.commit_retries;
+    met.handed_over += status.counts.handed_over;
+    met.unable += status.counts.unable;
     met.behind += status.updates.behind;
     met.timeouts += status.updates.timeouts;
+    met.spoiled = world.estate.spoiled.len() as u64;
     if let Some(keeper) = &world.tierers[tierer].keeper {
         let counts = keeper.core.status().counts;
         met.removed += counts.ledgers_removed;
         met.deleted += counts.objects_deleted;
         met.doubts += counts.doubts;
         met.rewritten += counts.objects_rewritten;
-        met.released += counts.objects_released;
         met.orphans += keeper.core.status().scan.orphans_deleted;
         met.stopped += u64::from(keeper.core.status().deletions_stopped.is_some());
     }
 }
 
-#[test]
-fn two_tierers_with_crashes_and_faults_keep_the_invariants() {
-    let mut met = Met::default();
+/// Runs a number of seeds, or the one that the environment names.
+fn run_all(seeds: u64, run: fn(u64, Canaries) -> Met) -> Option<Met> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = number("BINDERY_TIER_SEEDS").unwrap_or(150);
     if let Some(seed) = number("BINDERY_TIER_SEED") {
         println!("seed {seed}: {:?}", run(seed, Canaries::none()));
-        return;
+        return None;
     }
-    for seed in 0..seeds {
+    let mut met = Met::default();
+    for seed in 0..number("BINDERY_TIER_SEEDS").unwrap_or(seeds) {
         let of_run = std::panic::catch_unwind(|| run(seed, Canaries::none()));
         let of_run = of_run.unwrap_or_else(|panic| {
             eprintln!("seed {seed}");
@@ -276,19 +306,36 @@ fn two_tierers_with_crashes_and_faults_keep_the_invariants() {
         met.deleted += of_run.deleted;
         met.doubts += of_run.doubts;
         met.rewritten += of_run.rewritten;
-        met.released += of_run.released;
+        met.spoiled += of_run.spoiled;
         met.trimmed += of_run.trimmed;
         met.replaced += of_run.replaced;
         met.stopped += of_run.stopped;
         met.orphans += of_run.orphans;
+        met.handed_over += of_run.handed_over;
+        met.unable += of_run.unable;
     }
     println!("{met:?}");
+    Some(met)
+}
+
+#[test]
+fn two_tierers_with_crashes_and_faults_keep_the_invariants() {
+    let Some(met) = run_all(150, run) else { return };
     assert!(met.corrections > 20 && met.crashes > 20 && met.retries > 20, "the runs meet little: {met:?}");
     assert!(met.removed > 20 && met.deleted > 20 && met.doubts > 20, "the runs meet little: {met:?}");
     assert!(met.behind > 0 && met.timeouts > 20, "the runs meet little: {met:?}");
-    assert!(met.rewritten > 20 && met.released > 20, "the runs meet little: {met:?}");
+    assert!(met.rewritten > 20 && met.spoiled > 5, "the runs meet little: {met:?}");
     assert!(met.trimmed > 100, "the runs meet little: {met:?}");
     assert!(met.replaced > 20 && met.stopped > 5 && met.orphans > 5, "the runs meet little: {met:?}");
+}
+
+#[test]
+fn three_tierers_that_share_leave_nothing_undone() {
+    let Some(met) = run_all(150, run_sharing) else { return };
+    assert!(met.handed_over > 20 && met.crashes > 20 && met.corrections > 0, "the runs meet little: {met:?}");
+    assert!(met.removed > 20 && met.deleted > 20 && met.rewritten > 5, "the runs meet little: {met:?}");
+    assert!(met.trimmed > 50 && met.replaced > 10, "the runs meet little: {met:?}");
+    assert!(met.unable > 5, "the runs meet little: {met:?}");
 }
 
 #[test]
@@ -301,25 +348,27 @@ fn a_seed_repeats_exactly() {
     }
 }
 
-/// All but T2, which needs a catalogue that was put back, as in the script of the crash matrix, and T16b, which needs ensembles that
-/// change: the explorer finds both.
+/// All but T2, which needs a catalogue that was put back, as in the script of the crash matrix.
 #[test]
 fn every_canary_of_updates_is_found() {
-    for (name, canary) in TIERER.into_iter().filter(|(name, _)| !matches!(*name, "T2" | "T16b")) {
+    for (name, canary) in TIERER.into_iter().filter(|(name, _)| *name != "T2") {
         let is_found = |seed: &u64| {
             let hook = std::panic::take_hook();
             std::panic::set_hook(Box::new(|_| {}));
-            let outcome = std::panic::catch_unwind(|| run(*seed, Canaries::only(canary)));
+            let run_it = if name == "T20" { run_sharing } else { run };
+            let outcome = std::panic::catch_unwind(|| run_it(*seed, Canaries::only(canary)));
             std::panic::set_hook(hook);
             // By the invariant that it breaks, not by anything else.
             outcome.is_err_and(|panic| {
                 let breaks = |text: &String| ["IT1", "IT2", "IT5"].iter().any(|rule| text.starts_with(rule));
-                panic.downcast_ref::<String>().is_some_and(breaks)
+                let text = panic.downcast_ref::<String>();
+                let is_undone = |text: &String| name == "T20" && text.contains("failed: IT8");
+                text.is_some_and(|text| breaks(text) || is_undone(text))
             })
         };
-        // Most seeds miss these two, so the search tries the seeds that found them first. After a change of the model those are seeds like any
+        // Most seeds miss these, so the search tries the seeds that found them first. After a change of the model those are seeds like any
         // other.
-        let found = [("T13b", 31), ("T16", 77)].into_iter().find(|(known, _)| *known == name);
+        let found = [("T13b", 31), ("T20", 57)].into_iter().find(|(known, _)| *known == name);
         let mut seeds = found.map(|(_, seed)| seed).into_iter().chain(0..300);
         let seed = seeds.find(is_found).unwrap_or_else(|| panic!("{name} is not found in 300 seeds"));
         println!("canary {name} found at seed {seed}");

@@ -4,7 +4,7 @@
 use super::*;
 use crate::core::upkeep::{
     Absent, Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Orphan, Proof, ScanPage, ScannedRow,
-    SourceError, Survey, Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
+    SourceError, Survey, Upkeep, UpkeepAction, UpkeepEvent, Whereabouts,
 };
 
 /// The upkeep of one tierer.
@@ -13,8 +13,6 @@ pub(super) struct Keeper {
     pub core: Upkeep,
     /// The action under way, with its answer once it has arrived.
     pub work: Option<(UpkeepAction, Option<UpkeepEvent>)>,
-    /// When it began.
-    pub began: Duration,
     /// In this pass the metadata store shows no ledger, no mark, and gives out ids from 0 on.
     pub is_wiped: bool,
     /// Ledgers of the listing that come next.
@@ -30,12 +28,18 @@ pub(super) struct Estate {
     /// The mark in the metadata store, and those that the bucket knows.
     mark: Option<u64>,
     marks_known: Vec<u64>,
-    /// Actions of tierers that died, which may arrive, with the times at which they began.
-    pub strays: Vec<(Duration, UpkeepAction)>,
+    /// Actions of tierers that died, which may arrive.
+    pub strays: Vec<UpkeepAction>,
     /// Rows that were forgotten.
     pub forgotten: BTreeSet<ObjectId>,
-    /// Deletions are refused.
+    /// Deletions are refused to all tierers,
     pub is_denied: bool,
+    /// or to this one.
+    pub denied_to: Option<usize>,
+    /// How likely an object that is rewritten has other entries than its sources, without anything that says so.
+    pub spoils: f64,
+    /// Those that have.
+    pub spoiled: BTreeSet<ObjectId>,
 }
 
 impl World {
@@ -43,7 +47,11 @@ impl World {
         let target = self.settings.target_bytes();
         let core = Upkeep::new(self.now, self.settings.upkeep.clone(), target, CLUSTER.to_string(), canaries);
         let (listed, alarms) = (Vec::new(), Vec::new());
-        Keeper { core, work: None, began: self.now, is_wiped: false, listed, alarms }
+        Keeper { core, work: None, is_wiped: false, listed, alarms }
+    }
+
+    fn is_denied(&self, tierer: Option<usize>) -> bool {
+        self.estate.is_denied || (tierer.is_some() && tierer == self.estate.denied_to)
     }
 
     /// Deletes a ledger from metadata.
@@ -58,10 +66,12 @@ impl World {
         let Tierer { core, keeper, .. } = &mut *self.tierers[tierer];
         if let Some(keeper) = keeper {
             let of_ledgers = core.as_ref().and_then(Core::doubt_of_ledgers);
-            keeper.core.set_doubts(now, fault.as_deref(), of_ledgers);
+            let unknown = core.as_ref().and_then(Core::unknown_doubt);
+            keeper.core.set_doubts(now, fault.as_deref(), of_ledgers, unknown);
+            if let Some(core) = core {
+                keeper.core.set_team(core.team());
+            }
             keeper.alarms.extend(keeper.core.take_alarms());
-            let ahead = keeper.core.take_ahead();
-            ahead.into_iter().for_each(|ledger| self.event(tierer, Event::Now(ledger)));
         }
         let reborn = self.tierers[tierer].core.as_ref().map(|core| core.reborn().clone()).unwrap_or_default();
         if let Some(keeper) = &mut self.tierers[tierer].keeper
@@ -69,7 +79,6 @@ impl World {
         {
             keeper.core.set_reborn(&reborn);
             keeper.work = keeper.core.next(now).map(|action| (action, None));
-            keeper.began = now;
         }
     }
 
@@ -89,7 +98,7 @@ impl World {
         if let Some(keeper) = self.tierers[tierer].keeper.take()
             && let Some((action, None)) = keeper.work
         {
-            self.estate.strays.push((keeper.began, action));
+            self.estate.strays.push(action);
         }
     }
 
@@ -105,8 +114,7 @@ impl World {
                 self.keep_up(tierer);
             }
             Some((action, None)) => {
-                let began = keeper.began;
-                let event = self.arrive_upkeep(Some(tierer), &action, began, fate);
+                let event = self.arrive_upkeep(Some(tierer), &action, fate);
                 let keeper = self.tierers[tierer].keeper.as_mut().unwrap();
                 keeper.work = Some((action, Some(event)));
             }
@@ -117,8 +125,8 @@ impl World {
 
     /// An action of a tierer that died arrives after all.
     pub(super) fn deliver_stray(&mut self) {
-        if let Some((began, action)) = self.estate.strays.pop() {
-            self.arrive_upkeep(None, &action, began, Fate::Works);
+        if let Some(action) = self.estate.strays.pop() {
+            self.arrive_upkeep(None, &action, Fate::Works);
             self.check();
         }
     }
@@ -127,12 +135,20 @@ impl World {
         &mut self,
         tierer: Option<usize>,
         action: &UpkeepAction,
-        began: Duration,
         fate: Fate,
     ) -> UpkeepEvent {
         let failed = || "it failed".to_owned();
+        let is_cut_off = tierer.is_some() && tierer == self.cut_off;
+        let asks_the_bucket = matches!(
+            action,
+            UpkeepAction::TryDeletion
+                | UpkeepAction::Delete(_)
+                | UpkeepAction::ReadFooters(_)
+                | UpkeepAction::Rewrite(_)
+        );
         let fate = match self.fault {
             Some(_) if asks_the_catalogue(action) => Fate::Fails,
+            _ if is_cut_off && (asks_the_bucket || asks_the_catalogue(action)) => Fate::Fails,
             _ => fate,
         };
         let is_lost = fate != Fate::Works;
@@ -242,14 +258,20 @@ impl World {
                 let found = garbage.map(|(id, row)| Garbage::new(id, &row)).take(*limit).collect();
                 UpkeepEvent::Garbage(if is_lost { Err(failed()) } else { Ok(found) })
             }
+            UpkeepAction::TryDeletion => UpkeepEvent::DeletionTried(match fate {
+                _ if self.is_denied(tierer) => Deletion::Denied(failed()),
+                Fate::Works => Deletion::Done,
+                Fate::Fails | Fate::AnswerLost => Deletion::Failed(failed()),
+            }),
             UpkeepAction::Delete(objects) => {
+                let is_denied = self.is_denied(tierer);
                 let delete = |object: &ObjectId| {
                     let outcome = match fate {
-                        _ if self.estate.is_denied => Deletion::Denied(failed()),
+                        _ if is_denied => Deletion::Denied(failed()),
                         Fate::Works => Deletion::Done,
                         Fate::Fails | Fate::AnswerLost => Deletion::Failed(failed()),
                     };
-                    if fate != Fate::Fails && !self.estate.is_denied {
+                    if fate != Fate::Fails && !is_denied {
                         self.bucket.remove(object);
                     }
                     (*object, outcome)
@@ -319,60 +341,35 @@ impl World {
                 };
                 UpkeepEvent::FootersRead(objects.iter().map(read).collect())
             }
-            _ => self.arrive_rewriting(action, began, fate),
+            _ => self.arrive_rewriting(action, fate),
         }
     }
 
     /// The actions that concern objects that are rewritten.
-    fn arrive_rewriting(&mut self, action: &UpkeepAction, began: Duration, fate: Fate) -> UpkeepEvent {
+    fn arrive_rewriting(&mut self, action: &UpkeepAction, fate: Fate) -> UpkeepEvent {
         let failed = || "it failed".to_owned();
         let is_lost = fate != Fate::Works;
         match action {
-            UpkeepAction::FindWaiting { after, limit } => {
-                let waits = self.catalogue.objects_in_tail().filter_map(|(id, row)| match row? {
-                    ObjectRow::Stored(stored) if stored.is_waiting() && Some(id) > *after => Some(stored),
-                    ObjectRow::Stored(_) | ObjectRow::Reserved { .. } => None,
-                });
-                let page = WaitingPage {
-                    objects: waits.take(*limit).collect(),
-                    now_ms: self.now.as_millis() as u64,
-                    log_length: self.catalogue.position().number,
-                };
-                UpkeepEvent::Waiting(if is_lost { Err(failed()) } else { Ok(page) })
-            }
             UpkeepAction::WhereTo(object, places) => {
                 UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
                     None if !is_lost => Err(SourceError { why: "it is gone".to_owned(), fault: Fault::Gone }),
                     Some(new) if !is_lost => {
-                        let (mut moved, mut absent) = (Vec::new(), Vec::new());
+                        let mut found = Whereabouts { extents: new.extents.len(), ..Whereabouts::default() };
                         for place in places {
                             let extent = &new.extents[*place as usize];
-                            match self.where_to(*place, extent) {
-                                Some(found) => moved.push(found),
-                                None => absent.push((*place, extent.ledger)),
+                            match self.where_to(object.id, extent) {
+                                Some(moved) => found.moved.push(moved),
+                                None if self.ledgers[&extent.ledger].is_deleted => {
+                                    found.absent.push(extent.ledger);
+                                }
+                                // Another ledger has the id.
+                                None => {}
                             }
                         }
-                        Ok(Whereabouts { at: self.now, moved, absent })
+                        Ok(found)
                     }
                     _ => Err(SourceError { why: failed(), fault: Fault::Passing }),
                 })
-            }
-            UpkeepAction::Tell(requests) => {
-                // As a request that was given up.
-                let fate = if self.is_late(began) { Fate::Fails } else { fate };
-                let told: Vec<Answer> =
-                    requests.iter().map(|(bookie, updates)| self.tell(bookie, updates, fate)).collect();
-                UpkeepEvent::Told(told)
-            }
-            UpkeepAction::Release(objects) => {
-                let release = |(object, replaced): &(ObjectId, u64)| Change::Release {
-                    object: *object,
-                    replaced: *replaced,
-                };
-                if fate != Fate::Fails {
-                    self.record(objects.iter().map(release).collect());
-                }
-                UpkeepEvent::Released(if is_lost { Err(failed()) } else { Ok(objects.len() as u64) })
             }
             UpkeepAction::Survey(objects) => {
                 let survey = |object: &ObjectRef| -> Survey {
@@ -407,33 +404,29 @@ impl World {
         }
     }
 
-    fn where_to(&self, place: u32, extent: &NewExtent) -> Option<Moved> {
-        let NewExtent { ledger, first, last, .. } = *extent;
+    fn where_to(&self, object: ObjectId, extent: &NewExtent) -> Option<Moved> {
+        let NewExtent { ledger, first, last, created_ms, .. } = *extent;
         let row = self.catalogue.ledger(&Facts::nothing_below(), ledger).unwrap();
         let row = row.filter(|row| !row.is_removed);
         let ghost = &self.ledgers[&ledger];
-        let metadata = (!ghost.is_deleted).then(|| Arc::new(ghost.metadata.clone()));
-        if row.is_none() && metadata.is_none() {
+        let is_another = !ghost.is_deleted && ghost.creation().is_anothers(created_ms);
+        let is_of_ghost = row.is_none_or(|row| !ghost.creation().is_anothers(row.created_ms));
+        if (is_another && is_of_ghost) || (row.is_none() && ghost.is_deleted) {
             return None;
         }
         let mut extents =
             if row.is_some() { self.extents_from(ledger, first, usize::MAX) } else { Vec::new() };
         extents.retain(|extent| extent.first <= last && self.bucket.contains_key(&extent.object.id));
-        let end = self.tiered(ledger);
-        Some(Moved { place, ledger, first, last, extents, end, metadata })
+        let spoiled = &self.estate.spoiled;
+        let is_spoiled = extents.iter().any(|extent| spoiled.contains(&extent.object.id));
+        let differs = (is_spoiled && !spoiled.contains(&object)).then(|| "it has other entries".to_owned());
+        Some(Moved { ledger, first, last, extents, differs })
     }
 
-    fn tell(&mut self, name: &BookieId, updates: &[Reconciliation], fate: Fate) -> Answer {
-        let failed = || Err(RequestError::Failed("it failed".to_owned()));
-        let bookie = self.bookies.get_mut(name).unwrap();
-        let hangs = bookie.is_hanging
-            || bookie.ability != Ability::Reconciles
-            || updates.iter().any(|update| bookie.hangs_on.contains(&update.ledger));
-        if hangs || fate == Fate::Fails {
-            return (name.clone(), failed());
-        }
-        let results = updates.iter().map(|update| bookie.update(update, &self.bucket)).collect();
-        (name.clone(), if fate == Fate::Works { Ok(results) } else { failed() })
+    /// Whether the object is kept because other ones do not have what they should have of it.
+    fn is_kept(&self, object: ObjectId) -> bool {
+        let extents = self.bucket.get(&object).into_iter().flat_map(|new| &new.extents);
+        extents.filter_map(|extent| self.where_to(object, extent)).any(|moved| moved.differs.is_some())
     }
 
     fn live_extents(&self, object: &ObjectRef) -> Option<Vec<LiveExtent>> {
@@ -477,6 +470,11 @@ impl World {
             footer_crc: self.ids as u32,
             etag_crc: 1,
         };
+        let mut pieces = order.pieces.iter().flatten();
+        let is_of_spoiled = pieces.any(|piece| self.estate.spoiled.contains(&piece.object.id));
+        if is_of_spoiled || self.random.chance(self.estate.spoils) {
+            self.estate.spoiled.insert(id);
+        }
         let new = (!extents.is_empty()).then_some(NewObject { object, extents });
         if let Some(new) = new.clone().filter(|_| fate != Fate::Fails) {
             self.written.insert(id, self.now);
@@ -502,23 +500,13 @@ impl World {
         for (id, row) in self.catalogue.objects_in_tail() {
             let since = row.and_then(|row| row.garbage_since_ms(log_ms));
             assert!(
-                since.is_none_or(|since| u128::from(since) > before),
+                since.is_none_or(|since| u128::from(since) > before) || self.is_kept(id),
                 "T13: the row of {id} stays: {row:?}"
-            );
-        }
-        // By the clock of a tierer, which has to see it first.
-        let settled = before - (self.settings.upkeep.settle + self.settings.upkeep.interval).as_millis();
-        for (id, row) in self.catalogue.objects_in_tail() {
-            let Some(ObjectRow::Stored(stored)) = row else { continue };
-            let since = stored.replaced.filter(|_| stored.is_waiting()).map(|replaced| replaced.at_ms);
-            assert!(
-                since.is_none_or(|since| u128::from(since) > settled),
-                "T16: bookies do not get to know where {id} went: {stored:?}"
             );
         }
         for id in self.bucket.keys() {
             let row = self.catalogue.object(&facts, *id).unwrap();
-            assert!(row.is_some(), "T13: object {id} stays without a row");
+            assert!(row.is_some() || self.is_kept(*id), "T13: object {id} stays without a row");
         }
     }
 }
@@ -530,19 +518,17 @@ fn asks_the_catalogue(action: &UpkeepAction) -> bool {
         | UpkeepAction::List { .. }
         | UpkeepAction::LookAgain(_)
         | UpkeepAction::Mark
+        | UpkeepAction::TryDeletion
         | UpkeepAction::Delete(_)
         | UpkeepAction::ReadFooters(_)
-        | UpkeepAction::Rewrite(_)
-        | UpkeepAction::Tell(_) => false,
+        | UpkeepAction::Rewrite(_) => false,
         UpkeepAction::Ledgers
         | UpkeepAction::Remove(_)
         | UpkeepAction::FindGarbage { .. }
         | UpkeepAction::Forget(_)
         | UpkeepAction::Scan { .. }
         | UpkeepAction::AskFor(_)
-        | UpkeepAction::FindWaiting { .. }
         | UpkeepAction::WhereTo(..)
-        | UpkeepAction::Release(_)
         | UpkeepAction::Survey(_)
         | UpkeepAction::Reserve
         | UpkeepAction::Replace { .. } => true,

@@ -16,8 +16,8 @@
 //! 6. A bookie gets extents only after it said what it has: extents from the first entry on would replace those of another
 //!    catalogue (T2). Nobody has been asked before it is known which bookies there are (T15).
 //!
-//! 7. Extents are sent within [`EXTENTS_KEPT_FOR`] after the catalogue had them; later it is asked again. So a while after other
-//!    objects took extents over, nobody is told of the old ones any more (T16).
+//! 7. Extents are sent within [`EXTENTS_KEPT_FOR`] after the catalogue had them; later it is asked again. So bookies are
+//!    seldom told of objects whose extents others took over.
 //!
 //! # Limits     requests: [`UpdateSettings::in_flight_max`]; ledgers in one: [`UpdateSettings::ledgers_per_request`]; extents kept
 //! for a ledger: [`EXTENTS_KEPT_MAX`], the rest comes from the catalogue

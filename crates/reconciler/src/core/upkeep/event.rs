@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::{ExtentOutcome, NewObject, ObjectRow, Refusal, StoredObject};
-use bindery_types::tier::{ObjectRef, Reconciliation, TierExtent};
-use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
+use bindery_types::tier::{ObjectRef, TierExtent};
+use bindery_types::{EntryId, LedgerId, LedgerMetadata};
 
 use super::{Orphan, ScanPage};
-use crate::core::updates::{RequestError, UpdateResult};
 use crate::core::{BuildOrder, Built};
 
 /// What the metadata store says of itself.
@@ -36,44 +35,29 @@ pub enum Deletion {
     Failed(String),
 }
 
-/// An object that is to be deleted.
+/// An object that is of no use to the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Garbage {
     /// Its id.
     pub object: ObjectId,
-    /// Its row, when bookies referred to it and were told of other objects: bookies that have come back since may refer to it still.
-    pub released: Option<StoredObject>,
-    /// It was reserved in vain: whether there is an object of this id is not known, nor what is in it.
-    pub is_reserved: bool,
+    /// Its row; `None` when the id was reserved in vain. Then it is not known whether there is an object of this id, nor what is in it.
+    pub stored: Option<StoredObject>,
 }
 
 impl Garbage {
     /// From the catalogue's row.
     pub fn new(object: ObjectId, row: &ObjectRow) -> Garbage {
-        let (released, is_reserved) = match row {
-            ObjectRow::Stored(stored) => (Some(*stored).filter(StoredObject::was_released), false),
-            ObjectRow::Reserved { .. } => (None, true),
+        let stored = match row {
+            ObjectRow::Stored(stored) => Some(*stored),
+            ObjectRow::Reserved { .. } => None,
         };
-        Garbage { object, released, is_reserved }
+        Garbage { object, stored }
     }
 }
 
-/// Objects that the catalogue does not refer to any more, and that bookies may refer to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WaitingPage {
-    /// Their rows, ascending.
-    pub objects: Vec<StoredObject>,
-    /// The store's time.
-    pub now_ms: u64,
-    /// The number of the log's last record.
-    pub log_length: u64,
-}
-
-/// A range of a ledger that another object took over.
+/// A range of a ledger that the catalogue, or the metadata store, knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
-    /// The place of the old extent in its object's footer.
-    pub place: u32,
     /// The ledger.
     pub ledger: LedgerId,
     /// The first entry.
@@ -83,21 +67,19 @@ pub struct Moved {
     /// Where it is now by the catalogue: extents that follow each other, in objects that are in the bucket. None when the catalogue
     /// does not have the ledger.
     pub extents: Vec<TierExtent>,
-    /// The last entry of the ledger in the catalogue.
-    pub end: Option<EntryId>,
-    /// The ledger's metadata; `None` when the metadata store has no such ledger.
-    pub metadata: Option<Arc<LedgerMetadata>>,
+    /// In which way what is in those differs from what is in the object, when it does; ranges that are not covered are not compared.
+    pub differs: Option<String>,
 }
 
-/// Where extents of an object that waits are by now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where extents of an object are by now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Whereabouts {
-    /// When the catalogue was asked.
-    pub at: Duration,
-    /// Those of ledgers that it has, or that the metadata store has.
+    /// Extents in the footer.
+    pub extents: usize,
+    /// Those of ledgers that the catalogue has, or that the metadata store has.
     pub moved: Vec<Moved>,
-    /// Places of extents whose ledger neither has.
-    pub absent: Vec<(u32, LedgerId)>,
+    /// Ledgers of extents that neither has. Those whose ids other ledgers have are in neither list: they are needed by no reader.
+    pub absent: Vec<LedgerId>,
 }
 
 impl Moved {
@@ -116,9 +98,6 @@ impl Moved {
         false
     }
 }
-
-/// The answer of a bookie to an update.
-pub type Told = (BookieId, Result<Vec<UpdateResult>, RequestError>);
 
 /// An extent of an object that the catalogue refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -216,6 +195,8 @@ pub enum UpkeepAction {
         /// So many are enough.
         limit: usize,
     },
+    /// Delete an object that never was there, to find out whether that is allowed.
+    TryDeletion,
     /// Delete objects from the bucket.
     Delete(Vec<ObjectId>),
     /// Take the rows of deleted objects out of the catalogue.
@@ -229,19 +210,9 @@ pub enum UpkeepAction {
     AskFor(Vec<(ObjectId, u64)>),
     /// Read the footers of objects that have no row, of these lengths.
     ReadFooters(Vec<(ObjectId, u64)>),
-    /// Follow the catalogue to its end, and read rows of objects that wait for bookies.
-    FindWaiting {
-        /// Behind this one; `None` from the beginning.
-        after: Option<ObjectId>,
-        /// So many.
-        limit: usize,
-    },
-    /// Read the footer of an object that waits, and where the extents at these places in it, ascending, are by the catalogue.
+    /// Read the footer of an object that is to go, find where the extents at these places in it, ascending, are by the catalogue, and
+    /// compare them with those.
     WhereTo(ObjectRef, Vec<u32>),
-    /// Tell bookies, all at once.
-    Tell(Vec<(BookieId, Vec<Reconciliation>)>),
-    /// Let objects go for which nobody has to wait any more, each with the number of the record that took extents over last.
-    Release(Vec<(ObjectId, u64)>),
     /// Read footers, look up which of their extents the catalogue refers to, and read the metadata of those ledgers. It fails for an
     /// object with a ledger that has no metadata.
     Survey(Vec<ObjectRef>),
@@ -263,7 +234,7 @@ pub enum UpkeepAction {
 pub enum UpkeepEvent {
     /// Ids, ascending.
     Ledgers(Result<Vec<LedgerId>, String>),
-    /// Of [`UpkeepAction::Prove`].
+    /// The outcome of [`UpkeepAction::Prove`].
     Proven(Result<Proof, String>),
     /// The next ids, ascending; `None` at the end.
     Listed(Result<Option<Vec<LedgerId>>, String>),
@@ -271,34 +242,30 @@ pub enum UpkeepEvent {
     LookedAgain(Result<Vec<Absent>, String>),
     /// Each ledger with the extents that are left of it; an error says that it may or may not have happened.
     Removed(Result<Vec<(LedgerId, u64)>, String>),
-    /// Of [`UpkeepAction::Mark`].
+    /// The outcome of [`UpkeepAction::Mark`].
     Marked(Result<(), String>),
-    /// Of [`UpkeepAction::FindGarbage`].
+    /// The outcome of [`UpkeepAction::FindGarbage`].
     Garbage(Result<Vec<Garbage>, String>),
+    /// The outcome of [`UpkeepAction::TryDeletion`].
+    DeletionTried(Deletion),
     /// Of each object.
     Deleted(Vec<(ObjectId, Deletion)>),
     /// Rows that are gone; an error says that it may or may not have happened.
     Forgotten(Result<u64, String>),
-    /// Of [`UpkeepAction::Scan`].
+    /// The outcome of [`UpkeepAction::Scan`].
     Scanned(Result<ScanPage, String>),
     /// Those that are not there as they should be.
     Missing(Result<Vec<ObjectId>, String>),
-    /// Of [`UpkeepAction::ReadFooters`].
+    /// The outcome of [`UpkeepAction::ReadFooters`].
     FootersRead(Vec<(ObjectId, Result<Orphan, SourceError>)>),
-    /// Of [`UpkeepAction::FindWaiting`].
-    Waiting(Result<WaitingPage, String>),
-    /// Of [`UpkeepAction::WhereTo`].
+    /// The outcome of [`UpkeepAction::WhereTo`].
     Whereabouts(Result<Whereabouts, SourceError>),
-    /// Of each bookie.
-    Told(Vec<Told>),
-    /// Objects that were released; an error says that it may or may not have happened.
-    Released(Result<u64, String>),
     /// Of each object.
     Surveyed(Vec<Survey>),
     /// The object, and one of the catalogue that has a later id, if there is one.
     Reserved(Result<(ObjectId, Option<ObjectId>), String>),
-    /// Of [`UpkeepAction::Rewrite`], with the sources that could not be read.
+    /// The outcome of [`UpkeepAction::Rewrite`], with the sources that could not be read.
     Rewritten(Built, Vec<(ObjectId, SourceError)>),
-    /// Of [`UpkeepAction::Replace`]. An error says that it may or may not have happened.
+    /// The outcome of [`UpkeepAction::Replace`]. An error says that it may or may not have happened.
     Replaced(Result<Result<Vec<ExtentOutcome>, Refusal>, String>),
 }

@@ -4,43 +4,42 @@
 //! # Data flow
 //! ```text
 //! ledgers of the catalogue ─► proof, listing, proof ─► looked up again, proof again ─► removed from the catalogue (T17)
-//! unreferenced, or reserved in vain, for the delay ─► object deleted ─► row forgotten (T13)
-//! rewritten ─► bookies are told where its extents went ─► unreferenced (T16)
+//! unreferenced, or reserved in vain, for the delay ─► its footer proves that no reader needs it ─► object deleted ─► row forgotten (T13, T16)
 //! a page of the bucket's objects ─► compared with rows ─► without a row for the delay: examined; missing: an alarm
 //!                                                     └─► little is live of it: rewritten
 //! ```
-//! [`rewrite`] and [`waiting`] have what concerns objects that are rewritten, [`orphans`] those without a row. A doubt about the
-//! catalogue stops all of it ([`doubts`]).
+//! [`examine`] has the proof before a deletion, [`rewrite`] what concerns objects that are rewritten, [`orphans`] those without a row. A
+//! doubt about the catalogue stops all of it ([`doubts`]).
 //!
 //! # Invariants
 //! 1. A ledger leaves the catalogue on the proof of absence that garbage collection of bookies wants ([`GarbageRound`], IB16):
 //!    the ledgers of the catalogue are taken first; a ledger is in metadata before anything of it is in the catalogue.
-//! 2. An object that was committed is deleted only when the catalogue said that nothing refers to it, durably and for the delay, and
-//!    its row goes after it. Either may be repeated, by anybody. Of an id that was reserved in vain the row goes alone: an object
-//!    of that id has no row from then on, and is deleted on the word of its own footer ([`orphans`]).
+//! 2. An object that was committed is deleted only when the catalogue said that nothing refers to it, durably and for the delay, and its
+//!    own footer agrees ([`examine`]). Its row goes after it. Either may be repeated, by any tierer. Of an id that was reserved in vain the
+//!    row goes alone: an object of that id has no row from then on, and is deleted on the word of its own footer ([`orphans`]).
 //! 3. The first doubt ends the removal of ledgers for this pass; objects that became garbage earlier go nevertheless. An
 //!    object that cannot be deleted holds up no other, however many there are: garbage is gone through once in each pass.
-//! 4. An object that bookies referred to once is deleted only after another look at all of them ([`waiting`], invariant 7).
+//! 4. Tierers share the work ([`Team`]): one of them removes ledgers and deletes objects, and each rewrites the objects that it owns. Who does what
+//!    is a matter of efficiency: two that do the same are harmless. One that may not delete, or whose catalogue is at fault, leaves its part to
+//!    others while there are any, and finds out in each pass whether it may delete by now.
 //! 5. One action is under way at a time, and one event answers it.
 //!
-//! # Limits     those of [`rewrite`] and [`waiting`]; ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
+//! # Limits     those of [`rewrite`] and [`examine`]; ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
 //! in one batch: [`OBJECTS_MAX`]
 //!
 //! # Not here   which object is garbage since when (the catalogue), requests (the shell)
 
-mod answers;
-mod current;
 mod doubts;
 mod event;
+mod examine;
 mod orphans;
 mod rewrite;
 mod scan;
 mod status;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -48,23 +47,22 @@ use bindery_engine::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, Secon
 use bindery_io::canary::{Canaries, Canary};
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::NewObject;
-use bindery_types::tier::{ObjectRef, Reconciliation};
-use bindery_types::{BookieId, LedgerId};
+use bindery_types::LedgerId;
+use bindery_types::tier::ObjectRef;
 
 use self::doubts::Doubts;
 pub use self::event::{
     Absent, Deletion, Fault, Garbage, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey,
-    Told, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
+    UpkeepAction, UpkeepEvent, Whereabouts,
 };
+use self::examine::Examining;
 pub use self::orphans::Orphan;
 use self::orphans::Orphans;
 use self::rewrite::Rewriting;
 use self::scan::Scan;
 pub use self::scan::{ListedObject, ScanCounts, ScanPage, ScannedRow};
 pub use self::status::{UpkeepCounts, UpkeepStatus};
-use self::waiting::{WAITING_MAX, Waiting};
-use super::Alarm;
-use super::updates::Ability;
+use super::{Alarm, Team};
 
 /// Ledgers that are looked up again, and removed, together.
 pub const LEDGERS_MAX: usize = 64;
@@ -91,10 +89,6 @@ pub struct UpkeepSettings {
     pub rewrite_below: f64,
     /// The first pause of an object that could not be rewritten.
     pub rewrite_pause: Duration,
-    /// Bookies are told where the extents of a rewritten object went after this time, at the earliest: then no tierer tells them of the
-    /// old ones any more. That is what extents are kept for, the timeout of a request, and what a desk's look at the catalogue may be
-    /// behind, with some to spare.
-    pub settle: Duration,
 }
 
 impl Default for UpkeepSettings {
@@ -108,7 +102,6 @@ impl Default for UpkeepSettings {
             confirm_pause: Duration::from_secs(5),
             rewrite_below: 0.5,
             rewrite_pause: Duration::from_secs(10 * 60),
-            settle: Duration::from_secs(45),
         }
     }
 }
@@ -144,15 +137,13 @@ enum Phase {
     Remove,
     Mark,
     FindGarbage,
+    TryDeletion,
     Delete(Vec<ObjectId>),
     Forget(Vec<ObjectId>),
     Scan,
     AskFor(Vec<(ObjectId, u64)>, Vec<(ObjectId, u64)>),
     ReadFooters(Vec<(ObjectId, u64)>),
-    FindWaiting,
     WhereTo(ObjectRef, Vec<u32>),
-    Tell(Vec<(BookieId, Vec<Reconciliation>)>),
-    Release(Vec<(ObjectId, u64)>),
     Survey(Vec<ObjectRef>),
     Reserve,
     Rewrite(RewriteOrder),
@@ -164,6 +155,11 @@ enum Phase {
 pub struct Upkeep {
     settings: UpkeepSettings,
     canaries: Canaries,
+    team: Team,
+    /// This pass removes ledgers and deletes objects.
+    is_whole: bool,
+    /// Objects that nothing refers to and that the one who deletes has not deleted.
+    kept_elsewhere: u64,
     /// INSTANCEID of the cluster whose tier it is.
     instance_id: String,
     phase: Phase,
@@ -174,6 +170,8 @@ pub struct Upkeep {
     round: Option<GarbageRound>,
     /// The proof counted for what the round believes.
     is_proven: bool,
+    /// The metadata store proved in this pass to be the cluster's, and nothing spoke against it since.
+    is_believed: bool,
     /// There is a mark that counts.
     has_mark: bool,
     /// The ledgers of the catalogue as one number: of this pass, and when the last mark was left.
@@ -192,7 +190,8 @@ pub struct Upkeep {
     held: BTreeSet<ObjectId>,
     /// Behind which garbage is sought next in this pass.
     garbage_after: Option<ObjectId>,
-    is_denied: bool,
+    /// Why objects cannot be deleted, since a deletion was denied and until one is not.
+    denied: Option<String>,
     /// Ids that were reserved in vain, whose rows go with the next ones.
     expired: Vec<ObjectId>,
     scan: Scan,
@@ -204,15 +203,12 @@ pub struct Upkeep {
     deletes_blindly: bool,
     /// Ledgers of the catalogue, ascending, while those of objects without a row are looked up with them.
     of_catalogue: Option<Vec<LedgerId>>,
-    /// Ledgers of which a bookie said that it is ahead, and alarms, until they are taken.
-    ahead_ledgers: Vec<LedgerId>,
+    /// Alarms, until they are taken.
     alarms: Vec<Alarm>,
     rewriting: Rewriting,
-    waiting: Waiting,
+    examining: Examining,
     /// The length at which an object is finished.
     target_bytes: u64,
-    /// Who takes updates.
-    bookies: BTreeMap<BookieId, Ability>,
     said: Option<std::mem::Discriminant<Doubt>>,
     status: UpkeepStatus,
 }
@@ -229,6 +225,9 @@ impl Upkeep {
         Upkeep {
             settings,
             canaries,
+            team: Team::alone(),
+            is_whole: true,
+            kept_elsewhere: 0,
             target_bytes,
             instance_id,
             phase: Phase::Waits,
@@ -238,6 +237,7 @@ impl Upkeep {
             begins_at: now,
             round: None,
             is_proven: false,
+            is_believed: false,
             has_mark: false,
             of_here: 0,
             marked: None,
@@ -248,7 +248,7 @@ impl Upkeep {
             reborn: BTreeSet::new(),
             held: BTreeSet::new(),
             garbage_after: None,
-            is_denied: false,
+            denied: None,
             expired: Vec::new(),
             scan: Scan::default(),
             orphans: Orphans::default(),
@@ -256,11 +256,9 @@ impl Upkeep {
             is_replaced: false,
             deletes_blindly: false,
             of_catalogue: None,
-            ahead_ledgers: Vec::new(),
             alarms: Vec::new(),
             rewriting: Rewriting::default(),
-            waiting: Waiting::default(),
-            bookies: BTreeMap::new(),
+            examining: Examining::default(),
             said: None,
             status: UpkeepStatus::default(),
         }
@@ -272,11 +270,17 @@ impl Upkeep {
         let of_batch = (&self.batch, &self.held, self.garbage_after);
         let of_removal = (&self.absent, &self.reborn);
         let of_pass = (&self.phase, self.is_under_way, self.begins_at, &self.round, (of_batch, of_removal));
-        let of_proof =
-            (self.is_proven, self.has_mark, self.of_here, self.marked, self.is_empty, &self.found_before);
-        let of_objects = (self.scan.essence(), &self.rewriting, &self.waiting, self.status.objects_waiting);
+        let of_proof = (
+            (self.is_proven, self.is_believed),
+            self.has_mark,
+            self.of_here,
+            self.marked,
+            self.is_empty,
+            &self.found_before,
+        );
+        let of_objects = (self.scan.essence(), &self.rewriting, &self.examining);
         let of_doubts = (self.orphans.essence(), self.doubts.essence(), &self.expired, &self.of_catalogue);
-        (of_pass, of_proof, of_objects, of_doubts, &self.bookies, self.is_paused, self.is_ending)
+        (of_pass, of_proof, of_objects, of_doubts, self.is_paused, self.is_ending)
     }
 
     /// How it stands.
@@ -293,16 +297,18 @@ impl Upkeep {
         self.is_paused = is_paused;
     }
 
-    /// Which bookies are registered, and whether they take updates.
-    pub fn set_bookies(&mut self, bookies: &BTreeMap<BookieId, Ability>) {
-        self.bookies.clone_from(bookies);
-    }
-
     /// Ledgers of which the catalogue has extents of others that had their ids before. Those others are deleted ledgers, which the
     /// listing hides: they go with the same proof (invariant 1).
     pub fn set_reborn(&mut self, reborn: &BTreeSet<LedgerId>) {
         if self.reborn != *reborn {
             self.reborn.clone_from(reborn);
+        }
+    }
+
+    /// Who shares the work. A pass under way goes on as it began.
+    pub fn set_team(&mut self, team: &Team) {
+        if self.team != *team {
+            self.team.clone_from(team);
         }
     }
 
@@ -326,10 +332,21 @@ impl Upkeep {
             self.status.counts.passes += 1;
             self.held.clear();
             self.expired.clear();
-            self.garbage_after = None;
-            self.waiting.begin_pass();
+            self.garbage_after = self.examining.begin_pass();
+            self.is_believed = false;
             self.orphans.begin_pass();
-            self.phase = Phase::Ledgers;
+            // Of ids that are used again only this tierer knows that the listing hides them.
+            self.is_whole = self.team.owns_upkeep() || !self.reborn.is_empty();
+            self.phase = match self.is_whole {
+                true => Phase::Ledgers,
+                false if self.denied.is_some() => Phase::TryDeletion,
+                false => Phase::FindGarbage,
+            };
+            if !self.is_whole {
+                // Another one examines what is deleted.
+                self.examining = Examining::default();
+                (self.status.garbage_kept, self.status.kept_for, self.status.orphan_kept) = (0, None, None);
+            }
         }
         let is_doubtful = self.doubt_of_catalogue().is_some() && !self.deletes_blindly;
         let may_remove = self.is_removing_ledgers() && self.lacks_objects_alone();
@@ -345,21 +362,21 @@ impl Upkeep {
             Phase::Remove => UpkeepAction::Remove(self.absent.clone()),
             Phase::Mark => UpkeepAction::Mark,
             Phase::FindGarbage => UpkeepAction::FindGarbage {
-                delay: self.settings.delete_delay,
+                delay: match self.is_whole {
+                    true => self.settings.delete_delay,
+                    // Whoever deletes has had two passes for it.
+                    false => self.settings.delete_delay + 2 * self.settings.interval,
+                },
                 after: self.garbage_after,
                 limit: OBJECTS_MAX,
             },
+            Phase::TryDeletion => UpkeepAction::TryDeletion,
             Phase::Delete(objects) => UpkeepAction::Delete(objects.clone()),
             Phase::Forget(objects) => UpkeepAction::Forget(objects.clone()),
             Phase::Scan => UpkeepAction::Scan { after: self.scan.after },
             Phase::AskFor(objects, _) => UpkeepAction::AskFor(objects.clone()),
             Phase::ReadFooters(objects) => UpkeepAction::ReadFooters(objects.clone()),
-            Phase::FindWaiting => {
-                UpkeepAction::FindWaiting { after: self.waiting.after(), limit: WAITING_MAX }
-            }
             Phase::WhereTo(object, places) => UpkeepAction::WhereTo(*object, places.clone()),
-            Phase::Tell(requests) => UpkeepAction::Tell(requests.clone()),
-            Phase::Release(objects) => UpkeepAction::Release(objects.clone()),
             Phase::Survey(objects) => UpkeepAction::Survey(objects.clone()),
             Phase::Reserve => UpkeepAction::Reserve,
             Phase::Rewrite(order) => UpkeepAction::Rewrite(order.clone()),
@@ -426,20 +443,21 @@ impl Upkeep {
                 }
                 Phase::FindGarbage
             }
-            UpkeepEvent::Garbage(found) => self.on_garbage(found),
+            UpkeepEvent::DeletionTried(outcome) => {
+                if outcome == Deletion::Done {
+                    self.denied = None;
+                }
+                Phase::FindGarbage
+            }
+            UpkeepEvent::Garbage(found) => self.on_garbage(now, found),
             UpkeepEvent::Deleted(outcomes) => self.on_deleted(now, outcomes, alarms),
             UpkeepEvent::Forgotten(forgotten) => {
-                let is_forgotten = forgotten.is_ok();
                 match forgotten {
                     Ok(count) => self.status.counts.objects_forgotten += count,
-                    // The objects are gone, their rows may be: the next pass deletes and forgets them again.
+                    // The objects are gone, their rows may be: the next pass finds them gone, and forgets them.
                     Err(why) => self.status.last_error = Some(why),
                 }
-                match () {
-                    () if self.waiting.is_open() => self.end_waiting(),
-                    () if is_forgotten => Phase::FindGarbage,
-                    () => self.go_to_waiting(),
-                }
+                self.go_on_examining(now)
             }
             UpkeepEvent::Scanned(page) => self.on_scanned(now, page),
             UpkeepEvent::Missing(missing) => self.on_missing(now, missing, alarms),
@@ -449,16 +467,12 @@ impl Upkeep {
                 }
                 self.go_to_rewriting(now)
             }
-            UpkeepEvent::Waiting(page) => self.on_waiting(now, page),
             UpkeepEvent::Whereabouts(found) => self.on_whereabouts(now, found, alarms),
-            UpkeepEvent::Told(answers) => self.on_told(now, answers),
-            UpkeepEvent::Released(released) => self.on_released(released),
             UpkeepEvent::Surveyed(found) => self.on_surveyed(now, found, alarms),
             UpkeepEvent::Reserved(object) => self.on_reserved(now, object),
             UpkeepEvent::Rewritten(built, unread) => self.on_rewritten(now, built, unread, alarms),
             UpkeepEvent::Replaced(outcome) => self.on_replaced(now, outcome),
         };
-        alarms.append(&mut self.waiting.take_alarms());
         self.show_orphans();
         self.status.deletions_stopped = self.doubt_of_catalogue();
     }
@@ -481,7 +495,7 @@ impl Upkeep {
                 return self.end_pass(now);
             }
         };
-        self.rewriting.note(now, &page.rows, self.settings.rewrite_below);
+        self.rewriting.note(now, &page.rows, self.settings.rewrite_below, &self.team);
         let is_blind = self.canaries.has(Canary::T13ReservationIgnored);
         let range = (self.scan.after, page.next);
         let findings = self.scan.on_page(&page, self.settings.delete_delay, is_blind);
@@ -491,7 +505,13 @@ impl Upkeep {
             return if orphans.is_empty() { self.go_to_rewriting(now) } else { Phase::Delete(orphans) };
         }
         let limits = self.settings.orphan_limits;
-        let unread = self.orphans.on_page(range, &findings.orphans, page.objects.len(), limits);
+        let were_examined = !self.examining.has_orphans_left();
+        let mut unread =
+            self.orphans.on_page(range, &findings.orphans, page.objects.len(), limits, were_examined);
+        if !self.is_whole {
+            // They are counted here, and examined by whoever deletes them.
+            unread.clear();
+        }
         match findings.doubtful.is_empty() {
             false => Phase::AskFor(findings.doubtful, unread),
             true => self.go_to_footers(now, unread),
@@ -536,10 +556,6 @@ impl Upkeep {
         let mut hasher = DefaultHasher::new();
         ledgers.hash(&mut hasher);
         (self.of_here, self.is_empty) = (hasher.finish(), ledgers.is_empty());
-        if ledgers.is_empty() && self.marked.is_some() {
-            self.round = None;
-            return Phase::FindGarbage;
-        }
         // A store that knows the newest ledger of the catalogue is not from before the others.
         let seen = ledgers.last().copied();
         let round = GarbageRound::begin(ledgers, seen, self.settings.limits, false, self.canaries);
@@ -560,6 +576,7 @@ impl Upkeep {
         if !proof.is_whole {
             return self.doubt(Doubt::NotWhole, alarms);
         }
+        self.is_believed = true;
         let Some(round) = &mut self.round else { return Phase::FindGarbage };
         match why {
             Why::Begin if self.is_empty && !proof.has_mark => Phase::Mark,
@@ -666,38 +683,30 @@ impl Upkeep {
         if self.absent.is_empty() { self.next_batch() } else { Phase::Remove }
     }
 
-    fn on_garbage(&mut self, found: Result<Vec<Garbage>, String>) -> Phase {
-        match found {
-            Ok(found) => {
-                let are_all_known = self.canaries.has(Canary::T16ReturnsNotAwaited)
-                    || self.canaries.has(Canary::T16BookiesNotAwaited);
-                let Some(last) = found.last() else { return self.go_to_waiting() };
-                self.garbage_after = Some(last.object);
-                let mut delete = Vec::new();
-                for Garbage { object, released, is_reserved } in found {
-                    match released.filter(|_| !are_all_known) {
-                        None if is_reserved => self.expired.push(object),
-                        None => delete.push(object),
-                        Some(stored) => self.waiting.look_at(stored),
-                    }
-                }
-                match () {
-                    () if !delete.is_empty() => Phase::Delete(delete),
-                    () if !self.expired.is_empty() => Phase::Forget(std::mem::take(&mut self.expired)),
-                    () => Phase::FindGarbage,
-                }
-            }
+    fn on_garbage(&mut self, now: Duration, found: Result<Vec<Garbage>, String>) -> Phase {
+        let found = match found {
+            Ok(found) => found,
             Err(why) => {
                 self.status.last_error = Some(why);
-                self.go_to_waiting()
+                return if self.is_whole { self.go_to_orphans(now) } else { Phase::Scan };
+            }
+        };
+        if !self.is_whole {
+            self.kept_elsewhere = found.iter().filter(|garbage| garbage.stored.is_some()).count() as u64;
+            return Phase::Scan;
+        }
+        let Some(last) = found.last() else { return self.go_to_orphans(now) };
+        self.garbage_after = Some(last.object);
+        for Garbage { object, stored } in found {
+            match stored {
+                Some(stored) => self.examining.add(stored),
+                None => self.expired.push(object),
             }
         }
-    }
-
-    /// Objects without a row are examined beside those that wait.
-    fn go_to_waiting(&mut self) -> Phase {
-        self.waiting.examine(self.orphans.to_examine());
-        Phase::FindWaiting
+        if self.canaries.has(Canary::T16FooterNotAsked) {
+            self.examining.pass_all();
+        }
+        self.go_on_examining(now)
     }
 
     fn on_deleted(
@@ -711,16 +720,16 @@ impl Upkeep {
             self.scan.counts.orphans_deleted += deleted.len() as u64;
             return self.go_to_rewriting(now);
         }
-        let before = deleted.len();
-        deleted.retain(|object| !self.orphans.deleted(*object));
-        self.scan.counts.orphans_deleted += (before - deleted.len()) as u64;
-        self.status.counts.objects_deleted += deleted.len() as u64;
-        if self.waiting.is_open() {
-            self.waiting.forget_later(deleted);
-            return self.next_waiting(now);
+        if self.examining.are_orphans() {
+            // They have no row that could be forgotten.
+            deleted.retain(|object| self.orphans.deleted(*object));
+            self.scan.counts.orphans_deleted += deleted.len() as u64;
+            return self.go_on_examining(now);
         }
+        deleted.iter().for_each(|object| self.examining.forget(*object));
+        self.status.counts.objects_deleted += deleted.len() as u64;
         deleted.append(&mut self.expired);
-        if deleted.is_empty() { Phase::FindGarbage } else { Phase::Forget(deleted) }
+        if deleted.is_empty() { self.go_on_examining(now) } else { Phase::Forget(deleted) }
     }
 
     /// Returns the objects that are gone; the others are left alone for this pass.
@@ -740,13 +749,13 @@ impl Upkeep {
                 }
             }
         }
-        match denied {
+        if let Some(why) = denied {
             // Once, until a deletion is allowed again.
-            Some(why) if !std::mem::replace(&mut self.is_denied, true) => {
+            if self.denied.replace(why.clone()).is_none() {
                 alarms.push(Alarm::CannotDelete { why });
             }
-            Some(_) => {}
-            None => self.is_denied &= deleted.is_empty(),
+        } else if !deleted.is_empty() {
+            self.denied = None;
         }
         deleted
     }
@@ -757,6 +766,7 @@ impl Upkeep {
         if self.said.replace(kind) != Some(kind) && !matches!(doubt, Doubt::Metadata(_)) {
             alarms.push(Alarm::LedgersNotRemoved { why: doubt.to_string() });
         }
+        self.is_believed = false;
         self.status.counts.doubts += 1;
         self.status.doubt = Some(doubt.to_string());
         self.round = None;

@@ -6,13 +6,13 @@
 //! # Data flow
 //! ```text
 //! scan: no row, older than the delay ─► footer ─► next pass: its ledgers are part of the proof of absence (T17)
-//!                                                 ─► examined as objects that were rewritten are ([`super::waiting`]) ─► deleted
+//!                                                 ─► examined as garbage is ([`super::examine`]) ─► deleted
 //! ```
 //!
 //! # Invariants
 //! 1. An object without a row is deleted only when for each extent in its own footer either the ledger was proved to be deleted in
-//!    this pass, or the catalogue has the range in other objects that are in the bucket and every bookie of the ledger has taken
-//!    those. Its bookies are asked twice, the second time right before the deletion ([`super::waiting`], invariant 1).
+//!    this pass, or the catalogue has the range in other objects that are in the bucket and have the same entries
+//!    ([`super::examine`], invariant 1).
 //! 2. One whose footer cannot be read is kept, and is an alarm.
 //! 3. More of them than the limit, in a page of the bucket or in a sweep, is a doubt about the catalogue ([`super::doubts`]): nothing
 //!    is deleted until a whole sweep found fewer, or the doubt has held for so long that an operator could have put things right. From
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use bindery_engine::GarbageLimits;
 use bindery_tiering::ObjectId;
-use bindery_tiering::catalogue::{Replaced, StoredObject};
+use bindery_tiering::catalogue::StoredObject;
 use bindery_types::LedgerId;
 use bindery_types::tier::ObjectRef;
 
@@ -55,8 +55,8 @@ pub struct Orphan {
 }
 
 impl Orphan {
-    /// The row that it is examined by: as if others had taken over all of it, long ago.
-    fn as_released(&self) -> StoredObject {
+    /// The row that it is examined by: as if the catalogue had not referred to it for long.
+    fn as_garbage(&self) -> StoredObject {
         StoredObject {
             object: self.object,
             crc: 0,
@@ -66,7 +66,7 @@ impl Orphan {
             live_bytes: 0,
             committed_ms: 0,
             unreferenced_ms: Some(0),
-            replaced: Some(Replaced { number: 0, at_ms: 0 }),
+            replaced: None,
         }
     }
 }
@@ -111,13 +111,15 @@ impl Orphans {
         *self = Orphans { doubt, ..Orphans::default() };
     }
 
-    /// Those of a page, old enough to go, and the number of all objects in it. Returns the ones whose footers are to be read.
+    /// Those of a page, old enough to go, and the number of all objects in it; `were_examined`: all that are known had their turn in this pass.
+    /// Returns the ones whose footers are to be read.
     pub fn on_page(
         &mut self,
         (after, through): (Option<ObjectId>, Option<ObjectId>),
         found: &[ListedObject],
         listed: usize,
         limits: GarbageLimits,
+        were_examined: bool,
     ) -> Vec<(ObjectId, u64)> {
         let is_gone = |id: &ObjectId| {
             let is_in_page = Some(*id) > after && through.is_none_or(|through| *id <= through);
@@ -144,7 +146,7 @@ impl Orphans {
         if through.is_none() && !self.has_too_many {
             self.doubt = None;
         }
-        if through.is_none() {
+        if through.is_none() && were_examined {
             // Those that are known were examined in this pass, and are kept. Behind the last one it begins from the first again.
             self.next = self.known.keys().next_back().copied().filter(|_| self.known.len() >= KNOWN_MAX);
             if self.next.is_some() {
@@ -212,11 +214,7 @@ impl Orphans {
 
     /// Those that can be examined in this pass.
     pub fn to_examine(&self) -> Vec<StoredObject> {
-        self.known.values().map(Orphan::as_released).collect()
-    }
-
-    pub fn has(&self, object: ObjectId) -> bool {
-        self.known.contains_key(&object)
+        self.known.values().map(Orphan::as_garbage).collect()
     }
 
     /// It is not there any more.
@@ -277,19 +275,19 @@ mod tests {
         let end = Some(listed(9).object);
         let many: Vec<_> = (1..=3).map(listed).collect();
         // All of an older catalogue's are at the end of the bucket: a page has them, the sweep hardly.
-        orphans.on_page((None, end), &[], 1000, LIMITS);
+        orphans.on_page((None, end), &[], 1000, LIMITS, true);
         assert_eq!(orphans.doubt(), None);
-        orphans.on_page((end, None), &many, 10, LIMITS);
+        orphans.on_page((end, None), &many, 10, LIMITS, true);
         assert!(orphans.doubt().unwrap().starts_with("3 of 10 objects"), "{:?}", orphans.doubt());
         // The first page of the next sweep says nothing of the last one.
-        orphans.on_page((None, end), &[], 1000, LIMITS);
+        orphans.on_page((None, end), &[], 1000, LIMITS, true);
         assert!(orphans.doubt().is_some());
-        orphans.on_page((end, None), &many[..2], 10, LIMITS);
+        orphans.on_page((end, None), &many[..2], 10, LIMITS, true);
         assert_eq!(orphans.doubt(), None);
         // A few on each page.
         let page = |n: u8| (Some(listed(10 * n).object), Some(listed(10 * n + 9).object));
-        orphans.on_page((None, page(0).1), &many[..2], 5, LIMITS);
-        orphans.on_page(page(1), &[listed(11)], 5, LIMITS);
+        orphans.on_page((None, page(0).1), &many[..2], 5, LIMITS, true);
+        orphans.on_page(page(1), &[listed(11)], 5, LIMITS, true);
         assert!(orphans.doubt().unwrap().starts_with("3 of 10 objects"));
     }
 
@@ -298,7 +296,7 @@ mod tests {
     fn too_many_stop_deletions_for_a_time() {
         let (mut orphans, hold) = (Orphans::default(), Duration::from_secs(100));
         let many: Vec<_> = (1..=3).map(listed).collect();
-        let sweep = |orphans: &mut Orphans| drop(orphans.on_page((None, None), &many, 10, LIMITS));
+        let sweep = |orphans: &mut Orphans| drop(orphans.on_page((None, None), &many, 10, LIMITS, true));
         sweep(&mut orphans);
         for (at, is_doubtful) in [(7, true), (106, true), (107, false), (500, false)] {
             orphans.on_time(Duration::from_secs(at), hold);
@@ -309,7 +307,7 @@ mod tests {
         orphans.forget_all();
         orphans.on_time(Duration::from_secs(600), hold);
         assert!(orphans.doubt().is_some());
-        orphans.on_page((None, None), &many[..2], 10, LIMITS);
+        orphans.on_page((None, None), &many[..2], 10, LIMITS, true);
         assert!(orphans.doubt().is_none());
         sweep(&mut orphans);
         orphans.on_time(Duration::from_secs(800), hold);
@@ -322,7 +320,7 @@ mod tests {
         let (mut orphans, mut alarms) = (Orphans::default(), Vec::new());
         let page = |orphans: &mut Orphans, found: &[u8]| {
             let found: Vec<_> = found.iter().map(|n| listed(*n)).collect();
-            let read = orphans.on_page((None, None), &found, 100, LIMITS);
+            let read = orphans.on_page((None, None), &found, 100, LIMITS, true);
             read.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
         };
         assert_eq!(page(&mut orphans, &[1, 2]), [listed(1).object, listed(2).object]);
@@ -334,7 +332,7 @@ mod tests {
         assert_eq!(orphans.gone().len(), 1, "of its ledgers only");
         orphans.begin_pass();
         assert!(orphans.gone().is_empty(), "a proof holds for its pass");
-        assert!(orphans.to_examine().iter().all(StoredObject::was_released));
+        assert_eq!(orphans.to_examine().len(), 1);
         assert_eq!((page(&mut orphans, &[]), orphans.counts()), (Vec::new(), (0, 0)));
     }
 }

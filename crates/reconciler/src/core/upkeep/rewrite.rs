@@ -18,12 +18,12 @@
 //!    its group come again at once, without it. Where a failure names none, the next group with one of them is half as large: so one
 //!    damaged object is alone before long, and keeps no other.
 //! 5. An object that bookies may refuse, after the catalogue was rebuilt ([`StoredObject::is_outranked`]), is rewritten whatever is live of
-//!    it, also while many objects wait, which may be for that.
+//!    it, also while many objects are kept.
 //! 6. An object that takes too long is cut where it is. Sources of which it took something are next in the following pass; of the others
 //!    the extents stay apart from then on, so that each that is whole counts. A source of which not one can be copied while it is alone is an
 //!    alarm, and has twice the time from then on.
 //!
-//! # Limits     sources of one object: [`SOURCES_MAX`]; objects in one pass: [`REWRITES_PER_PASS`]; candidates: [`CANDIDATES_MAX`]; objects
+//! # Limits     sources of one object: [`SOURCES_MAX`]; work of one pass: [`Budget`]; candidates: [`CANDIDATES_MAX`]; objects
 //! that are left alone: [`PUT_OFF_MAX`]. Of more, those come again early whose turn is next, and every second group is chosen by its
 //! place in the order of ids, so that the others have their turn.
 
@@ -38,14 +38,18 @@ use bindery_types::{EntryId, LedgerId};
 
 use super::event::{Fault, LiveExtent, Piece, RewriteOrder, SourceError, Survey};
 use super::{Phase, ScannedRow, Upkeep};
-use crate::core::{Alarm, BuildLedger, BuildOrder, Built, Left};
+use crate::core::{Alarm, BuildLedger, BuildOrder, Built, Left, Team};
 
 /// Objects that go into one.
 const SOURCES_MAX: usize = 16;
-/// With so many objects waiting for bookies none is rewritten because of its size: they take space beside those that were made of them.
-const WAITING_TO_REWRITE_MAX: u64 = 64;
-/// Objects that are made in one pass: deletions wait for its end.
-const REWRITES_PER_PASS: usize = 8;
+/// With so many objects kept that nothing refers to, none is rewritten because of its size: they take space beside those that were made of them.
+const KEPT_TO_REWRITE_MAX: u64 = 64;
+/// Bytes that one pass takes over: of a tierer's own sources, so more tierers rewrite more.
+const BYTES_PER_PASS: u64 = 4 << 30;
+/// Requests to the store for that, about.
+const REQUESTS_PER_PASS: u64 = 10_000;
+/// The length of a part of an object that is written, about.
+const PART_BYTES: u64 = 8 << 20;
 /// Objects that are remembered until their turn.
 const CANDIDATES_MAX: usize = 1000;
 /// Objects that are left alone.
@@ -87,6 +91,39 @@ impl PutOff {
     }
 }
 
+/// What a pass may still rewrite. Deletions wait for its end, so its time is limited, too: to that between two passes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Budget {
+    bytes: u64,
+    requests: u64,
+    until: Duration,
+}
+
+impl Budget {
+    /// Of a pass that comes to rewriting now.
+    fn new(now: Duration, time: Duration) -> Budget {
+        Budget { bytes: BYTES_PER_PASS, requests: REQUESTS_PER_PASS, until: now + time }
+    }
+
+    /// Nothing more is rewritten in this pass.
+    fn end(&mut self) {
+        *self = Budget::default();
+    }
+
+    /// Whether another object may be made.
+    fn has_some(&self, now: Duration) -> bool {
+        self.bytes > 0 && self.requests > 0 && now < self.until
+    }
+
+    /// These become one object: each has a footer, and its live extents are read one by one; what is live is written in parts.
+    fn spend(&mut self, sources: &[StoredObject]) {
+        let bytes = sources.iter().map(live_bytes).sum::<u64>();
+        let reads = sources.iter().map(|source| 1 + u64::from(source.live_extents)).sum::<u64>();
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.requests = self.requests.saturating_sub(reads + bytes / PART_BYTES + 2);
+    }
+}
+
 /// What is going on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rewriting {
@@ -97,8 +134,8 @@ pub(super) struct Rewriting {
     last_by_id: Option<ObjectId>,
     /// and whether the next one is.
     is_by_id: bool,
-    /// Objects that may still be made in this pass,
-    left: usize,
+    /// What may still be rewritten in this pass,
+    budget: Budget,
     /// and only of those that bookies may refuse.
     only_outranked: bool,
     sources: Vec<StoredObject>,
@@ -126,8 +163,9 @@ fn footer_bytes(stored: &StoredObject) -> u64 {
 }
 
 impl Rewriting {
-    /// Objects of a page of the scan of which a smaller part than `below` is live, and those of invariant 5.
-    pub fn note(&mut self, now: Duration, rows: &[ScannedRow], below: f64) {
+    /// Objects of a page of the scan of which a smaller part than `below` is live, and those of invariant 5. Each object
+    /// has one owner in the team, so no two tierers choose the same one.
+    pub fn note(&mut self, now: Duration, rows: &[ScannedRow], below: f64, team: &Team) {
         for row in rows {
             let Some(stored) = row.live.filter(|stored| stored.live_extents > 0) else {
                 self.candidates.remove(&row.object);
@@ -136,7 +174,8 @@ impl Rewriting {
             };
             let id = stored.object.id;
             let is_put_off = self.put_off.get(&id).is_some_and(|put_off| now < put_off.until);
-            let is_wanted = stored.is_outranked() || stored.live_ratio() < below;
+            let is_sparse = stored.is_outranked() || stored.live_ratio() < below;
+            let is_wanted = is_sparse && team.owns_object(&id);
             if !is_wanted || is_put_off {
                 self.candidates.remove(&id);
                 continue;
@@ -306,22 +345,28 @@ impl Rewriting {
 impl Upkeep {
     /// The pass comes to rewriting.
     pub(super) fn go_to_rewriting(&mut self, now: Duration) -> Phase {
-        self.rewriting.only_outranked = self.waiting.count_undamaged() >= WAITING_TO_REWRITE_MAX;
-        self.rewriting.left = REWRITES_PER_PASS;
+        let kept = match self.is_whole {
+            true => self.examining.kept_undamaged(),
+            false => self.kept_elsewhere,
+        };
+        self.rewriting.only_outranked = kept >= KEPT_TO_REWRITE_MAX;
+        self.rewriting.budget = Budget::new(now, self.settings.interval);
+        self.rewriting.candidates.retain(|object, _| self.team.owns_object(object));
         self.rewriting.put_off.retain(|_, put_off| now < put_off.until + KEPT_FOR);
         self.show_damaged();
         self.next_rewrite(now)
     }
 
     fn next_rewrite(&mut self, now: Duration) -> Phase {
-        if self.rewriting.left == 0 {
-            return self.end_pass(now);
-        }
-        self.rewriting.left -= 1;
-        let group = self.rewriting.group(self.target_bytes);
+        let group = match self.rewriting.budget.has_some(now) {
+            true => self.rewriting.group(self.target_bytes),
+            false => Vec::new(),
+        };
         if group.is_empty() {
+            self.rewriting.budget.end();
             return self.end_pass(now);
         }
+        self.rewriting.budget.spend(&group);
         let objects = group.iter().map(|source| source.object).collect();
         (self.rewriting.sources, self.rewriting.unread) = (group, BTreeSet::new());
         Phase::Survey(objects)
@@ -367,7 +412,7 @@ impl Upkeep {
     fn show_damaged(&mut self) {
         let put_off = self.rewriting.put_off.iter();
         let of_sources = put_off.filter_map(|(id, put_off)| Some((id, put_off.damage.as_ref()?)));
-        let mut damaged = of_sources.chain(self.waiting.damaged());
+        let mut damaged = of_sources.chain(self.examining.damaged());
         self.status.damaged = damaged.next().map(|(object, why)| format!("object {object}: {why}"));
         self.status.objects_damaged = u64::from(self.status.damaged.is_some()) + damaged.count() as u64;
     }
@@ -446,7 +491,7 @@ impl Upkeep {
         if self.rewriting.is_late {
             self.rewriting.note_late(now);
             // Deletions wait for the end of the pass.
-            self.rewriting.left = 0;
+            self.rewriting.budget.end();
         }
         let new = match built.outcome {
             Ok(Some(new)) => new,
@@ -552,8 +597,8 @@ mod tests {
             // They come again and again, as if they had been forgotten at once.
             let bad: Vec<_> =
                 (0..400).map(|n| row(&stored(object(PUT_OFF_MAX + 1000 + n), 640 << 20, 0.1))).collect();
-            rewriting.note(now, &bad, 0.5);
-            rewriting.note(now, &[row(&good)], 0.5);
+            rewriting.note(now, &bad, 0.5, &Team::alone());
+            rewriting.note(now, &[row(&good)], 0.5, &Team::alone());
             let group = rewriting.group(64 << 20);
             if group.iter().any(|stored| stored.object.id == good.object.id) {
                 break;
@@ -570,10 +615,10 @@ mod tests {
         let now = Duration::from_secs(1000);
         let row = |of: &StoredObject| ScannedRow { object: of.object.id, live: Some(*of) };
         let sparse: Vec<_> = (0..CANDIDATES_MAX).map(|n| row(&stored(object(n), 100, 0.1))).collect();
-        rewriting.note(now, &sparse, 0.5);
+        rewriting.note(now, &sparse, 0.5, &Team::alone());
         let replaced = Some(bindery_tiering::catalogue::Replaced { number: 3, at_ms: 0 });
         let refused = StoredObject { replaced, ..stored(object(CANDIDATES_MAX * 2), 100, 1.0) };
-        rewriting.note(now, &[row(&refused)], 0.5);
+        rewriting.note(now, &[row(&refused)], 0.5, &Team::alone());
         assert_eq!((rewriting.candidates.len(), rewriting.group(1000)), (CANDIDATES_MAX, vec![refused]));
     }
 
@@ -586,7 +631,7 @@ mod tests {
         rewriting.put_off(now, PAUSE, object(1), 2);
         rewriting.put_off(now, PAUSE, object(1), 1);
         assert_eq!((rewriting.put_off[&object(1)].group_max, rewriting.put_off[&object(1)].times), (1, 1));
-        rewriting.note(now, &[ScannedRow { object: object(1), live: None }], 0.5);
+        rewriting.note(now, &[ScannedRow { object: object(1), live: None }], 0.5, &Team::alone());
         assert!(rewriting.put_off.is_empty());
     }
 }

@@ -38,7 +38,7 @@ impl ScannedRow {
     /// From the catalogue's.
     pub fn new(object: ObjectId, row: &ObjectRow) -> ScannedRow {
         let live = match row {
-            ObjectRow::Stored(stored) => Some(*stored).filter(|row| row.live_extents > 0 || row.is_waiting()),
+            ObjectRow::Stored(stored) => Some(*stored).filter(|row| row.live_extents > 0),
             ObjectRow::Reserved { .. } => None,
         };
         ScannedRow { object, live }

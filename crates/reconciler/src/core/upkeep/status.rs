@@ -25,8 +25,6 @@ pub struct UpkeepCounts {
     pub rewritten_bytes: u64,
     /// Objects that could not be rewritten; it is tried again later.
     pub rewrite_failures: u64,
-    /// Objects of which all bookies know where their extents went.
-    pub objects_released: u64,
 }
 
 /// How the upkeep stands.
@@ -36,10 +34,10 @@ pub struct UpkeepStatus {
     pub counts: UpkeepCounts,
     /// Of the scan.
     pub scan: ScanCounts,
-    /// Objects that were rewritten and wait until all bookies know that.
-    pub objects_waiting: u64,
-    /// The reason why one of them waits.
-    pub waits_for: Option<String>,
+    /// Objects that the catalogue does not refer to, and that are kept until it is proved that no reader needs them.
+    pub garbage_kept: u64,
+    /// The reason why one of them is kept.
+    pub kept_for: Option<String>,
     /// Objects that can be neither rewritten nor let go because they are damaged, as far as that is remembered.
     pub objects_damaged: u64,
     /// One of them, and in which way.

@@ -1,18 +1,17 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bindery_tiering::catalogue::{ExtentOutcome, NewExtent, ObjectRow, Replaced, StoredObject, Verdict};
 use bindery_types::tier::TierExtent;
-use bindery_types::{DigestType, EntryId, LedgerMetadata, LedgerSecret, Quorum, Segment};
+use bindery_types::{BookieId, DigestType, EntryId, LedgerMetadata, LedgerSecret, Quorum, Segment};
 
 use super::*;
 use crate::core::measure::BuildTimes;
-use crate::core::updates::{RequestError, UpdateResult, UpdateSettings, UpdateStatus};
-use crate::core::{Built, Left};
+use crate::core::{Built, Left, Member};
 
+mod deletions;
 mod late;
-mod returns;
 mod rewrites;
-mod waits;
 
 const OURS: &str = "ours";
 
@@ -69,10 +68,10 @@ fn live(of: i64, first: i64, last: i64) -> LiveExtent {
 }
 
 /// A range that is in object 9 now.
-fn moved(of: i64, first: i64, last: i64, names: &str) -> Moved {
+fn moved(of: i64, first: i64, last: i64) -> Moved {
     let (first, last) = (entry(first), entry(last));
     let extents = vec![TierExtent { first, last, object: reference(object(9), 50) }];
-    Moved { place: 0, ledger: id(of), first, last, extents, end: Some(last), metadata: Some(metadata(names)) }
+    Moved { ledger: id(of), first, last, extents, differs: None }
 }
 
 /// A cluster, as an upkeep sees it.
@@ -83,8 +82,10 @@ struct Around {
     metadata: BTreeSet<LedgerId>,
     proof: Proof,
     garbage: BTreeSet<ObjectId>,
-    /// Those of them that bookies referred to once.
-    released: BTreeMap<ObjectId, StoredObject>,
+    /// Those of them that were reserved in vain.
+    reserved: BTreeSet<ObjectId>,
+    /// Extents of those that have others than ten.
+    extents: BTreeMap<ObjectId, u32>,
     /// They are not in the bucket.
     are_gone: bool,
     deletion: Deletion,
@@ -105,20 +106,14 @@ struct Around {
     order: Option<RewriteOrder>,
     /// So many extents can be copied before an object takes too long.
     in_time: Option<usize>,
-    waiting: Vec<StoredObject>,
+    /// Where the extents of each object are; those of more were of ledgers that are gone.
     moved: Vec<Moved>,
-    silent: BTreeSet<BookieId>,
-    status: UpdateStatus,
-    /// A look at the catalogue, and a request to bookies, take so long.
+    /// Ledgers that neither the catalogue nor the metadata store has.
+    absent: Vec<LedgerId>,
+    /// A look at the catalogue takes so long.
     slowness: Duration,
-    /// And a look at the catalogue so much longer for each extent.
-    of_extent: Duration,
-    /// The log of the catalogue.
-    log_length: u64,
-    /// Objects are not released.
-    cannot_release: bool,
-    /// Requests to bookies since they last answered, of which only every third one does, if so.
-    unanswered: Option<u32>,
+    /// Footers have so many extents more than were committed.
+    more_extents: usize,
 }
 
 impl Around {
@@ -136,7 +131,8 @@ impl Around {
                 next_id: LedgerId::new(1000),
             },
             garbage: BTreeSet::new(),
-            released: BTreeMap::new(),
+            reserved: BTreeSet::new(),
+            extents: BTreeMap::new(),
             are_gone: false,
             in_time: None,
             deletion: Deletion::Done,
@@ -150,60 +146,19 @@ impl Around {
             verdict: Verdict::Accepted,
             damaged: BTreeMap::new(),
             order: None,
-            waiting: Vec::new(),
             moved: Vec::new(),
-            silent: BTreeSet::new(),
-            status: UpdateStatus::Done,
+            absent: Vec::new(),
             slowness: Duration::ZERO,
-            of_extent: Duration::ZERO,
-            unanswered: None,
-            log_length: 5,
-            cannot_release: false,
+            more_extents: 0,
         }
     }
 
-    fn now_ms(&self) -> u64 {
-        self.now.as_millis() as u64
+    fn is_deleted(&self, n: u8) -> bool {
+        !self.garbage.contains(&object(n))
     }
 
-    /// An object whose extents others took over so long ago.
-    fn wait(&mut self, n: u8, since: Duration) {
-        let at_ms = (self.now - since).as_millis() as u64;
-        let replaced = Some(Replaced { number: 5, at_ms });
-        self.waiting.push(StoredObject { replaced, ..stored(object(n), 100, 0.0) });
-    }
-
-    /// Objects that wait do so for as long as it takes.
-    fn settle(&mut self) {
-        self.pass();
-        assert!(self.told().is_empty());
-        self.now += UpkeepSettings::default().settle;
-        self.done.clear();
-    }
-
-    fn bookies(&mut self, abilities: &[(&str, Ability)]) {
-        self.upkeep.set_bookies(&abilities.iter().map(|(name, is)| (bookie(name), *is)).collect());
-    }
-
-    fn told(&self) -> Vec<String> {
-        let requests = self.done.iter().filter_map(|action| match action {
-            UpkeepAction::Tell(requests) => Some(requests),
-            _ => None,
-        });
-        requests.flatten().map(|(bookie, _)| bookie.to_string()).collect()
-    }
-
-    fn answer(&self, (bookie, updates): (BookieId, Vec<Reconciliation>)) -> Told {
-        if self.silent.contains(&bookie) || self.unanswered.is_some_and(|count| count != 0) {
-            return (bookie, Err(RequestError::Failed("no answer".into())));
-        }
-        let result = |update: &Reconciliation| UpdateResult {
-            ledger: update.ledger,
-            status: self.status,
-            register: update.last,
-            is_durable: true,
-        };
-        (bookie, Ok(updates.iter().map(result).collect()))
+    fn has_rewritten(&self) -> bool {
+        self.done.iter().any(|action| matches!(action, UpkeepAction::Rewrite(_)))
     }
 
     /// One pass, from where it waits to where it waits again.
@@ -237,13 +192,17 @@ impl Around {
                 }
                 UpkeepAction::FindGarbage { after, limit, .. } => {
                     let behind = self.garbage.iter().filter(|object| Some(**object) > after);
+                    let row = |object: &ObjectId| StoredObject {
+                        extents: self.extents.get(object).copied().unwrap_or(10),
+                        ..stored(*object, 100, 0.0)
+                    };
                     let garbage = behind.map(|object| Garbage {
                         object: *object,
-                        released: self.released.get(object).copied(),
-                        is_reserved: false,
+                        stored: (!self.reserved.contains(object)).then(|| row(object)),
                     });
                     UpkeepEvent::Garbage(Ok(garbage.take(limit).collect()))
                 }
+                UpkeepAction::TryDeletion => UpkeepEvent::DeletionTried(self.deletion.clone()),
                 UpkeepAction::Delete(objects) => UpkeepEvent::Deleted(
                     objects.into_iter().map(|object| (object, self.deletion.clone())).collect(),
                 ),
@@ -267,14 +226,6 @@ impl Around {
                 }
                 UpkeepAction::AskFor(_) => UpkeepEvent::Missing(Ok(Vec::new())),
                 UpkeepAction::ReadFooters(_) => UpkeepEvent::FootersRead(Vec::new()),
-                UpkeepAction::FindWaiting { after, limit } => UpkeepEvent::Waiting(Ok(WaitingPage {
-                    objects: (self.waiting.iter().filter(|stored| Some(stored.object.id) > after))
-                        .take(limit)
-                        .copied()
-                        .collect(),
-                    now_ms: self.now_ms(),
-                    log_length: self.log_length,
-                })),
                 UpkeepAction::WhereTo(object, _) if self.damaged.contains_key(&object.id) => {
                     let why = "the checksum of its footer is wrong".to_owned();
                     UpkeepEvent::Whereabouts(Err(SourceError { why, fault: super::Fault::Damage }))
@@ -283,28 +234,13 @@ impl Around {
                     let why = "it is not there".to_owned();
                     UpkeepEvent::Whereabouts(Err(SourceError { why, fault: super::Fault::Gone }))
                 }
-                UpkeepAction::WhereTo(_, places) => {
-                    let at = self.now;
-                    self.now += self.slowness + self.of_extent * places.len() as u32;
-                    let of_place = |place: &u32| {
-                        self.moved.get(*place as usize).map(|moved| Moved { place: *place, ..moved.clone() })
-                    };
-                    let moved = places.iter().filter_map(of_place).collect();
-                    UpkeepEvent::Whereabouts(Ok(Whereabouts { at, moved, absent: Vec::new() }))
-                }
-                UpkeepAction::Tell(requests) => {
+                UpkeepAction::WhereTo(object, places) => {
                     self.now += self.slowness;
-                    if let Some(count) = &mut self.unanswered {
-                        *count = (*count + 1) % 3;
-                    }
-                    UpkeepEvent::Told(requests.into_iter().map(|request| self.answer(request)).collect())
-                }
-                UpkeepAction::Release(_) if self.cannot_release => {
-                    UpkeepEvent::Released(Err("no answer".to_owned()))
-                }
-                UpkeepAction::Release(objects) => {
-                    self.waiting.retain(|stored| !objects.contains(&(stored.object.id, 5)));
-                    UpkeepEvent::Released(Ok(objects.len() as u64))
+                    let moved = places.iter().filter_map(|place| self.moved.get(*place as usize)).cloned();
+                    let extents =
+                        self.extents.get(&object.id).copied().unwrap_or(10) as usize + self.more_extents;
+                    let found = Whereabouts { extents, moved: moved.collect(), absent: self.absent.clone() };
+                    UpkeepEvent::Whereabouts(Ok(found))
                 }
                 UpkeepAction::Survey(objects) => {
                     let survey = |object: ObjectRef| {
@@ -470,6 +406,33 @@ fn objects_that_cannot_be_deleted_are_one_alarm_and_hold_up_nothing() {
     around.deletion = Deletion::Denied("403".to_owned());
     around.pass();
     assert_eq!(around.alarms.iter().filter(is_denial).count(), 2, "it was allowed in between");
+}
+
+/// Invariant 5.
+#[test]
+fn one_that_cannot_do_its_upkeep_says_so_and_finds_out_when_it_can() {
+    let mut around = Around::new(0..5, 0..5);
+    assert_eq!(around.upkeep.unable(), None);
+    around.upkeep.set_doubts(around.now, Some("a record is missing"), None, None);
+    assert_eq!(around.upkeep.unable().as_deref(), Some("a record is missing"));
+    around.upkeep.set_doubts(around.now, None, None, None);
+    around.garbage = (0..3).map(object).collect();
+    around.deletion = Deletion::Denied("403".to_owned());
+    around.pass();
+    assert_eq!(around.upkeep.unable().as_deref(), Some("it cannot delete objects: 403"));
+    // Another one does it, and this one tries.
+    let other = Member { is_without_upkeep: true, ..Member::able("own") };
+    around.upkeep.set_team(&Team::new("own", [other, Member::able("other")]));
+    around.done.clear();
+    around.pass();
+    assert!(around.done.contains(&UpkeepAction::TryDeletion) && around.upkeep.unable().is_some());
+    around.deletion = Deletion::Done;
+    around.pass();
+    assert_eq!(around.upkeep.unable(), None);
+    around.done.clear();
+    around.pass();
+    let is_whole = |action: &UpkeepAction| matches!(action, UpkeepAction::Ledgers | UpkeepAction::Delete(_));
+    assert!(!around.done.contains(&UpkeepAction::TryDeletion) && !around.done.iter().any(is_whole));
 }
 
 #[test]

@@ -9,13 +9,14 @@ use bindery_metrics::Series;
 use bindery_tiering::catalogue::Requests;
 use bindery_types::{EntryId, LedgerId};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 use super::Common;
 use super::desk::View;
 use super::meter::Prices;
 use crate::core::measure::{Durations, Stage};
-use crate::core::upkeep::UpkeepStatus;
-use crate::core::{Lag, LedgerStatus, Limit, State, Status};
+use crate::core::upkeep::{Upkeep, UpkeepStatus};
+use crate::core::{Core, Lag, LedgerStatus, Limit, State, Status, Unwatched};
 
 /// How far something is behind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -30,12 +31,13 @@ pub struct LagReport {
 }
 
 /// One ledger.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerReport {
     /// The ledger.
     pub ledger: i64,
-    /// `tiered`, `opening`, `waiting`, `due`, `building`, `failing`, `stopped`, or `unknown` when it is not watched.
+    /// `tiered`, `opening`, `waiting`, `due`, `building`, `failing`, `stopped`. Of one that is not watched: `tiered`; `gone`: it was asked for, and does not
+    /// exist; `elsewhere`: another tierer moves it; or `unknown`.
     pub state: String,
     /// Why it fails, or is stopped.
     pub why: Option<String>,
@@ -49,6 +51,9 @@ pub struct LedgerReport {
     pub bookies: Vec<(String, Option<i64>)>,
     /// How far it is behind.
     pub lag: LagReport,
+    /// The name of the tierer that moves it, when that is another one. This one moves it, too, for a minute after it was asked.
+    #[serde(default)]
+    pub owner: Option<String>,
 }
 
 /// How long something took.
@@ -150,20 +155,24 @@ fn durations(of: &Durations) -> DurationsReport {
     }
 }
 
-/// One ledger; one that is not watched may be done.
-pub(super) fn ledger(id: LedgerId, found: Option<LedgerStatus>, is_done: bool) -> LedgerReport {
-    let Some(status) = found else {
+/// One ledger. Of one that is not watched little is known.
+pub(super) fn ledger(core: &Core, now: Duration, id: LedgerId) -> LedgerReport {
+    let (name, owner) = (core.team().name(), core.team().owner(id));
+    let owner = Some(owner).filter(|owner| *owner != name).map(ToOwned::to_owned);
+    let Some(status) = core.ledger(now, id) else {
+        let unwatched = core.unwatched(id);
         return LedgerReport {
             ledger: id.get(),
-            state: if is_done { State::Tiered.name() } else { "unknown" }.to_owned(),
-            why: None,
-            is_sealed: is_done,
-            available: None,
-            tiered: None,
-            bookies: Vec::new(),
-            lag: LagReport::default(),
+            state: unwatched.name().to_owned(),
+            is_sealed: unwatched == Unwatched::Done,
+            owner,
+            ..LedgerReport::default()
         };
     };
+    LedgerReport { owner, ..watched(status) }
+}
+
+fn watched(status: LedgerStatus) -> LedgerReport {
     let why = match &status.state {
         State::Failing(why) => Some(why.clone()),
         State::Stopped { bookie, register } => Some(format!(
@@ -172,7 +181,7 @@ pub(super) fn ledger(id: LedgerId, found: Option<LedgerStatus>, is_done: bool) -
         State::Tiered | State::Opening | State::Waiting | State::Due | State::Building => None,
     };
     LedgerReport {
-        ledger: id.get(),
+        ledger: status.ledger.get(),
         state: status.state.name().to_owned(),
         why,
         is_sealed: status.is_sealed,
@@ -184,6 +193,7 @@ pub(super) fn ledger(id: LedgerId, found: Option<LedgerStatus>, is_done: bool) -
             .map(|(bookie, register)| (bookie.to_string(), register.map(EntryId::get)))
             .collect(),
         lag: lag_of(status.lag),
+        owner: None,
     }
 }
 
@@ -198,13 +208,14 @@ pub(super) struct Reads {
 
 pub(super) fn report(
     status: &Status,
-    upkeep: &UpkeepStatus,
+    of_upkeep: &Upkeep,
     common: &Common,
     reads: Reads,
     view: &View,
     alarms: Vec<String>,
 ) -> TierReport {
     const GIB: f64 = 1_073_741_824.0;
+    let upkeep = of_upkeep.status();
     let entry_bytes = status.counts.entry_bytes;
     let requests: Requests = common.meter.requests();
     let prices = Prices::of(common.store.url().kind());
@@ -222,11 +233,15 @@ pub(super) fn report(
             Limit::None => None,
             Limit::Stage(stage, share) => Some((stage.name().to_owned(), share)),
         },
+        name: status.name.clone(),
+        unable: status.unable.clone(),
+        no_upkeep: of_upkeep.unable(),
         crowded: status.is_crowded,
+        turn_seconds: status.turn.as_secs_f64(),
         lag: lag_of(status.lag),
         lag_p50_seconds: status.lag_age.0.as_secs_f64(),
         lag_p99_seconds: status.lag_age.1.as_secs_f64(),
-        behind: status.behind.iter().map(|of| ledger(of.ledger, Some(of.clone()), false)).collect(),
+        behind: status.behind.iter().cloned().map(watched).collect(),
         interval_seconds: status.interval.as_secs_f64(),
         objects_building: (status.objects_building as u64, status.objects_max as u64),
         bytes_per_second,
@@ -258,7 +273,7 @@ pub(super) fn report(
             storage_month_usd: view.totals.object_bytes as f64 / GIB * prices.gib_month,
         },
         clock_ahead_ms: view.clock_ahead_ms,
-        waits_for: upkeep.waits_for.clone(),
+        kept_for: upkeep.kept_for.clone(),
         damaged: upkeep.damaged.clone(),
         orphan_kept: upkeep.orphan_kept.clone(),
         orphan_unreadable: upkeep.orphan_unreadable.clone(),

@@ -109,6 +109,15 @@ report! {
             = of.status.updates.reconciled => updates "{} reconciled";
         reconciled_late: counter "bindery_tier_reconciled_late" "Ledgers whose ack quorums were not told in time."
             = of.status.updates.late => updates "{} late";
+        tierers: gauge "bindery_tier_tierers" "Tierers that share the ledgers, this one included."
+            = of.status.tierers => share "{} tierers";
+        ledgers_own: gauge "bindery_tier_ledgers_own" "Ledgers of the last listing that this tierer moves."
+            = of.status.own => share "{} are this one's";
+        ledgers_waiting: gauge "bindery_tier_ledgers_waiting"
+            "Ledgers of this tierer that wait for a look, and count in no lag."
+            = of.status.waiting => ledgers "{} wait for a look";
+        handed_over: counter "bindery_tier_ledgers_handed_over" "Times a ledger was left to another tierer."
+            = of.status.counts.handed_over;
         commits: counter "bindery_tier_commits" "Commits to the catalogue that were answered."
             = of.status.counts.commits;
         upload_failures: counter "bindery_tier_upload_failures" "Uploads that failed."
@@ -118,7 +127,7 @@ report! {
             = of.status.counts.read_failures => trouble "{} ledgers left out";
         commit_retries: counter "bindery_tier_commit_retries" "Commits that were sent again."
             = of.status.counts.commit_retries => trouble "{} commits sent again";
-        corrections: counter "bindery_tier_corrections" "Extents that the catalogue dropped: near 0 with one tierer."
+        corrections: counter "bindery_tier_corrections" "Extents that the catalogue dropped: near 0 while tierers neither come nor go."
             = of.status.counts.corrections => trouble "{} extents not taken";
         refused_objects: counter "bindery_tier_objects_refused" "Objects that the catalogue refused."
             = of.status.counts.refused_objects => trouble "{} objects not taken";
@@ -165,11 +174,9 @@ report! {
             = of.upkeep.counts.rewritten_bytes => rewritten "{size} of entries";
         rewrites: counter "bindery_tier_rewrites" "Objects that took over what was live of others."
             = of.upkeep.counts.rewrites => rewritten "into {}";
-        objects_waiting: gauge "bindery_tier_objects_waiting_for_bookies"
-            "Rewritten objects that wait until all bookies know where their entries went."
-            = of.upkeep.objects_waiting => rewritten "{} wait for bookies";
-        objects_released: counter "bindery_tier_objects_released" "Rewritten objects of which all bookies know that."
-            = of.upkeep.counts.objects_released;
+        garbage_kept: gauge "bindery_tier_garbage_kept"
+            "Objects that the catalogue does not refer to, kept until it is proved that no reader needs them."
+            = of.upkeep.garbage_kept => rewritten "{} kept without a proof";
         objects_damaged: gauge "bindery_tier_objects_damaged"
             "Objects that can be neither rewritten nor let go because they are damaged."
             = of.upkeep.objects_damaged;
@@ -193,6 +200,7 @@ report! {
             = of.upkeep.scan.orphans_kept => scan "{} kept";
     }
     others {
+        ledgers_listed: "Ledgers of the last listing." = of.status.listed => share "of {} ledgers";
         ledgers_watched: "Ledgers that are watched." = of.status.watched => ledgers "{} watched";
         ledgers_done: "Closed ledgers that are in the tier as a whole, and whose bookies know."
             = of.status.done => ledgers "{} done";
@@ -214,9 +222,21 @@ report! {
         stopping: bool,
         /// What holds it up: a stage, or nothing. With the share of the time that it was busy.
         limit: Option<(String, f64)>,
+        /// Its name among those that share the ledgers.
+        #[serde(default)]
+        name: String,
+        /// Why it cannot do its work, so that others do its part as well,
+        #[serde(default)]
+        unable: Option<String>,
+        /// and why it cannot do its part of the upkeep, so that others do it while there are any.
+        #[serde(default)]
+        no_upkeep: Option<String>,
         /// As many ledgers are watched as may be, and with each there is something to do: the others wait.
         #[serde(default)]
         crowded: bool,
+        /// In this time each ledger that waits had a look, or how long that is taking by now; 0 when none does.
+        #[serde(default)]
+        turn_seconds: f64,
         /// All ledgers together; the seconds are the largest.
         lag: LagReport,
         /// Seconds of the ledgers that are behind: half of them have less,
@@ -245,8 +265,8 @@ report! {
         cost: CostReport,
         /// By how much the own clock is ahead of the store's.
         clock_ahead_ms: i64,
-        /// The reason why a rewritten object waits for bookies.
-        waits_for: Option<String>,
+        /// Why an object that the catalogue does not refer to is kept.
+        kept_for: Option<String>,
         /// A damaged object, and in which way it is.
         damaged: Option<String>,
         /// Why an object without a row is kept.
@@ -317,6 +337,14 @@ report! {
                     series.signed(&[("stage", stage.name())], i64::from(is_it));
                 }
             }
+        ),
+        Row::flag("bindery_tier_unable", "1 while it cannot do its work, so that others do its part as well.", |report| {
+            report.unable.is_some()
+        }),
+        Row::signed(
+            "bindery_tier_turn_ms",
+            "In this time each ledger that waits has a look; 0 when none does.",
+            |report| ms(report.turn_seconds)
         ),
         Row::signed("bindery_tier_interval_ms", "The wait between rounds, in ms.", |report| ms(report.interval_seconds)),
         Row::gauge("bindery_tier_objects_building", "Objects being built.", |report| report.objects_building.0),

@@ -14,8 +14,10 @@ const PARALLEL: usize = 2;
 /// Between two looks at the end of an open ledger.
 const ALIVE_LOOK: Duration = Duration::from_secs(2);
 
-fn version(version: u64) -> Version {
-    Version(version.try_into().unwrap())
+/// The version of a node after `writes` writes. As in Oxia, version ids are neither counts nor rising.
+fn version(writes: u64) -> Version {
+    let writes = writes.try_into().unwrap();
+    Version::new((1 << 40) - 3 * writes, writes)
 }
 
 pub(super) struct Worker {
@@ -230,11 +232,10 @@ impl World {
                 let lacking = audit(&ledger.metadata, stays);
                 fit(&bookie_id(own), takes_writes, &ledger.metadata, &mark.replicas, &lacking)
             });
-            let not_before = fit.left_for().map(|time| now + time);
             let since_ms = mark.since_ms.unwrap_or(0);
             let worker = &mut self.workers[index];
-            worker.queue.put(id, found.copies_min, since_ms, not_before);
-            if !is_known && not_before.is_none() {
+            worker.queue.put(now, id, found.copies_min, since_ms, fit);
+            if !is_known && fit == Fit::Ours {
                 worker.untried.insert(id, found.copies_min);
             } else if let Some(copies) = worker.untried.get_mut(&id) {
                 *copies = found.copies_min;
@@ -551,7 +552,7 @@ impl World {
             let marked = self.ledgers[ledger].mark.as_ref();
             let is_marked = marked.is_some_and(|mark| {
                 mark.replicas.iter().any(|name| name == target.as_str())
-                    && version(mark.version) > job.core.mark().version
+                    && version(mark.version).is_later_than(job.core.mark().version)
             });
             for id in World::entries_of(&naming.metadata, lack.first, lack.position) {
                 let is_there = is_marked || self.has(at, ledger, id);

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
+use crate::core::audit::Fit;
 use crate::core::queue::{Attempt, RepairQueue};
 
 fn id(id: i64) -> LedgerId {
@@ -115,6 +116,25 @@ fn new_marks_are_left_to_those_that_come_before() {
 }
 
 #[test]
+fn a_listing_shows_whether_others_repaired_what_is_not_known() {
+    let mut shares = of(&votes(3), 0);
+    let marked: BTreeSet<LedgerId> = (0..90).map(id).collect();
+    let own = shares.on_marks(&marked, false, |_| false, 99);
+    let others: Vec<LedgerId> = marked.iter().copied().filter(|ledger| !own.contains(ledger)).collect();
+    let listed = |shares: &mut Shares, gone: &[LedgerId], is_part| {
+        let left = marked.iter().copied().filter(|ledger| !gone.contains(ledger)).collect();
+        shares.on_marks(&left, is_part, |ledger| own.contains(&ledger), 99);
+        shares.others_repaired()
+    };
+    assert!(!listed(&mut shares, &own[..1], false), "the queue knows of that");
+    assert!(listed(&mut shares, &others[..1], false));
+    assert!(!listed(&mut shares, &others[..1], false), "nothing since");
+    shares.on_repaired(others[1]);
+    assert!(!listed(&mut shares, &others[..2], false), "this worker did");
+    assert!(!listed(&mut shares, &others[..9], true), "another part is listed");
+}
+
+#[test]
 fn what_is_looked_at_ahead_is_paid_for() {
     let all = votes(4);
     let marked: BTreeSet<LedgerId> = (0..4000).map(id).collect();
@@ -189,7 +209,13 @@ struct Cluster {
     /// Marked ledgers: live copies, and members.
     marks: BTreeMap<LedgerId, (usize, Vec<usize>)>,
     workers: Vec<Worker>,
+    /// Ticks between two listings of a worker, and for a repair.
+    listing: usize,
+    pace: usize,
     reads: usize,
+    /// Locks that were taken and given back for nothing, and ledgers that a worker repaired on another's bookie.
+    in_vain: usize,
+    sent: usize,
     tick: usize,
 }
 
@@ -198,6 +224,8 @@ struct Cluster {
 struct Run {
     /// Reads of marks and metadata for each ledger.
     reads: f64,
+    in_vain: usize,
+    sent: usize,
     /// When the ledgers with a single copy were repaired, ascending.
     singles_at: Vec<usize>,
     ended_at: usize,
@@ -235,7 +263,17 @@ impl Cluster {
             listed_at: own % TICKS,
         };
         // The first ones hang.
-        Cluster { marks, workers: (hung..bookies - lost).map(worker).collect(), reads: 0, tick: 0 }
+        let workers = (hung..bookies - lost).map(worker).collect();
+        Cluster { marks, workers, listing: TICKS, pace: 1, reads: 0, in_vain: 0, sent: 0, tick: 0 }
+    }
+
+    /// All ledgers are on all bookies but the last one, which takes a copy in `pace` ticks.
+    fn with_one_taker(bookies: usize, ledgers: i64, pace: usize) -> Cluster {
+        let mut cluster = Cluster { pace, ..Cluster::new(bookies, 1, 0, ledgers) };
+        for (_, members) in cluster.marks.values_mut() {
+            *members = (0..bookies - 2).collect();
+        }
+        cluster
     }
 
     fn now(&self) -> Duration {
@@ -247,16 +285,19 @@ impl Cluster {
         for ledger in ledgers {
             self.reads += 1;
             let Some((copies, members)) = self.marks.get(ledger) else { continue };
-            let not_before = members.contains(&worker.bookie).then(|| self.now() + Duration::from_secs(16));
-            worker.queue.put(*ledger, *copies, 1, not_before);
+            let fit = if members.contains(&worker.bookie) { Fit::Never } else { Fit::Ours };
+            worker.queue.put(self.now(), *ledger, *copies, 1, fit);
         }
     }
 
     fn step(&mut self, worker: &mut Worker, repaired: &mut BTreeSet<LedgerId>) {
-        if self.tick % TICKS == worker.listed_at {
+        if self.tick % self.listing == worker.listed_at {
             let marked = self.marks.keys().copied().collect();
             worker.queue.keep(self.now(), &marked, None, None);
             let share = worker.shares.on_marks(&marked, false, |ledger| worker.queue.knows(ledger), 500);
+            if worker.shares.others_repaired() {
+                worker.queue.on_others_repaired(self.now());
+            }
             self.look_at(worker, &share);
             if worker.queue.next_copies().is_none() {
                 worker.shares.on_idle_listing();
@@ -269,16 +310,22 @@ impl Cluster {
             }
             self.look_at(worker, &ahead);
         }
+        let may_repair = worker.queue.next_copies().is_some();
+        if may_repair && !self.tick.is_multiple_of(self.pace) {
+            return;
+        }
         let Some(ledger) = worker.queue.take(self.now()) else { return };
         let attempt = match self.marks.get(&ledger) {
             _ if repaired.contains(&ledger) => Attempt::Elsewhere,
             None => Attempt::Done,
             Some((_, members)) if members.contains(&worker.bookie) && !worker.queue.is_left_over(ledger) => {
                 self.reads += 2;
+                self.in_vain += 1;
                 Attempt::NotHere
             }
-            Some(_) => {
+            Some((_, members)) => {
                 self.reads += 2;
+                self.sent += usize::from(members.contains(&worker.bookie));
                 repaired.insert(ledger);
                 worker.shares.on_repaired(ledger);
                 Attempt::Done
@@ -292,7 +339,7 @@ impl Cluster {
         let mut singles_at = Vec::new();
         while !self.marks.is_empty() {
             self.tick += 1;
-            assert!(self.tick < 40 * ledgers, "{} are left", self.marks.len());
+            assert!(self.tick < (40 + self.pace) * ledgers, "{} are left", self.marks.len());
             let mut repaired = BTreeSet::new();
             for mut worker in std::mem::take(&mut self.workers) {
                 self.step(&mut worker, &mut repaired);
@@ -304,7 +351,8 @@ impl Cluster {
                 }
             }
         }
-        Run { reads: self.reads as f64 / ledgers as f64, singles_at, ended_at: self.tick }
+        let (reads, in_vain, sent) = (self.reads as f64 / ledgers as f64, self.in_vain, self.sent);
+        Run { reads, in_vain, sent, singles_at, ended_at: self.tick }
     }
 }
 
@@ -348,4 +396,25 @@ fn nothing_is_left_when_all_others_hang() {
     let run = Cluster::new(12, 2, 9, 300).run();
     // Most of it the one worker takes at once, and what needs another bookie when it seems that nobody takes it.
     assert!(run.ended_at < 300 + 120 * TICKS, "{}", run.ended_at);
+}
+
+#[test]
+fn workers_leave_what_one_bookie_alone_can_take_to_it() {
+    // Ten a second; one in four seconds; ten a second, listed as rarely as many marks are.
+    for (bookies, ledgers, pace, listing) in
+        [(4, 3000, 1, 1), (4, 200, 40, 1), (9, 3000, 1, 1), (4, 3000, 1, 30)]
+    {
+        let cluster = Cluster { listing: listing * TICKS, ..Cluster::with_one_taker(bookies, ledgers, pace) };
+        let run = cluster.run();
+        let minutes = run.ended_at / TICKS / 60;
+        println!(
+            "{bookies} bookies, {ledgers} ledgers, {minutes} minutes: {:.2} reads for a ledger, {} attempts in vain, {} sent",
+            run.reads, run.in_vain, run.sent
+        );
+        // Each worker looks at each mark at most, as they have the time.
+        assert!(run.reads <= (bookies - 1) as f64 + 2.1, "{bookies} bookies: {run:?}");
+        // One in five minutes of each worker, which may be there a minute later.
+        let most = 2 * (bookies - 2) * (minutes / 5 + 1);
+        assert!(run.in_vain + run.sent <= most, "{bookies} bookies: {run:?}");
+    }
 }

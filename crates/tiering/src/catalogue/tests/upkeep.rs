@@ -336,7 +336,6 @@ async fn rows_that_make_no_sense_are_errors() {
             _ => vec![
                 catalogue.objects_after(None, 10).await.map(drop),
                 catalogue.garbage(u64::MAX, 10).await.map(drop),
-                catalogue.waiting(None, 10).await.map(drop),
                 catalogue.object(id(7)).await.map(drop),
             ],
         };

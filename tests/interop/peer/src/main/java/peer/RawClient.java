@@ -4,11 +4,11 @@ import io.netty.buffer.ByteBuf;
 import io.netty.buffer.ByteBufAllocator;
 import io.netty.buffer.Unpooled;
 import io.netty.channel.nio.NioEventLoopGroup;
-import io.netty.util.ReferenceCounted;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -23,6 +23,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.net.BookieSocketAddress;
 import org.apache.bookkeeper.proto.BookieClientImpl;
+import org.apache.bookkeeper.proto.BookkeeperInternalCallbacks.WriteCallback;
 import org.apache.bookkeeper.proto.checksum.DigestManager;
 import org.apache.bookkeeper.stats.NullStatsLogger;
 import org.apache.bookkeeper.util.AvailabilityOfEntriesOfLedger;
@@ -103,15 +104,26 @@ final class RawClient implements AutoCloseable {
         return out;
     }
 
+    private static Method named(Class<?> of, String name) {
+        return Arrays.stream(of.getMethods()).filter(m -> m.getName().equals(name)).findFirst().orElseThrow();
+    }
+
+    /** Before 4.16 an entry is packed without key and flags, and adds take it as another type, hence reflection. */
+    private static Object packaged(DigestManager digest, long entry, long lac, long length, ByteBuf payload, byte[] key, int flags)
+            throws Exception {
+        Method m = named(DigestManager.class, "computeDigestAndPackageForSending");
+        return m.getParameterCount() == 4 ? m.invoke(digest, entry, lac, length, payload)
+                : m.invoke(digest, entry, lac, length, payload, key, flags);
+    }
+
     /** Adds one entry whose digest is right for {@code password}, presenting the master key of {@code keyOf}. */
     Reply add(long ledger, long entry, long lac, long length, byte[] payload, String password, String keyOf, String digest,
               int flags, EnumSet<WriteFlag> writeFlags) throws Exception {
         byte[] key = key(keyOf);
-        ReferenceCounted packet = digest(ledger, password, digest, v2)
-                .computeDigestAndPackageForSending(entry, lac, length, Unpooled.wrappedBuffer(payload), key, flags);
+        Object packet = packaged(digest(ledger, password, digest, v2), entry, lac, length, Unpooled.wrappedBuffer(payload), key, flags);
         CompletableFuture<Reply> f = new CompletableFuture<>();
-        client.addEntry(bookie, ledger, key, entry, packet,
-                (rc, l, e, addr, ctx) -> f.complete(new Reply(rc, e, List.of())), null, flags, false, writeFlags);
+        WriteCallback done = (rc, l, e, addr, ctx) -> f.complete(new Reply(rc, e, List.of()));
+        named(BookieClientImpl.class, "addEntry").invoke(client, bookie, ledger, key, entry, packet, done, null, flags, false, writeFlags);
         return await(f);
     }
 

@@ -3,6 +3,7 @@ package pulsar;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -35,6 +36,8 @@ import org.apache.pulsar.common.policies.data.PersistentTopicInternalStats;
  * begin TOPIC BYTES                                sends to a topic from message 0 on, until it is told to end
  * end TOPIC                                        ok COUNT: how many were sent and acknowledged
  * read TOPIC COUNT BYTES                           ok COUNT DUPLICATES: reads from the beginning, in order, until it has seen message COUNT - 1
+ * send TOPIC COUNT TEXT                            sends the text so many times, each acknowledged
+ * receive TOPIC SUBSCRIPTION COUNT                 ok TEXT: takes so many messages of one text from the beginning, and acknowledges them
  * stall TOPIC                                      subscribes, and takes nothing from then on
  * unload TOPIC                                     the broker closes the topic, and opens it for its next user
  * ledgers TOPIC                                    ok ID...: the ledgers of the topic
@@ -88,6 +91,10 @@ public final class Topics {
         return String.valueOf(loads.remove(order[1]).end());
       case "read":
         return read(order[1], Long.parseLong(order[2]), Integer.parseInt(order[3]));
+      case "send":
+        return send(order[1], Integer.parseInt(order[2]), text(order, 3));
+      case "receive":
+        return receive(order[1], order[2], Integer.parseInt(order[3]));
       case "stall":
         stalled.add(client.newConsumer().topic(order[1]).subscriptionName("stalled").subscriptionType(SubscriptionType.Exclusive)
             .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).receiverQueueSize(10).subscribe());
@@ -136,6 +143,39 @@ public final class Topics {
       }
       return String.valueOf(count);
     }
+  }
+
+  private static String text(String[] order, int first) {
+    return String.join(" ", Arrays.copyOfRange(order, first, order.length));
+  }
+
+  private String send(String topic, int count, String text) throws Exception {
+    try (Producer<byte[]> producer = producer(topic, false)) {
+      for (int i = 0; i < count; i++) {
+        producer.send(text.getBytes(StandardCharsets.UTF_8));
+      }
+    }
+    return "";
+  }
+
+  private String receive(String topic, String subscription, int count) throws Exception {
+    String text = null;
+    try (Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName(subscription)
+        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe()) {
+      for (int i = 0; i < count; i++) {
+        Message<byte[]> message = consumer.receive(TIMEOUT_S, TimeUnit.SECONDS);
+        if (message == null) {
+          throw new IllegalStateException("message " + i + " of " + topic + " does not come");
+        }
+        String one = new String(message.getData(), StandardCharsets.UTF_8);
+        if (text != null && !text.equals(one)) {
+          throw new IllegalStateException("message " + i + " of " + topic + " is " + one + " and not " + text);
+        }
+        text = one;
+        consumer.acknowledge(message);
+      }
+    }
+    return text;
   }
 
   private String read(String topic, long count, int bytes) throws Exception {

@@ -1,0 +1,166 @@
+//! Which ledgers have a look: those that are new to this tierer, and, in times, closed ones with which it was done.
+//!
+//! # Invariants
+//! 1. A visit has a place of its own beside the ledgers that are watched ([`super::Settings::visits_max`]), and gives it back once the ledger was looked at:
+//!    however many are to be visited, no ledger that is watched has to leave for one that turns out to be done.
+//! 2. New ones come before those with which the tierer was done.
+//! 3. The newest come first, and what is newer than everything before has its visit at once. The others have their turn in descending order:
+//!    each has its visit before any has a second one.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bindery_types::LedgerId;
+
+use super::ids::LedgerSet;
+
+/// Who is to be visited, and who is.
+#[derive(Debug, Clone)]
+pub(super) struct Visits {
+    /// Ledgers that are to be visited.
+    waiting: LedgerSet,
+    /// The newest that ever was visited.
+    newest: Option<LedgerId>,
+    /// The last one by its turn; those below come next.
+    last: Option<LedgerId>,
+    under_way: BTreeSet<LedgerId>,
+    /// The last one that was visited again, while that goes on.
+    again: Option<Option<LedgerId>>,
+    again_at: Duration,
+    began: Duration,
+    took: Duration,
+}
+
+impl Visits {
+    pub fn new(now: Duration, again_at: Duration) -> Visits {
+        Visits {
+            waiting: LedgerSet::default(),
+            newest: None,
+            last: None,
+            under_way: BTreeSet::new(),
+            again: None,
+            again_at,
+            began: now,
+            took: Duration::ZERO,
+        }
+    }
+
+    /// Everything that decides what comes next.
+    #[cfg(test)]
+    pub fn essence(&self) -> impl std::fmt::Debug + '_ {
+        (&self.waiting, self.newest, self.last, &self.under_way, self.again, self.again_at)
+    }
+
+    /// How many wait for a visit.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.count()
+    }
+
+    /// How many are being visited.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// It is to be visited.
+    pub fn want(&mut self, now: Duration, ledger: LedgerId) {
+        if self.waiting.count() == 0 {
+            (self.began, self.took) = (now, Duration::ZERO);
+        }
+        self.waiting.insert(ledger);
+    }
+
+    /// Takes the next one out of those that wait.
+    pub fn next(&mut self, now: Duration) -> Option<LedgerId> {
+        let newest = self.waiting.last()?;
+        let ledger = if Some(newest) > self.newest {
+            self.newest = Some(newest);
+            self.last.get_or_insert(newest);
+            newest
+        } else {
+            let next = self.last.and_then(|last| self.waiting.last_below(last));
+            if next.is_none() {
+                self.took = now.saturating_sub(self.began);
+                self.began = now;
+            }
+            *self.last.insert(next.unwrap_or(newest))
+        };
+        self.waiting.remove(ledger);
+        Some(ledger)
+    }
+
+    /// The next one of `done` to be visited again, if it is time for that.
+    pub fn next_again(&mut self, now: Duration, done: &LedgerSet, interval: Duration) -> Option<LedgerId> {
+        if self.again.is_none() && now >= self.again_at {
+            self.again = Some(None);
+            self.again_at = now + interval;
+        }
+        let next = match self.again? {
+            None => done.last(),
+            Some(last) => done.last_below(last),
+        };
+        self.again = next.map(Some);
+        next
+    }
+
+    /// A visit begins,
+    pub fn begin(&mut self, ledger: LedgerId) {
+        self.under_way.insert(ledger);
+    }
+
+    /// and ends.
+    pub fn end(&mut self, ledger: LedgerId) {
+        self.under_way.remove(&ledger);
+    }
+
+    /// How long it takes until every ledger has had its look: the last turn, or this one if it takes longer already.
+    pub fn turn(&self, now: Duration) -> Duration {
+        match self.waiting.count() {
+            0 => Duration::ZERO,
+            _ => self.took.max(now.saturating_sub(self.began)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(id: i64) -> LedgerId {
+        LedgerId::new(id).unwrap()
+    }
+
+    /// Invariant 3.
+    #[test]
+    fn each_has_its_turn_and_the_newest_at_once() {
+        let at = Duration::from_secs;
+        let mut visits = Visits::new(at(0), at(1000));
+        (0..5).for_each(|id| visits.want(at(0), ledger(id)));
+        let next = |visits: &mut Visits, now| visits.next(at(now)).map(LedgerId::get);
+        assert_eq!((next(&mut visits, 1), next(&mut visits, 1)), (Some(4), Some(3)));
+        // These left, and come again: not before the others.
+        visits.want(at(2), ledger(4));
+        visits.want(at(2), ledger(3));
+        assert_eq!(next(&mut visits, 3), Some(2));
+        visits.want(at(3), ledger(9));
+        assert_eq!(
+            (next(&mut visits, 3), next(&mut visits, 3), next(&mut visits, 3)),
+            (Some(9), Some(1), Some(0))
+        );
+        assert_eq!((visits.waiting(), visits.turn(at(7))), (2, at(7)), "the turn takes so long by now");
+        assert_eq!((next(&mut visits, 8), visits.turn(at(9))), (Some(4), at(8)));
+        assert_eq!((next(&mut visits, 9), next(&mut visits, 9), visits.turn(at(9))), (Some(3), None, at(0)));
+    }
+
+    #[test]
+    fn those_that_are_done_are_visited_again_in_times_the_newest_first() {
+        let at = Duration::from_secs;
+        let mut visits = Visits::new(at(0), at(100));
+        let mut done = LedgerSet::default();
+        (0..3).for_each(|id| done.insert(ledger(id)));
+        let next = |visits: &mut Visits, now| visits.next_again(at(now), &done, at(100)).map(LedgerId::get);
+        assert_eq!(next(&mut visits, 99), None);
+        let all: Vec<_> = (0..4).map(|_| next(&mut visits, 100)).collect();
+        assert_eq!(all, [Some(2), Some(1), Some(0), None]);
+        assert_eq!((next(&mut visits, 199), next(&mut visits, 200)), (None, Some(2)));
+    }
+}

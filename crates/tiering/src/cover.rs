@@ -1,0 +1,317 @@
+//! Whether other objects have the entries of an extent whose object is to go (T16).
+//!
+//! # Data flow
+//! ```text
+//! extent of an object that goes ─► its table
+//!                                   └─► compared with the blocks of the extents that the catalogue has, which are read and verified
+//!                                        └─► blocks with entries that differ are read of the object that goes, too
+//! ```
+//!
+//! # Invariants
+//! 1. Yes means that each entry of the range was read from the others, and is the same entry: of the same length and checksum, or equal but for
+//!    the LAC (last add confirmed) and the digest ([`is_same_entry`]).
+//! 2. The others are the objects that the catalogue names: the checksum of a footer is that of the reference. Each block and each table has the
+//!    checksum that its footer says ([`ExtentEntries`](crate::entries::ExtentEntries)).
+//! 3. Each block is read once.
+//!
+//! # Limits
+//! Footers that are kept: those of [`Footers`]. Of one comparison the tables of two extents, and two blocks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bindery_types::EntryId;
+use bindery_types::codec::crc32c;
+use bindery_types::tier::{ObjectId, ObjectRef, TierExtent};
+use bytes::Bytes;
+
+use crate::entries::ExtentEntries;
+use crate::footers::{FooterError, Footers};
+use crate::object::{Extent, TableEntry};
+
+/// Why other objects cannot be said to have the entries.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CoverError {
+    /// A part of an object cannot be read, or is damaged.
+    #[error(transparent)]
+    Read(#[from] FooterError),
+    /// Both were read, and differ.
+    #[error("entry {entry} of ledger {ledger} is another one in object {other} than in this one")]
+    Differs {
+        /// The ledger.
+        ledger: bindery_types::LedgerId,
+        /// The first entry that differs, or that the other object lacks.
+        entry: EntryId,
+        /// The other object.
+        other: ObjectId,
+    },
+}
+
+/// Takes account of reads.
+pub trait Account: Sync {
+    /// Before each read of so many bytes.
+    fn charge(&self, bytes: u64) -> impl Future<Output = ()> + Send;
+}
+
+/// Compares an extent of `object` with what the catalogue has for its range: extents of other objects that cover it. `digest_bytes` is the
+/// length of the digest of the ledger's entries; without it copies have to be equal to the byte.
+pub async fn check_cover(
+    footers: &Footers,
+    object: &ObjectRef,
+    extent: &Extent,
+    others: &[TierExtent],
+    digest_bytes: Option<usize>,
+    account: &impl Account,
+) -> Result<(), CoverError> {
+    account.charge(extent.table_size_bytes()).await;
+    let table = footers.table(object, extent).await?;
+    let entries_of = |object: &ObjectRef, extent: &Extent| {
+        ExtentEntries::new(footers.store().clone(), footers.cluster(), *object, Arc::new(extent.clone()))
+    };
+    let mut own = Own { entries: entries_of(object, extent), block: None };
+    for other in others.iter().filter(|other| other.last >= extent.first && other.first <= extent.last) {
+        let differs = |entry| CoverError::Differs { ledger: extent.ledger, entry, other: other.object.id };
+        let footer = footers.of(&other.object).await?;
+        let mut of_ledger = footer.extents_of(extent.ledger);
+        // The catalogue may have a part of an extent.
+        let there = of_ledger.find(|there| there.first <= other.first && there.last >= other.last);
+        let there = there.ok_or_else(|| differs(other.first))?;
+        let (first, last) = (extent.first.max(other.first), extent.last.min(other.last));
+        let mut entries = entries_of(&other.object, there);
+        entries.seek(first);
+        let mut next = first.get();
+        while next <= last.get() {
+            account.charge(entries.next_bytes()).await;
+            let (from, block) = entries.next().await.ok_or_else(|| differs(first))??;
+            for (id, theirs) in (from.get()..).zip(&block).filter(|(id, _)| (next..=last.get()).contains(id))
+            {
+                let entry = EntryId::new(id).ok_or_else(|| differs(first))?;
+                let listed = &table[(id - extent.first.get()) as usize];
+                if !is_listed(theirs, listed) {
+                    let ours = own.entry(extent, entry, account).await?;
+                    if !ours.is_some_and(|ours| is_same_entry(&ours, theirs, digest_bytes)) {
+                        return Err(differs(entry));
+                    }
+                }
+            }
+            next = from.get() + block.len() as i64;
+        }
+    }
+    Ok(())
+}
+
+/// Whether it is the entry of which the table speaks.
+fn is_listed(entry: &Bytes, listed: &TableEntry) -> bool {
+    listed.size_bytes as usize == entry.len() && listed.crc32c == crc32c(&[entry])
+}
+
+/// The entries of the object that goes, with the block that was read last.
+struct Own {
+    entries: ExtentEntries,
+    block: Option<(EntryId, Vec<Bytes>)>,
+}
+
+impl Own {
+    async fn entry(
+        &mut self,
+        extent: &Extent,
+        entry: EntryId,
+        account: &impl Account,
+    ) -> Result<Option<Bytes>, FooterError> {
+        let place = |(from, block): &(EntryId, Vec<Bytes>)| {
+            let at = usize::try_from(entry.get() - from.get()).ok()?;
+            block.get(at).cloned()
+        };
+        if let Some(found) = self.block.as_ref().and_then(place) {
+            return Ok(Some(found));
+        }
+        if extent.block_of(entry).is_none() {
+            return Ok(None);
+        }
+        self.entries.seek(entry);
+        account.charge(self.entries.next_bytes()).await;
+        if let Some(read) = self.entries.next().await {
+            self.block = Some(read?);
+        }
+        Ok(self.block.as_ref().and_then(place))
+    }
+}
+
+/// Whether two stored copies are of one entry: equal but for the LAC (last add confirmed), which a repair replaces, and the digest, which
+/// covers it (docs/reference/protocol.md, section 3.1). Without the digest's length they have to be equal.
+pub fn is_same_entry(one: &[u8], other: &[u8], digest_bytes: Option<usize>) -> bool {
+    // Ledger, entry, LAC, length: 8 bytes each.
+    const LAC: Range<usize> = 16..24;
+    const HEADER_BYTES: usize = 32;
+    let Some(payload) = digest_bytes.map(|digest| HEADER_BYTES + digest) else { return one == other };
+    let parts = |stored: &'_ [u8]| -> Option<[Range<usize>; 3]> {
+        (stored.len() >= payload).then_some([0..LAC.start, LAC.end..HEADER_BYTES, payload..stored.len()])
+    };
+    one.len() == other.len()
+        && parts(one).is_some_and(|parts| parts.into_iter().all(|part| one[part.clone()] == other[part]))
+}
+
+#[cfg(test)]
+mod tests {
+    use bindery_types::LedgerId;
+    use bindery_types::codec::crc32c;
+    use bytes::Bytes;
+    use object_store::memory::InMemory;
+    use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+
+    use super::*;
+    use crate::ClusterId;
+    use crate::object::{Compression, Footer, ObjectBuilder};
+    use crate::store::Store;
+
+    /// How many there were, and of how many bytes.
+    #[derive(Default)]
+    struct Reads(parking_lot::Mutex<(usize, u64)>);
+
+    impl Account for Reads {
+        async fn charge(&self, bytes: u64) {
+            let mut reads = self.0.lock();
+            *reads = (reads.0 + 1, reads.1 + bytes);
+        }
+    }
+
+    const CLUSTER: ClusterId = ClusterId::from_bytes([9; 16]);
+
+    fn ledger() -> LedgerId {
+        LedgerId::new(7).unwrap()
+    }
+
+    fn entry(id: i64) -> EntryId {
+        EntryId::new(id).unwrap()
+    }
+
+    /// As a bookie stores it: ledger, entry, LAC, length, a digest of four bytes, payload.
+    fn stored(id: i64, lac: u8, payload: u8) -> Bytes {
+        let mut bytes = [7_i64.to_be_bytes(), id.to_be_bytes(), [lac; 8], [1; 8]].concat();
+        bytes.extend_from_slice(&[lac; 4]);
+        bytes.extend_from_slice(&[payload; 50]);
+        bytes.into()
+    }
+
+    /// An object with one extent, whose entries have this LAC and payload.
+    async fn put(
+        store: &Arc<dyn ObjectStore>,
+        number: u8,
+        ids: std::ops::RangeInclusive<i64>,
+        lac: u8,
+        payload: impl Fn(i64) -> u8,
+    ) -> (ObjectRef, Footer) {
+        let object = ObjectId::new(5, [number; 10]);
+        let mut builder = ObjectBuilder::new(object, CLUSTER, 5, Compression::None);
+        builder.begin(ledger(), entry(*ids.start()), Bytes::from_static(b"metadata")).unwrap();
+        for id in ids {
+            let body = stored(id, lac, payload(id));
+            let crc = crc32c(&[&body]);
+            builder.append(body, crc).unwrap();
+        }
+        let (chunks, summary) = builder.finish();
+        let key =
+            object_store::path::Path::from(format!("p/{}", crate::catalogue::object_key(CLUSTER, object)));
+        store.put(&key, PutPayload::from(chunks.concat())).await.unwrap();
+        let footers = footers(store);
+        let (reference, footer) = footers.of_found(object, summary.size_bytes).await.unwrap();
+        footers.of(&reference).await.unwrap();
+        (reference, footer)
+    }
+
+    fn footers(store: &Arc<dyn ObjectStore>) -> Footers {
+        Footers::new(Store::new("s3://bucket/p".parse().unwrap(), store.clone()), CLUSTER)
+    }
+
+    fn range(object: &ObjectRef, first: i64, last: i64) -> TierExtent {
+        TierExtent { first: entry(first), last: entry(last), object: *object }
+    }
+
+    fn plain(id: i64) -> u8 {
+        id as u8
+    }
+
+    /// Invariant 1.
+    #[tokio::test]
+    async fn equal_tables_and_copies_of_the_same_entries_are_enough() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let (old, footer) = put(&store, 1, 10..=19, 3, plain).await;
+        let extent = &footer.extents[0];
+        let check = async |others: &[TierExtent], digest| {
+            check_cover(&footers(&store), &old, extent, others, digest, &Reads::default()).await
+        };
+        let (whole, _) = put(&store, 2, 10..=19, 3, plain).await;
+        assert_eq!(check(&[range(&whole, 10, 19)], None).await, Ok(()));
+        let (joined, _) = put(&store, 3, 0..=14, 3, plain).await;
+        let (rest, _) = put(&store, 4, 15..=30, 3, plain).await;
+        assert_eq!(check(&[range(&joined, 0, 14), range(&rest, 15, 30)], None).await, Ok(()));
+        // A repair writes entries with another LAC, and so another digest.
+        let (repaired, _) = put(&store, 5, 10..=19, 9, plain).await;
+        assert_eq!(check(&[range(&repaired, 10, 19)], Some(4)).await, Ok(()));
+        let differs =
+            |entry, other: &ObjectRef| Err(CoverError::Differs { ledger: ledger(), entry, other: other.id });
+        assert_eq!(check(&[range(&repaired, 10, 19)], None).await, differs(entry(10), &repaired));
+        let (other, _) = put(&store, 6, 10..=19, 3, |id| if id == 17 { 0 } else { plain(id) }).await;
+        assert_eq!(check(&[range(&other, 10, 19)], Some(4)).await, differs(entry(17), &other));
+        // Only the range that the catalogue has there counts.
+        assert_eq!(check(&[range(&other, 10, 16), range(&rest, 17, 30)], Some(4)).await, Ok(()));
+    }
+
+    /// Invariant 2.
+    #[tokio::test]
+    async fn another_object_than_the_catalogues_proves_nothing() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let (old, footer) = put(&store, 1, 10..=19, 3, plain).await;
+        let (good, _) = put(&store, 2, 10..=19, 3, plain).await;
+        let named = ObjectRef { footer_crc: good.footer_crc ^ 1, ..good };
+        let (shorter, _) = put(&store, 3, 10..=18, 3, plain).await;
+        let gone = ObjectRef { id: ObjectId::new(5, [9; 10]), ..good };
+        let check = async |other: &ObjectRef| {
+            let others = [range(other, 10, 19)];
+            check_cover(&footers(&store), &old, &footer.extents[0], &others, Some(4), &Reads::default()).await
+        };
+        assert!(matches!(check(&named).await, Err(CoverError::Read(FooterError::Other { .. }))));
+        assert!(matches!(check(&shorter).await, Err(CoverError::Differs { .. })));
+        assert!(matches!(check(&gone).await, Err(CoverError::Read(FooterError::Store(_)))));
+        // A bit of a block is wrong: the footer and the table do not show it.
+        let key =
+            object_store::path::Path::from(format!("p/{}", crate::catalogue::object_key(CLUSTER, good.id)));
+        let mut bytes = store.get(&key).await.unwrap().bytes().await.unwrap().to_vec();
+        bytes[100] ^= 1;
+        store.put(&key, PutPayload::from(bytes)).await.unwrap();
+        assert!(matches!(check(&good).await, Err(CoverError::Read(FooterError::Object { .. }))));
+    }
+
+    /// Invariant 3.
+    #[tokio::test]
+    async fn entries_that_all_differ_cost_each_block_once() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let (old, footer) = put(&store, 1, 0..=9_999, 3, plain).await;
+        let (repaired, there) = put(&store, 2, 0..=9_999, 9, plain).await;
+        let (extent, there) = (&footer.extents[0], &there.extents[0]);
+        let reads = Reads::default();
+        let others = [range(&repaired, 0, 9_999)];
+        check_cover(&footers(&store), &old, extent, &others, Some(4), &reads).await.unwrap();
+        let (requests, bytes) = *reads.0.lock();
+        assert_eq!(requests, 1 + extent.blocks.len() + there.blocks.len());
+        assert!(bytes < old.length_bytes + repaired.length_bytes + extent.table_size_bytes(), "{bytes}");
+    }
+
+    #[test]
+    fn copies_of_one_entry_differ_in_lac_and_digest_only() {
+        let entry = |lac: u8, length: u8, digest: u8, payload: &[u8]| {
+            let fields = [vec![1; 16], vec![lac; 8], vec![length; 8], vec![digest; 4], payload.to_vec()];
+            fields.concat()
+        };
+        let one = entry(1, 2, 3, b"payload");
+        assert!(is_same_entry(&one, &entry(9, 2, 9, b"payload"), Some(4)), "as a repair writes it");
+        assert!(!is_same_entry(&one, &entry(9, 2, 9, b"another"), Some(4)));
+        assert!(!is_same_entry(&one, &entry(9, 2, 9, b"longer than it"), Some(4)));
+        assert!(!is_same_entry(&one, &entry(1, 9, 3, b"payload"), Some(4)));
+        assert!(
+            !is_same_entry(&one, &entry(9, 2, 9, b"payload"), None),
+            "where the payload begins is not known"
+        );
+        assert!(!is_same_entry(&one[..33], &one[..33], Some(4)), "too short for an entry");
+    }
+}
