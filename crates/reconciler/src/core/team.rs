@@ -7,7 +7,8 @@
 //!    part, so that it notices when it works again.
 //! 3. A member that comes takes keys over from all others alike, and no key moves between those others. A member that goes, or becomes unable, leaves
 //!    its keys to all others alike.
-//! 4. If all are unable, it is not for their own sake, and none has less to do than before: all of them count.
+//! 4. If all are unable, it is not for their own sake, and none has less to do than before: all of them count. The upkeep goes to one that is
+//!    unable, and can do the upkeep, before it goes to one that cannot.
 //!
 //! # Limits     members in a decision: all of them, one multiplication or two each
 
@@ -55,16 +56,16 @@ impl Team {
         if !members.iter().any(|member| member.name == own) {
             members.push(Member::able(own));
         }
-        let hashes = |is_it: &dyn Fn(&Member) -> bool| -> BTreeSet<u64> {
-            let those: BTreeSet<u64> =
-                members.iter().filter(|of| is_it(of)).map(|of| hash(of.name.as_bytes())).collect();
-            match those.is_empty() {
-                true => members.iter().map(|of| hash(of.name.as_bytes())).collect(),
-                false => those,
-            }
+        // The first of these that somebody is.
+        let first = |of_kind: &[fn(&Member) -> bool]| -> BTreeSet<u64> {
+            let hashes = |is_it: &fn(&Member) -> bool| -> BTreeSet<u64> {
+                members.iter().filter(|of| is_it(of)).map(|of| hash(of.name.as_bytes())).collect()
+            };
+            of_kind.iter().map(hashes).find(|those| !those.is_empty()).unwrap_or_default()
         };
-        let mut movers = hashes(&|of| !of.is_unable);
-        let keepers = hashes(&|of| !of.is_unable && !of.is_without_upkeep);
+        let mut movers = first(&[|of| !of.is_unable, |_| true]);
+        let keepers =
+            first(&[|of| !of.is_unable && !of.is_without_upkeep, |of| !of.is_without_upkeep, |_| true]);
         let own = hash(own.as_bytes());
         movers.insert(own);
         let names = members.into_iter().map(|of| (hash(of.name.as_bytes()), of.name)).collect();
@@ -255,6 +256,7 @@ mod tests {
             assert!(of_objects.into_iter().all(|object| !teams[all[0]].owns_object(&object)));
         }
         assert_eq!(keeper(&partly(&[], &[0, 1, 2])), all);
-        assert_eq!(keeper(&partly(&[0], &[1, 2])), all, "nobody can: all count");
+        assert_eq!(keeper(&partly(&[0], &[1, 2])), [0], "it cannot move ledgers, and can do the upkeep");
+        assert_eq!(keeper(&partly(&[0], &[0, 1, 2])), all, "nobody can: all count");
     }
 }

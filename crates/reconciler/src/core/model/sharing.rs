@@ -1,6 +1,7 @@
 //! Tierers of which one lives and cannot do its part (T20).
 
 use super::*;
+use crate::core::upkeep::UpkeepAction;
 
 /// Two that share, in a world of closed ledgers on all bookies.
 fn world(ledgers: i64) -> World {
@@ -89,6 +90,50 @@ fn what_one_may_not_delete_the_other_deletes() {
     world.run_sharing(Duration::from_secs(30), true);
     assert_eq!(may_not(&world), [false, false], "it finds out that it may");
     assert!(world.core(keeper).team().owns_upkeep());
+}
+
+/// What the upkeep of one fails to do, pass after pass, the other does, until the first can do it again. Nobody has to help.
+#[test]
+fn what_fails_in_the_upkeep_of_one_the_other_does() {
+    let kinds: [(&str, upkeep::ActionKind); 7] = [
+        ("ledgers", |action| matches!(action, UpkeepAction::Ledgers)),
+        ("prove", |action| matches!(action, UpkeepAction::Prove)),
+        ("look again", |action| matches!(action, UpkeepAction::LookAgain(_))),
+        ("garbage", |action| matches!(action, UpkeepAction::FindGarbage { .. })),
+        ("delete", |action| matches!(action, UpkeepAction::Delete(_) | UpkeepAction::TryDeletion)),
+        ("change", |action| matches!(action, UpkeepAction::Remove(_) | UpkeepAction::Forget(_))),
+        ("scan", |action| matches!(action, UpkeepAction::Scan { .. })),
+    ];
+    for (name, is_it) in kinds {
+        let mut world = world(20);
+        world.run_sharing(Duration::from_secs(30), true);
+        let keeper = (0..2).find(|tierer| world.core(*tierer).team().owns_upkeep()).unwrap();
+        let cannot = |world: &World| {
+            let of = |tierer: usize| world.tierers[tierer].keeper.as_ref();
+            [0, 1].map(|tierer| of(tierer).is_some_and(|keeper| keeper.core.unable().is_some()))
+        };
+        world.estate.failing = Some((keeper, is_it));
+        (0..20).for_each(|id| world.delete_ledger(id));
+        world.add_ledger(20, 5, true);
+        world.run_sharing(Duration::from_secs(150), true);
+        assert!(cannot(&world)[keeper] && !cannot(&world)[1 - keeper], "{name}: {:?}", cannot(&world));
+        assert!(world.core(1 - keeper).team().owns_upkeep(), "{name}");
+        assert_eq!(is_unable(&world), [false, false], "{name}: ledgers are another matter");
+        world.assert_tidy();
+        // The other one dies: the first goes on trying, and does it as soon as it can.
+        world.crash(1 - keeper);
+        world.delete_ledger(20);
+        world.add_ledger(21, 5, true);
+        world.run_sharing(Duration::from_secs(60), true);
+        assert!(world.core(keeper).team().owns_upkeep() && cannot(&world)[keeper], "{name}");
+        world.start(1 - keeper, Canaries::none());
+        world.run_sharing(Duration::from_secs(10), true);
+        assert!(!world.core(keeper).team().owns_upkeep(), "{name}: it is known to fail");
+        world.estate.failing = None;
+        world.run_sharing(Duration::from_secs(60), true);
+        assert_eq!(cannot(&world), [false, false], "{name}: it finds out that it works");
+        world.assert_tidy();
+    }
 }
 
 /// A doubt that one has stops the deletions of both, and for a time after it was heard last.

@@ -20,6 +20,9 @@ pub(super) struct Keeper {
     pub alarms: Vec<Alarm>,
 }
 
+/// Actions of a kind.
+pub(super) type ActionKind = fn(&UpkeepAction) -> bool;
+
 /// What of the world only the upkeep touches.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Estate {
@@ -36,6 +39,8 @@ pub(super) struct Estate {
     pub is_denied: bool,
     /// or to this one.
     pub denied_to: Option<usize>,
+    /// What this tierer asks for of this kind fails.
+    pub failing: Option<(usize, ActionKind)>,
     /// How likely an object that is rewritten has other entries than its sources, without anything that says so.
     pub spoils: f64,
     /// Those that have.
@@ -52,6 +57,10 @@ impl World {
 
     fn is_denied(&self, tierer: Option<usize>) -> bool {
         self.estate.is_denied || (tierer.is_some() && tierer == self.estate.denied_to)
+    }
+
+    fn is_failing(&self, tierer: Option<usize>, action: &UpkeepAction) -> bool {
+        self.estate.failing.is_some_and(|(of, is_it)| tierer == Some(of) && is_it(action))
     }
 
     /// Deletes a ledger from metadata.
@@ -148,6 +157,7 @@ impl World {
         );
         let fate = match self.fault {
             Some(_) if asks_the_catalogue(action) => Fate::Fails,
+            _ if self.is_failing(tierer, action) => Fate::Fails,
             _ if is_cut_off && (asks_the_bucket || asks_the_catalogue(action)) => Fate::Fails,
             _ => fate,
         };

@@ -113,7 +113,7 @@ impl Upkeep {
     /// Why this tierer cannot do its part of the upkeep. Others are to be told.
     pub fn unable(&self) -> Option<String> {
         let denied = self.denied.as_ref().map(|why| format!("it cannot delete objects: {why}"));
-        denied.or_else(|| self.doubts.of_catalogue.clone())
+        denied.or_else(|| self.failures.lasting()).or_else(|| self.doubts.of_catalogue.clone())
     }
 
     /// Alarms since the last call.

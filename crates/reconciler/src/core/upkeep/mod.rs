@@ -20,8 +20,8 @@
 //! 3. The first doubt ends the removal of ledgers for this pass; objects that became garbage earlier go nevertheless. An
 //!    object that cannot be deleted holds up no other, however many there are: garbage is gone through once in each pass.
 //! 4. Tierers share the work ([`Team`]): one of them removes ledgers and deletes objects, and each rewrites the objects that it owns. Who does what
-//!    is a matter of efficiency: two that do the same are harmless. One that may not delete, or whose catalogue is at fault, leaves its part to
-//!    others while there are any, and finds out in each pass whether it may delete by now.
+//!    is a matter of efficiency: two that do the same are harmless. One that may not delete, at which a task fails pass after pass ([`failures`]), or
+//!    whose catalogue is at fault, leaves its part to others while there are any, and tries in each pass whether it works by now.
 //! 5. One action is under way at a time, and one event answers it.
 //!
 //! # Limits     those of [`rewrite`] and [`examine`]; ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
@@ -32,6 +32,7 @@
 mod doubts;
 mod event;
 mod examine;
+mod failures;
 mod orphans;
 mod rewrite;
 mod scan;
@@ -56,6 +57,7 @@ pub use self::event::{
     UpkeepAction, UpkeepEvent, Whereabouts,
 };
 use self::examine::Examining;
+use self::failures::Failures;
 pub use self::orphans::Orphan;
 use self::orphans::Orphans;
 use self::rewrite::Rewriting;
@@ -132,12 +134,15 @@ enum Phase {
     Waits,
     Ledgers,
     Prove(Why),
-    List { is_first: bool },
+    List {
+        is_first: bool,
+    },
     LookAgain,
     Remove,
     Mark,
     FindGarbage,
-    TryDeletion,
+    /// Something that failed is tried, for its outcome alone.
+    Try(UpkeepAction),
     Delete(Vec<ObjectId>),
     Forget(Vec<ObjectId>),
     Scan,
@@ -192,6 +197,9 @@ pub struct Upkeep {
     garbage_after: Option<ObjectId>,
     /// Why objects cannot be deleted, since a deletion was denied and until one is not.
     denied: Option<String>,
+    /// What fails, and what of it this pass has still to try.
+    failures: Failures,
+    to_try: Vec<UpkeepAction>,
     /// Ids that were reserved in vain, whose rows go with the next ones.
     expired: Vec<ObjectId>,
     scan: Scan,
@@ -249,6 +257,8 @@ impl Upkeep {
             held: BTreeSet::new(),
             garbage_after: None,
             denied: None,
+            failures: Failures::default(),
+            to_try: Vec::new(),
             expired: Vec::new(),
             scan: Scan::default(),
             orphans: Orphans::default(),
@@ -337,12 +347,10 @@ impl Upkeep {
             self.orphans.begin_pass();
             // Of ids that are used again only this tierer knows that the listing hides them.
             self.is_whole = self.team.owns_upkeep() || !self.reborn.is_empty();
-            self.phase = match self.is_whole {
-                true => Phase::Ledgers,
-                false if self.denied.is_some() => Phase::TryDeletion,
-                false => Phase::FindGarbage,
-            };
+            self.phase = Phase::Ledgers;
             if !self.is_whole {
+                self.to_try = self.failures.to_try(self.denied.is_some());
+                self.phase = self.next_try();
                 // Another one examines what is deleted.
                 self.examining = Examining::default();
                 (self.status.garbage_kept, self.status.kept_for, self.status.orphan_kept) = (0, None, None);
@@ -370,7 +378,7 @@ impl Upkeep {
                 after: self.garbage_after,
                 limit: OBJECTS_MAX,
             },
-            Phase::TryDeletion => UpkeepAction::TryDeletion,
+            Phase::Try(action) => action.clone(),
             Phase::Delete(objects) => UpkeepAction::Delete(objects.clone()),
             Phase::Forget(objects) => UpkeepAction::Forget(objects.clone()),
             Phase::Scan => UpkeepAction::Scan { after: self.scan.after },
@@ -427,7 +435,13 @@ impl Upkeep {
             self.phase = self.end_pass(now);
             return;
         }
+        self.failures.note(self.status.counts.passes, &event);
         self.phase = match event {
+            UpkeepEvent::DeletionTried(Deletion::Done) => {
+                self.denied = None;
+                self.next_try()
+            }
+            _ if matches!(self.phase, Phase::Try(_)) => self.next_try(),
             UpkeepEvent::Ledgers(found) => match found {
                 Ok(ledgers) => self.begin(ledgers),
                 Err(why) => self.doubt(Doubt::Metadata(why), alarms),
@@ -443,12 +457,7 @@ impl Upkeep {
                 }
                 Phase::FindGarbage
             }
-            UpkeepEvent::DeletionTried(outcome) => {
-                if outcome == Deletion::Done {
-                    self.denied = None;
-                }
-                Phase::FindGarbage
-            }
+            UpkeepEvent::DeletionTried(_) => Phase::FindGarbage,
             UpkeepEvent::Garbage(found) => self.on_garbage(now, found),
             UpkeepEvent::Deleted(outcomes) => self.on_deleted(now, outcomes, alarms),
             UpkeepEvent::Forgotten(forgotten) => {
@@ -485,6 +494,11 @@ impl Upkeep {
         let unreadable = self.orphans.unreadable();
         self.status.orphan_unreadable = unreadable.map(|(object, why)| format!("object {object}: {why}"));
         self.status.scan = self.scan.counts;
+    }
+
+    /// The next of what failed before, or what comes behind it.
+    fn next_try(&mut self) -> Phase {
+        self.to_try.pop().map_or(Phase::FindGarbage, Phase::Try)
     }
 
     fn on_scanned(&mut self, now: Duration, page: Result<ScanPage, String>) -> Phase {
