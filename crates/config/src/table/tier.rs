@@ -66,7 +66,7 @@ pub(super) const KEYS: &[Key] = &[
         ),
     ours("tierDeleteDelaySec", "Objects that nothing refers to are deleted after this time")
         .seconds(Place::new(
-            |draft, delay| draft.object.config.settings.upkeep.set_delete_delay(delay),
+            |draft, delay| draft.object.config.settings.set_delete_delay(delay),
             |draft| Some(draft.object.config.settings.upkeep.delete_delay),
         ))
         .within(0, SECONDS_MAX),

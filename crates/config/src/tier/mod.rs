@@ -76,7 +76,7 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
         config.settings.updates.in_flight_max = usize::from(updates);
     }
     if let Some(delay) = tuning.delete_delay {
-        config.settings.upkeep.set_delete_delay(delay);
+        config.settings.set_delete_delay(delay);
     }
     if let Some(share) = tuning.rewrite_below {
         config.settings.upkeep.rewrite_below = share;

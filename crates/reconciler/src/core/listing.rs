@@ -28,9 +28,10 @@ pub(super) enum Listing {
     Asked,
 }
 
-/// Ledgers of a listing, and those of them that are this tierer's.
+/// Ledgers of a listing that began at this time, and those of them that are this tierer's.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Listed {
+    pub since: Duration,
     pub all: u64,
     pub own: u64,
 }
@@ -38,7 +39,9 @@ pub(super) struct Listed {
 impl Core {
     pub(super) fn list(&mut self, now: Duration, actions: &mut Vec<Action>) {
         match self.listing {
-            Listing::Waits(begin) if now >= begin => self.listed = Listed::default(),
+            Listing::Waits(begin) if now >= begin => {
+                self.listed = Listed { since: now, ..Listed::default() };
+            }
             Listing::GoesOn => {}
             Listing::Waits(_) | Listing::Asked => return,
         }
@@ -60,6 +63,7 @@ impl Core {
         };
         if is_last {
             self.listed_before = self.listed;
+            self.visits.listed(self.listed.since);
         }
     }
 

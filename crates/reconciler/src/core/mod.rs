@@ -115,8 +115,8 @@ pub struct Settings {
     pub handover: Duration,
     /// A tierer that cannot do its work for so long, and has tried, says so, and others do its part as well.
     pub unable_after: Duration,
-    /// A doubt of another tierer about the catalogue counts for so long after it was there last, or may have been: whoever takes over the
-    /// ledgers of a tierer that is gone has asked their bookies by then.
+    /// A doubt of another tierer about the catalogue counts for so long after it was there last, or may have been, and for as long as a look at
+    /// all ledgers takes: those that take over the ledgers of a tierer that is gone have asked their bookies by then.
     pub doubt_kept: Duration,
     /// How long a ledger of another tierer is watched after it was asked for.
     pub asked_kept: Duration,
@@ -161,6 +161,12 @@ impl Settings {
     /// The length at which an object is finished.
     pub fn target_bytes(&self) -> u64 {
         ((self.object_bytes_max as f64 * self.object_fill) as u64).max(1)
+    }
+
+    /// Objects go after `delay` ([`UpkeepSettings::set_delete_delay`]). With a short one doubts of other tierers are kept no longer than that.
+    pub fn set_delete_delay(&mut self, delay: Duration) {
+        self.upkeep.set_delete_delay(delay);
+        self.doubt_kept = self.doubt_kept.min(delay.max(Duration::from_secs(1)));
     }
 }
 
@@ -267,7 +273,7 @@ impl Core {
         Core {
             team: Team::alone(),
             has_team: false,
-            others: Others::default(),
+            others: Others::new(now, settings.doubt_kept),
             troubles: Troubles::new(settings.unable_after),
             unable: None,
             ledgers: BTreeMap::new(),
@@ -347,7 +353,7 @@ impl Core {
             Event::Pressure => reports.push(Report::Pressure),
             Event::Paused(is_paused) => self.is_paused = is_paused,
             Event::Tierers { team, doubt } => {
-                self.others.on_heard(now, doubt, self.settings.doubt_kept);
+                self.others.on_heard(now, doubt);
                 self.on_tierers(now, team);
             }
             Event::TierersUnknown(why) => self.others.on_unknown(why),
@@ -359,7 +365,7 @@ impl Core {
                 actions.extend(self.building.keys().map(|object| Action::Abandon(*object)));
             }
         }
-        self.others.on_time(now);
+        self.others.on_time(now, self.settings.doubt_kept, self.visits.looked_since());
         self.note_ability();
         let mut given_up = Vec::new();
         self.updates.on_time(now, &mut given_up, &mut reports);

@@ -29,6 +29,9 @@ pub(super) struct Visits {
     again_at: Duration,
     began: Duration,
     took: Duration,
+    /// The listing of which not all ledgers had their visits yet: when it began, and after how many turns they have.
+    listed: Option<(Duration, u8)>,
+    looked_since: Option<Duration>,
 }
 
 impl Visits {
@@ -42,6 +45,8 @@ impl Visits {
             again_at,
             began: now,
             took: Duration::ZERO,
+            listed: None,
+            looked_since: None,
         }
     }
 
@@ -69,6 +74,30 @@ impl Visits {
         self.waiting.insert(ledger);
     }
 
+    /// A listing is complete that began at this time: all that it found and that is to be visited waits.
+    pub fn listed(&mut self, since: Duration) {
+        match self.waiting.count() {
+            0 => (self.listed, self.looked_since) = (None, Some(since)),
+            // What the rest of the turn that is under way left out comes in the next one.
+            _ => drop(self.listed.get_or_insert((since, 2))),
+        }
+    }
+
+    /// When the last listing began of which all ledgers that are this tierer's have begun their visits, or needed none.
+    pub fn looked_since(&self) -> Option<Duration> {
+        self.looked_since
+    }
+
+    /// A turn is over.
+    fn end_turn(&mut self, is_nobody_left: bool) {
+        let Some((since, turns)) = &mut self.listed else { return };
+        *turns -= 1;
+        if *turns == 0 || is_nobody_left {
+            self.looked_since = Some(*since);
+            self.listed = None;
+        }
+    }
+
     /// Takes the next one out of those that wait.
     pub fn next(&mut self, now: Duration) -> Option<LedgerId> {
         let newest = self.waiting.last()?;
@@ -81,10 +110,14 @@ impl Visits {
             if next.is_none() {
                 self.took = now.saturating_sub(self.began);
                 self.began = now;
+                self.end_turn(false);
             }
             *self.last.insert(next.unwrap_or(newest))
         };
         self.waiting.remove(ledger);
+        if self.waiting.count() == 0 {
+            self.end_turn(true);
+        }
         Some(ledger)
     }
 
@@ -149,6 +182,36 @@ mod tests {
         assert_eq!((visits.waiting(), visits.turn(at(7))), (2, at(7)), "the turn takes so long by now");
         assert_eq!((next(&mut visits, 8), visits.turn(at(9))), (Some(4), at(8)));
         assert_eq!((next(&mut visits, 9), next(&mut visits, 9), visits.turn(at(9))), (Some(3), None, at(0)));
+    }
+
+    /// A listing counts once all that it found had its visit, also while some come again and again.
+    #[test]
+    fn it_is_known_when_all_of_a_listing_had_their_visits() {
+        let at = Duration::from_secs;
+        let mut visits = Visits::new(at(0), at(1000));
+        (0..5).for_each(|id| visits.want(at(0), ledger(id)));
+        visits.listed(at(1));
+        for _ in 0..4 {
+            visits.next(at(2));
+            assert_eq!(visits.looked_since(), None);
+        }
+        visits.next(at(3));
+        assert_eq!(visits.looked_since(), Some(at(1)));
+        visits.listed(at(4));
+        assert_eq!(visits.looked_since(), Some(at(4)), "nobody waits");
+        // Each that had its visit waits again, and new listings find that.
+        (0..5).for_each(|id| visits.want(at(5), ledger(id)));
+        assert!((0..2).all(|_| visits.next(at(5)).is_some()));
+        (3..5).for_each(|id| visits.want(at(5), ledger(id)));
+        visits.listed(at(6));
+        let mut visited = BTreeSet::new();
+        while visits.looked_since() == Some(at(4)) {
+            let next = visits.next(at(7)).unwrap();
+            visited.insert(next);
+            visits.want(at(7), next);
+            visits.listed(at(8));
+        }
+        assert_eq!((visits.looked_since(), visited.len()), (Some(at(6)), 5));
     }
 
     #[test]

@@ -64,6 +64,7 @@ impl Bucket {
         let settings = Settings {
             list_interval: Duration::from_millis(300),
             look_interval: (Duration::from_millis(100), Duration::from_millis(500)),
+            doubt_kept: Duration::from_millis(500),
             interval,
             upkeep,
             ..Settings::default()

@@ -214,6 +214,8 @@ fn many_objects_without_a_row_stop_all_deletions() {
     world.crash(0);
     world.start(0, Canaries::none());
     let ids: Vec<ObjectId> = (0..3).map(|_| orphan(&mut world, LEFT, 0, 9)).collect();
+    // All of them are old enough at once.
+    world.written.extend(ids.iter().map(|id| (*id, ORIGIN)));
     world.run(Duration::from_secs(300));
     let keeper = world.tierers[0].keeper.as_ref().unwrap();
     let stopped = keeper.core.status().deletions_stopped.clone().unwrap();

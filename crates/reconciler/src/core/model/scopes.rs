@@ -12,6 +12,8 @@ fn world(tierers: usize, bookies: usize) -> World {
     settings.objects_max = 1;
     // What has failed for long is no part of the state that is compared.
     settings.unable_after = Duration::MAX;
+    // Nor is what others may have said before it began: members of the scopes know nothing of each other.
+    settings.doubt_kept = Duration::ZERO;
     (settings.list_interval, settings.revisit_interval) = (seconds(60), seconds(60));
     settings.look_interval = (seconds(60), seconds(60));
     (settings.upkeep.interval, settings.upkeep.delete_delay) = (seconds(40), seconds(20));

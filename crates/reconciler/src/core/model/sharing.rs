@@ -163,3 +163,30 @@ fn the_doubt_of_one_stops_the_deletions_of_all() {
     assert!(deleted(&world) > 0);
     world.assert_tidy();
 }
+
+/// One that begins has heard of no doubt, which does not say that there is none.
+#[test]
+fn one_that_begins_deletes_nothing_before_others_could_have_told_their_doubts() {
+    let mut world = world(6);
+    world.run_sharing(Duration::from_secs(30), true);
+    let keeper = (0..2).find(|tierer| world.core(*tierer).team().owns_upkeep()).unwrap();
+    let other = world.tierers[1 - keeper].core.as_mut().unwrap();
+    other.gaps.insert(ledger(0), "ledger 0 has a gap".to_owned());
+    (0..6).for_each(|id| world.delete_ledger(id));
+    world.add_ledger(6, 5, true);
+    world.run_sharing(Duration::from_secs(60), true);
+    let deleted =
+        |world: &World| world.tierers[keeper].keeper.as_ref().unwrap().core.status().counts.ledgers_removed;
+    assert_eq!(deleted(&world), 0);
+    world.crash(keeper);
+    world.start(keeper, Canaries::none());
+    world.run(Duration::from_secs(9));
+    assert_eq!(deleted(&world), 0, "it knows of nobody yet");
+    world.run_sharing(Duration::from_secs(30), true);
+    assert_eq!(deleted(&world), 0, "and now of the doubt");
+    // The other one takes its doubt along.
+    world.crash(1 - keeper);
+    world.run_sharing(Duration::from_secs(60), true);
+    assert!(deleted(&world) > 0);
+    world.assert_tidy();
+}

@@ -74,9 +74,7 @@ impl Upkeep {
         }
         let unknown = self.doubts.unknown.as_ref();
         unknown.map(|why| {
-            format!(
-                "whether other tierers doubt the catalogue cannot be asked, or could not a while ago: {why}"
-            )
+            format!("whether other tierers doubt the catalogue is not known, or was not a while ago: {why}")
         })
     }
 
