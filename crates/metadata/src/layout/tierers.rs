@@ -1,8 +1,8 @@
 //! Which tierers run: `underreplication/bindery-tierers/<name>` (protocol reference, section 6.1), an ephemeral node for each. By these they
 //! divide the ledgers among them. The node is below `underreplication` for the reason that the marks of bookies are.
 //!
-//! Beside its node a tierer has one for each [`Note`] that it gives the others, ephemeral too: `<name>-doubt`, `<name>-unable`,
-//! `<name>-no-upkeep`. The text says why. So one listing of names tells everything that changes.
+//! Beside its node a tierer has one for each [`Note`] that it gives the others, ephemeral too: `<name>-doubt`, `<name>-missing`,
+//! `<name>-unable`, `<name>-no-upkeep`. The text says why. So one listing of names tells everything that changes.
 
 use bytes::Bytes;
 
@@ -17,6 +17,8 @@ const PARENT: &str = "underreplication/bindery-tierers";
 pub enum Note {
     /// It doubts the catalogue: nobody deletes anything meanwhile.
     Doubt,
+    /// Objects of the catalogue are not in the bucket: nobody deletes objects meanwhile. Ledgers are removed, because that is the remedy.
+    Missing,
     /// It cannot do its work.
     Unable,
     /// It cannot do its part of the upkeep.
@@ -25,11 +27,12 @@ pub enum Note {
 
 impl Note {
     /// All of them.
-    pub const ALL: [Note; 3] = [Note::Doubt, Note::Unable, Note::NoUpkeep];
+    pub const ALL: [Note; 4] = [Note::Doubt, Note::Missing, Note::Unable, Note::NoUpkeep];
 
     const fn name(self) -> &'static str {
         match self {
             Note::Doubt => "doubt",
+            Note::Missing => "missing",
             Note::Unable => "unable",
             Note::NoUpkeep => "no-upkeep",
         }

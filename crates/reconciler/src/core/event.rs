@@ -177,8 +177,8 @@ pub enum Event {
     Tierers {
         /// This tierer's team.
         team: Team,
-        /// What one of the others says of the catalogue, when it is not to be believed.
-        doubt: Option<String>,
+        /// What the others say against the catalogue.
+        doubts: HeardDoubts,
     },
     /// Which tierers live, and what they say of the catalogue, could not be asked; why.
     TierersUnknown(String),
@@ -190,6 +190,17 @@ pub enum Event {
     Stop,
     /// End at once: objects under construction are given up.
     StopNow,
+}
+
+/// What other tierers say against the catalogue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeardDoubts {
+    /// Why one of them does not believe it.
+    pub of_catalogue: Option<String>,
+    /// What one of them says of objects that are missing.
+    pub missing: Option<String>,
+    /// Objects that they found missing, with the lengths that were committed, as far as that could be read.
+    pub missing_objects: Vec<(ObjectId, u64)>,
 }
 
 /// Something is to be done. Unless it says otherwise, an event answers it once.

@@ -61,8 +61,8 @@ use bindery_types::{EntryId, LedgerId};
 
 use self::due::{Due, DueLedgers, Rank};
 pub use self::event::{
-    Action, Alarm, BuildLedger, BuildOrder, Built, CommitId, CommitReply, Event, Left, Look, Place, RoundId,
-    Sighting,
+    Action, Alarm, BuildLedger, BuildOrder, Built, CommitId, CommitReply, Event, HeardDoubts, Left, Look,
+    Place, RoundId, Sighting,
 };
 use self::ids::LedgerSet;
 use self::interval::{Interval, IntervalSettings};
@@ -352,8 +352,8 @@ impl Core {
             Event::Bookies(abilities) => self.updates.set_bookies(now, &abilities, &mut reports),
             Event::Pressure => reports.push(Report::Pressure),
             Event::Paused(is_paused) => self.is_paused = is_paused,
-            Event::Tierers { team, doubt } => {
-                self.others.on_heard(now, doubt);
+            Event::Tierers { team, doubts } => {
+                self.others.on_heard(now, doubts);
                 self.on_tierers(now, team);
             }
             Event::TierersUnknown(why) => self.others.on_unknown(why),
@@ -683,6 +683,11 @@ impl Core {
         self.own_doubt().or_else(|| self.others.doubt().map(ToOwned::to_owned))
     }
 
+    /// What other tierers say of objects that are missing in the bucket, and the objects.
+    pub fn missing_elsewhere(&self) -> (Option<&str>, &[(ObjectId, u64)]) {
+        self.others.missing()
+    }
+
     /// Why it is not known whether other tierers believe the catalogue, if so.
     pub fn unknown_doubt(&self) -> Option<&str> {
         self.others.unknown()
@@ -982,7 +987,7 @@ mod crowd_tests {
         let mut crowd = Crowd::new(ten_of_a_hundred, Duration::from_secs(900));
         let team = |members: &[&str]| Event::Tierers {
             team: Team::new("own", members.iter().copied().map(Member::able)),
-            doubt: None,
+            doubts: HeardDoubts::default(),
         };
         crowd.events.push_back(team(&["own", "other"]));
         crowd.run(Duration::from_secs(60), |_| {});
@@ -1034,7 +1039,7 @@ mod crowd_tests {
         let members = ["own", "other"].map(Member::able);
         crowd.core.on_event(
             crowd.now,
-            Event::Tierers { team: Team::new("own", members), doubt: None },
+            Event::Tierers { team: Team::new("own", members), doubts: HeardDoubts::default() },
             &mut Vec::new(),
         );
         let others = |from: i64| {

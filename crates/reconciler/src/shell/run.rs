@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use super::desk::{Ask, View};
 use super::object::{Source, build};
 use super::report::{self, TierReport};
-use super::tierers::{Notes, Registered, Roll};
+use super::tierers::{Membership, Notes, Registered, missing_text};
 use super::upkeep::Hands;
 use super::views::Views;
 use super::{Command, Common, TiererConfig};
@@ -38,6 +38,8 @@ const TICK: Duration = Duration::from_secs(1);
 const CLEAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Alarms that are remembered.
 const ALARMS_MAX: usize = 20;
+/// Missing objects of which other tierers are told: enough for them to find out whether objects are missing.
+const MISSING_TOLD_MAX: usize = 16;
 /// How long building a rewritten object may take at the allowed rate: less than ids are reserved for. It is finished with what is in it
 /// by then.
 const REWRITE_TIME_MAX: Duration = Duration::from_secs(20 * 60);
@@ -54,7 +56,7 @@ enum Ended {
     /// Whether tiering is paused, and a watch for its end; `None` when that could not be read.
     Pause(Option<(bool, bindery_metadata::store::Watch)>),
     /// The tierers that live, or why that is not known, and this one's registration, which looks again.
-    Tierers(Registered, Result<Roll, String>),
+    Tierers(Registered, Result<Membership, String>),
     /// An action of the upkeep; the listing comes back with its page.
     Upkeep(Option<LedgerStream>, UpkeepEvent),
 }
@@ -165,7 +167,7 @@ impl Runner {
         self.watch_pause(None);
         // The first listing is to know who else lives.
         let first = self.registered.look(None).await;
-        self.on_roll(first);
+        self.on_membership(first);
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut stop_at: Option<tokio::time::Instant> = None;
@@ -252,9 +254,9 @@ impl Runner {
                     self.event(Event::Paused(is_paused));
                 }
             }
-            Ended::Tierers(registered, roll) => {
+            Ended::Tierers(registered, found) => {
                 self.registered = registered;
-                self.on_roll(roll);
+                self.on_membership(found);
             }
             Ended::Upkeep(listing, event) => {
                 (self.upkeep_listing, self.rewriting) = (listing, None);
@@ -266,22 +268,23 @@ impl Runner {
     }
 
     /// Takes in who lives, and waits for a change of that. While it is not known, those count who lived before.
-    fn on_roll(&mut self, roll: Result<Roll, String>) {
-        self.event(match &roll {
-            Ok(roll) => Event::Tierers { team: roll.team.clone(), doubt: roll.doubt.clone() },
+    fn on_membership(&mut self, found: Result<Membership, String>) {
+        self.event(match &found {
+            Ok(found) => Event::Tierers { team: found.team.clone(), doubts: found.doubts.clone() },
             Err(why) => Event::TierersUnknown(why.clone()),
         });
         let mut registered = self.registered.clone();
         self.tasks.spawn(async move {
-            let roll = registered.look(Some(roll)).await;
-            Ended::Tierers(registered, roll)
+            let found = registered.look(Some(found)).await;
+            Ended::Tierers(registered, found)
         });
     }
 
     /// Tells other tierers what they have to know of this one: each asks bookies of its own ledgers alone, and does its own part.
     fn tell_others(&mut self) {
         let notes = Notes {
-            doubt: self.core.own_doubt(),
+            doubt: self.core.own_doubt().or_else(|| self.upkeep.own_doubt()),
+            missing: missing_text(&self.upkeep.own_missing(MISSING_TOLD_MAX)),
             unable: self.core.unable().map(ToOwned::to_owned),
             no_upkeep: self.upkeep.unable(),
         };
@@ -306,7 +309,7 @@ impl Runner {
             self.event(Event::CatalogueReplaced);
         }
         let (of_ledgers, unknown) = (self.core.doubt_of_ledgers(), self.core.unknown_doubt());
-        self.upkeep.set_doubts(now, fault.as_deref(), of_ledgers, unknown);
+        self.upkeep.set_doubts(now, fault.as_deref(), of_ledgers, self.core.missing_elsewhere(), unknown);
         for alarm in self.upkeep.take_alarms() {
             self.alarm(&alarm);
         }

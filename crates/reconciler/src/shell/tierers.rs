@@ -10,9 +10,10 @@ use std::time::Duration;
 use bindery_io::Random;
 use bindery_metadata::layout::{LiveTierers, Note, Tierers};
 use bindery_metadata::store::{StoreError, Watch};
+use bindery_tiering::ObjectId;
 use tokio::sync::watch;
 
-use crate::core::{Member, Team};
+use crate::core::{HeardDoubts, Member, Team};
 
 /// A change is seen at once by a watch, or else after this time.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -20,6 +21,8 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(3);
 /// A listing that takes longer failed.
 const LOOK_MAX: Duration = Duration::from_secs(10);
+/// Missing objects that are read of one tierer.
+const MISSING_READ_MAX: usize = 100;
 /// A tierer that ends waits no longer for its node to go: it goes with the session.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
@@ -28,6 +31,8 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Notes {
     /// It doubts the catalogue.
     pub doubt: Option<String>,
+    /// Objects that are missing in the bucket ([`missing_text`]).
+    pub missing: Option<String>,
     /// It cannot do its work.
     pub unable: Option<String>,
     /// It cannot do its part of the upkeep.
@@ -38,29 +43,31 @@ impl Notes {
     fn of(&self, note: Note) -> Option<&str> {
         match note {
             Note::Doubt => self.doubt.as_deref(),
+            Note::Missing => self.missing.as_deref(),
             Note::Unable => self.unable.as_deref(),
             Note::NoUpkeep => self.no_upkeep.as_deref(),
         }
     }
 
-    /// Whether the others are told the same, whatever the reasons.
+    /// Whether the others are told the same, whatever the reasons: these may have other numbers with each look. Which objects are missing counts.
     pub fn are_those_of(&self, other: &Notes) -> bool {
-        Note::ALL.into_iter().all(|note| self.of(note).is_some() == other.of(note).is_some())
+        let is_the_same = |note| self.of(note).is_some() == other.of(note).is_some();
+        Note::ALL.into_iter().all(is_the_same) && self.missing == other.missing
     }
 }
 
 /// What the metadata store says of the tierers.
-pub(super) struct Roll {
+pub(super) struct Membership {
     /// The team of this tierer.
     pub team: Team,
-    /// What another one says of the catalogue, when it is not to be believed.
-    pub doubt: Option<String>,
+    /// What others say against the catalogue.
+    pub doubts: HeardDoubts,
     watch: Watch,
     /// Not all that is to be said could be said.
     is_unsaid: bool,
 }
 
-/// This tierer's place among the others.
+/// This tierer's registration.
 #[derive(Clone)]
 pub(super) struct Registered {
     tierers: Tierers,
@@ -76,13 +83,13 @@ impl Registered {
 
     /// Waits until there may be something new since the last look, looks, and says what is to be said. An error: the metadata store could not be
     /// asked.
-    pub async fn look(&mut self, last: Option<Result<Roll, String>>) -> Result<Roll, String> {
+    pub async fn look(&mut self, last: Option<Result<Membership, String>>) -> Result<Membership, String> {
         match last {
             None => {}
-            Some(Ok(roll)) => {
-                let pause = if roll.is_unsaid { RETRY } else { INTERVAL };
+            Some(Ok(last)) => {
+                let pause = if last.is_unsaid { RETRY } else { INTERVAL };
                 tokio::select! {
-                    _ = roll.watch.changed() => {}
+                    _ = last.watch.changed() => {}
                     // Without a sender the tierer ends.
                     Ok(()) = self.notes.changed() => {}
                     () = tokio::time::sleep(pause) => {}
@@ -90,26 +97,44 @@ impl Registered {
             }
             Some(Err(_)) => tokio::time::sleep(RETRY).await,
         }
-        let found = match tokio::time::timeout(LOOK_MAX, self.roll()).await {
+        let found = match tokio::time::timeout(LOOK_MAX, self.membership()).await {
             Ok(found) => found.map_err(|error| error.to_string()),
             Err(_) => Err("the metadata store does not answer".to_owned()),
         };
         found.inspect_err(|error| tracing::debug!(error, "the tierers could not be listed"))
     }
 
-    async fn roll(&mut self) -> Result<Roll, StoreError> {
+    async fn membership(&mut self) -> Result<Membership, StoreError> {
         let notes = self.notes.borrow_and_update().clone();
         let (mut live, mut watch) = self.tierers.watch().await?;
         let said = self.say(&live, &notes).await;
         if !matches!(said, Ok(false)) {
             (live, watch) = self.tierers.watch().await?;
         }
-        let doubting = live.notes.iter().find(|(name, note)| *note == Note::Doubt && *name != self.name);
-        let doubt = match doubting {
-            None => None,
-            Some((name, note)) => Some(doubt_of(name, self.tierers.why(name, *note).await)),
-        };
-        Ok(Roll { team: self.team(live), doubt, watch, is_unsaid: said.is_err() })
+        let doubts = self.doubts(&live).await;
+        Ok(Membership { team: self.team(live), doubts, watch, is_unsaid: said.is_err() })
+    }
+
+    /// What other tierers that were listed say against the catalogue.
+    async fn doubts(&self, live: &LiveTierers) -> HeardDoubts {
+        let mut doubts = HeardDoubts::default();
+        for (name, note) in live.notes.iter().filter(|(name, _)| *name != self.name) {
+            match note {
+                Note::Doubt if doubts.of_catalogue.is_none() => {
+                    doubts.of_catalogue = Some(doubt_of(name, self.tierers.why(name, *note).await));
+                }
+                Note::Missing => {
+                    let text = self.tierers.why(name, *note).await;
+                    doubts
+                        .missing_objects
+                        .extend(text.ok().flatten().iter().flat_map(|text| missing_of(text)));
+                    let why = || format!("tierer {name}: objects of the catalogue are not in the bucket");
+                    doubts.missing.get_or_insert_with(why);
+                }
+                Note::Doubt | Note::Unable | Note::NoUpkeep => {}
+            }
+        }
+        doubts
     }
 
     /// Registers this tierer, and gives or withdraws its notes, where the listing shows that it has to. True: something was changed.
@@ -131,6 +156,14 @@ impl Registered {
         for note in Note::ALL {
             let done = match (live.has(&self.name, note), notes.of(note)) {
                 (false, Some(why)) => self.tierers.give(&self.name, note, why).await,
+                // By its text others know which objects to look up.
+                (true, Some(why)) if note == Note::Missing => {
+                    match self.tierers.why(&self.name, note).await {
+                        Ok(Some(given)) if given == why => continue,
+                        Ok(_) => self.give_anew(note, why).await,
+                        Err(error) => Err(error),
+                    }
+                }
                 (true, None) => self.tierers.withdraw(&self.name, note).await,
                 (false, None) | (true, Some(_)) => continue,
             };
@@ -139,6 +172,11 @@ impl Registered {
             }));
         }
         outcome
+    }
+
+    async fn give_anew(&self, note: Note, why: &str) -> Result<(), StoreError> {
+        self.tierers.withdraw(&self.name, note).await?;
+        self.tierers.give(&self.name, note, why).await
     }
 
     fn team(&self, live: LiveTierers) -> Team {
@@ -169,6 +207,20 @@ fn doubt_of(name: &str, why: Result<Option<String>, StoreError>) -> String {
     }
 }
 
+/// Missing objects as the text of a note: on each line an id, and the length that was committed. `None`: there is none.
+pub(super) fn missing_text(objects: &[(ObjectId, u64)]) -> Option<String> {
+    let lines: Vec<String> = objects.iter().map(|(object, length)| format!("{object} {length}")).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// The objects in such a text. Lines that are none say nothing.
+fn missing_of(text: &str) -> impl Iterator<Item = (ObjectId, u64)> + '_ {
+    text.lines().take(MISSING_READ_MAX).filter_map(|line| {
+        let (object, length) = line.split_once(' ')?;
+        Some((object.parse().ok()?, length.parse().ok()?))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,27 +246,49 @@ mod tests {
         // As after creations whose answers were lost, of a tierer that has changed its mind since.
         tierers.give(&name, Note::Doubt, "a gap").await.unwrap();
         tierers.give(&name, Note::Unable, "503").await.unwrap();
-        let roll = registered.look(None).await.unwrap();
+        let found = registered.look(None).await.unwrap();
         let live = tierers.watch().await.unwrap().0;
-        assert_eq!((&live.names[..], live.notes.len(), roll.team.count()), (&[name.clone()][..], 0, 1));
-        assert_eq!(roll.doubt, None);
+        assert_eq!((&live.names[..], live.notes.len(), found.team.count()), (&[name.clone()][..], 0, 1));
+        assert_eq!(found.doubts, HeardDoubts::default());
         // What is new is said at once.
         said.send_replace(Notes { doubt: Some("a gap".into()), ..Notes::default() });
         let before = tokio::time::Instant::now();
-        let roll = registered.look(Some(Ok(roll))).await.unwrap();
+        let found = registered.look(Some(Ok(found))).await.unwrap();
         assert!(before.elapsed() < Duration::from_secs(1));
         assert_eq!(tierers.watch().await.unwrap().0.notes, [(name.clone(), Note::Doubt)]);
-        assert_eq!(roll.doubt, None, "it is its own");
+        assert_eq!(found.doubts, HeardDoubts::default(), "it is its own");
         // Its nodes went with a session.
         tierers.leave(&name).await.unwrap();
-        let roll = registered.look(Some(Ok(roll))).await.unwrap();
+        let found = registered.look(Some(Ok(found))).await.unwrap();
         let live = tierers.watch().await.unwrap().0;
         assert!(live.names == [name.clone()] && live.has(&name, Note::Doubt), "{live:?}");
         said.send_replace(Notes::default());
-        registered.look(Some(Ok(roll))).await.unwrap();
+        registered.look(Some(Ok(found))).await.unwrap();
         assert!(tierers.watch().await.unwrap().0.notes.is_empty());
         registered.leave().await;
         assert_eq!(tierers.watch().await.unwrap().0, LiveTierers::default());
+    }
+
+    /// Which objects are missing is told anew when that changes, and heard of others alone.
+    #[tokio::test(start_paused = true)]
+    async fn missing_objects_are_told() {
+        let (mut registered, said, tierers) = registered(3).await;
+        let (name, ids) = (registered.name.clone(), [1, 2].map(|n| ObjectId::new(7, [n; 10])));
+        let text = |objects: &[(ObjectId, u64)]| missing_text(objects);
+        assert_eq!(text(&[]), None);
+        let mut found = registered.look(None).await;
+        for objects in [&[(ids[0], 10)][..], &[(ids[0], 10), (ids[1], 20)], &[(ids[1], 20)]] {
+            said.send_replace(Notes { missing: text(objects), ..Notes::default() });
+            found = registered.look(Some(found)).await;
+            let given = tierers.why(&name, Note::Missing).await.unwrap();
+            assert_eq!(given.as_deref().map(|text| missing_of(text).collect()), Some(objects.to_vec()));
+        }
+        assert_eq!(found.unwrap().doubts, HeardDoubts::default(), "they are its own");
+        tierers.join("aa", "another one").await.unwrap();
+        tierers.give("aa", Note::Missing, &format!("{} 30\nsomething else", ids[0])).await.unwrap();
+        let doubts = registered.look(None).await.unwrap().doubts;
+        assert_eq!((doubts.missing_objects, doubts.of_catalogue), (vec![(ids[0], 30)], None));
+        assert!(doubts.missing.unwrap().starts_with("tierer aa: objects"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -223,9 +297,9 @@ mod tests {
         tierers.join("aa", "another one").await.unwrap();
         tierers.give("aa", Note::Doubt, "a gap").await.unwrap();
         tierers.give("aa", Note::NoUpkeep, "403").await.unwrap();
-        let roll = registered.look(None).await.unwrap();
-        assert_eq!(roll.doubt.as_deref(), Some("tierer aa: a gap"));
-        assert!(roll.team.count() == 2 && roll.team.owns_upkeep());
+        let found = registered.look(None).await.unwrap();
+        assert_eq!(found.doubts.of_catalogue.as_deref(), Some("tierer aa: a gap"));
+        assert!(found.team.count() == 2 && found.team.owns_upkeep());
         for why in [Ok(None), Err(StoreError::NoNode { path: "/x".into() })] {
             assert!(doubt_of("aa", why).starts_with("tierer aa doubt"));
         }

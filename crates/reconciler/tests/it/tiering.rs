@@ -168,7 +168,8 @@ pub fn config() -> TiererConfig {
             open_age_max: Duration::from_millis(200),
             list_interval: Duration::from_millis(300),
             handover: Duration::ZERO,
-            doubt_kept: Duration::from_millis(500),
+            // Nobody was there before.
+            doubt_kept: Duration::ZERO,
             look_interval: (Duration::from_millis(100), Duration::from_millis(500)),
             updates: UpdateSettings {
                 timeout: Duration::from_secs(4),

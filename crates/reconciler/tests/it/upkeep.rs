@@ -19,6 +19,7 @@ use super::tiering::{Tier, config, sealed, until};
 /// Passes come at once, and objects go after a moment.
 pub fn quick() -> TiererConfig {
     let mut config = config();
+    config.settings.doubt_kept = Duration::from_millis(500);
     config.settings.upkeep = UpkeepSettings {
         interval: Duration::from_millis(200),
         delete_delay: Duration::from_millis(500),

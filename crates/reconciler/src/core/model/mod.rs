@@ -327,9 +327,17 @@ impl World {
             is_without_upkeep: self.tierers[*of].keeper.as_ref().is_some_and(|of| of.core.unable().is_some()),
         };
         let team = Team::new(&self.name(tierer), live.iter().map(member));
-        let mut others = live.iter().filter(|of| **of != tierer);
-        let doubt = others.find_map(|of| self.core(*of).own_doubt());
-        self.event(tierer, Event::Tierers { team, doubt });
+        let others = live.iter().filter(|of| **of != tierer);
+        let mut doubts = HeardDoubts::default();
+        for of in others {
+            let keeper = self.tierers[*of].keeper.as_ref().map(|keeper| &keeper.core);
+            let doubt = self.core(*of).own_doubt().or_else(|| keeper.and_then(|keeper| keeper.own_doubt()));
+            doubts.of_catalogue = doubts.of_catalogue.or(doubt);
+            doubts.missing_objects.extend(keeper.into_iter().flat_map(|keeper| keeper.own_missing(16)));
+        }
+        let missing = doubts.missing_objects.first();
+        doubts.missing = missing.map(|(object, _)| format!("another one misses object {object}"));
+        self.event(tierer, Event::Tierers { team, doubts });
     }
 
     /// As [`Self::run`]; those that share hear of each other meanwhile.

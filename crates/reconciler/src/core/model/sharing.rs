@@ -190,3 +190,48 @@ fn one_that_begins_deletes_nothing_before_others_could_have_told_their_doubts() 
     assert!(deleted(&world) > 0);
     world.assert_tidy();
 }
+
+/// An object that one finds missing stops the deletions of the other, also once the first is gone. To delete its ledgers stays the remedy.
+#[test]
+fn a_missing_object_is_known_to_all_and_its_ledgers_can_be_removed() {
+    let mut world = world(1);
+    world.run_sharing(Duration::from_secs(30), true);
+    let lost = *world.bucket.keys().next().unwrap();
+    // Each scans by itself: only the first one is told here that the object is not there.
+    let keeper = |world: &World, tierer: usize| world.tierers[tierer].keeper.clone().unwrap().core;
+    let first = (0..2).find(|tierer| !world.core(*tierer).team().owns_upkeep()).unwrap();
+    let length = world.bucket[&lost].object.length_bytes;
+    let find = |world: &mut World, missing: &[ObjectId]| {
+        let found = world.tierers[first].keeper.as_mut().unwrap();
+        found.core.note_missing(&[(lost, length)], missing);
+    };
+    find(&mut world, &[lost]);
+    world.tell_tierers(1 - first);
+    world.event(1 - first, Event::Time);
+    let status = keeper(&world, 1 - first).status().deletions_stopped.clone();
+    assert!(status.unwrap().contains(&lost.to_string()));
+    // It is heard, and not found: nothing is told on.
+    assert_eq!(
+        (keeper(&world, 1 - first).own_missing(9), keeper(&world, 1 - first).own_doubt()),
+        (vec![], None)
+    );
+    assert!(keeper(&world, 1 - first).may_remove_ledgers());
+    // It looks for itself, and the object is there.
+    find(&mut world, &[]);
+    world.run_sharing(Duration::from_secs(30), true);
+    assert_eq!(keeper(&world, 1 - first).status().deletions_stopped, None);
+    // It is not there, and the one that found that dies.
+    find(&mut world, &[lost]);
+    world.tell_tierers(1 - first);
+    world.bucket.remove(&lost);
+    world.is_diverged = true;
+    world.crash(first);
+    world.run_sharing(Duration::from_secs(60), true);
+    assert_eq!(keeper(&world, 1 - first).own_missing(9), [(lost, length)]);
+    assert!(keeper(&world, 1 - first).status().deletions_stopped.is_some());
+    world.delete_ledger(0);
+    world.add_ledger(1, 5, true);
+    world.run_sharing(Duration::from_secs(60), true);
+    assert_eq!(world.tiered(ledger(0)), None);
+    assert_eq!(keeper(&world, 1 - first).status().deletions_stopped, None);
+}

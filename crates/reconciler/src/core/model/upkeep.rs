@@ -76,7 +76,8 @@ impl World {
         if let Some(keeper) = keeper {
             let of_ledgers = core.as_ref().and_then(Core::doubt_of_ledgers);
             let unknown = core.as_ref().and_then(Core::unknown_doubt);
-            keeper.core.set_doubts(now, fault.as_deref(), of_ledgers, unknown);
+            let missing = core.as_ref().map_or((None, &[][..]), Core::missing_elsewhere);
+            keeper.core.set_doubts(now, fault.as_deref(), of_ledgers, missing, unknown);
             if let Some(core) = core {
                 keeper.core.set_team(core.team());
             }

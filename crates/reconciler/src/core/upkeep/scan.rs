@@ -6,7 +6,7 @@
 //! 2. Such an object is looked at when the store says that it was written longer ago than the delay, by the store's own clock.
 //! 3. An object that a row refers to and that was not listed is looked up by name, and is missing only when it is not there.
 //!    That is an alarm, once, and it is asked for again in each pass; nothing at all is deleted until it is back, or nothing refers
-//!    to it any more ([`super::doubts`]).
+//!    to it any more ([`super::doubts`]). One that another tierer found missing is looked up in the same way.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -99,6 +99,8 @@ pub(super) struct Scan {
     waiting: u64,
     /// Objects that are missing, for each of which there was an alarm, with the lengths that were committed.
     missing: BTreeMap<ObjectId, u64>,
+    /// Objects that other tierers found missing, which this one looks up next.
+    to_look_up: BTreeMap<ObjectId, u64>,
     pub counts: ScanCounts,
 }
 
@@ -106,7 +108,7 @@ impl Scan {
     /// Everything that decides what comes next.
     #[cfg(test)]
     pub fn essence(&self) -> impl std::fmt::Debug + '_ {
-        (self.after, &self.missing)
+        (self.after, &self.missing, &self.to_look_up)
     }
 
     /// Compares a page, and moves on.
@@ -115,7 +117,9 @@ impl Scan {
             page.objects.iter().map(|found| (found.object, *found)).collect();
         self.counts.objects += listed.len() as u64;
         // Those that are missing come first, so that the doubt about them ends soon.
-        let doubtful = self.missing.iter().map(|(object, length)| (*object, *length)).collect();
+        self.to_look_up.retain(|object, _| !self.missing.contains_key(object));
+        let doubtful = self.missing.iter().chain(&self.to_look_up).map(|(object, length)| (*object, *length));
+        let doubtful = doubtful.collect();
         let mut findings = Findings { doubtful, orphans: Vec::new() };
         for row in &page.rows {
             if ignores_reservations && row.live.is_none() {
@@ -128,6 +132,7 @@ impl Scan {
                 // Of more than these the next sweep hears.
                 if findings.doubtful.len() < DOUBTFUL_MAX + MISSING_MAX
                     && !self.missing.contains_key(&row.object)
+                    && !self.to_look_up.contains_key(&row.object)
                 {
                     findings.doubtful.push((row.object, length));
                 }
@@ -153,6 +158,7 @@ impl Scan {
     pub fn on_missing(&mut self, asked: &[(ObjectId, u64)], missing: &[ObjectId]) -> Vec<ObjectId> {
         let mut new = Vec::new();
         for (object, length) in asked {
+            self.to_look_up.remove(object);
             if !missing.contains(object) {
                 self.missing.remove(object);
             } else if self.missing.len() < MISSING_MAX && self.missing.insert(*object, *length).is_none() {
@@ -161,6 +167,20 @@ impl Scan {
         }
         self.counts.missing = self.missing.len() as u64;
         new
+    }
+
+    /// Other tierers found these missing, with the lengths that were committed.
+    pub fn look_up(&mut self, objects: &[(ObjectId, u64)]) {
+        for (object, length) in objects {
+            if self.to_look_up.len() < MISSING_MAX && !self.missing.contains_key(object) {
+                self.to_look_up.insert(*object, *length);
+            }
+        }
+    }
+
+    /// Those that are missing, with the lengths that were committed.
+    pub fn missing(&self) -> impl Iterator<Item = (ObjectId, u64)> + '_ {
+        self.missing.iter().map(|(object, length)| (*object, *length))
     }
 
     /// One that is missing.

@@ -413,9 +413,9 @@ fn objects_that_cannot_be_deleted_are_one_alarm_and_hold_up_nothing() {
 fn one_that_cannot_do_its_upkeep_says_so_and_finds_out_when_it_can() {
     let mut around = Around::new(0..5, 0..5);
     assert_eq!(around.upkeep.unable(), None);
-    around.upkeep.set_doubts(around.now, Some("a record is missing"), None, None);
+    around.upkeep.set_doubts(around.now, Some("a record is missing"), None, (None, &[]), None);
     assert_eq!(around.upkeep.unable().as_deref(), Some("a record is missing"));
-    around.upkeep.set_doubts(around.now, None, None, None);
+    around.upkeep.set_doubts(around.now, None, None, (None, &[]), None);
     around.garbage = (0..3).map(object).collect();
     around.deletion = Deletion::Denied("403".to_owned());
     around.pass();
