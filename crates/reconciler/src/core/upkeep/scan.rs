@@ -254,4 +254,17 @@ mod tests {
         scan.on_missing(&findings.doubtful, &[]);
         assert_eq!(scan.counts.missing, 0, "it is back");
     }
+
+    /// Whatever page comes next: the one that found it may be gone before this scan is there.
+    #[test]
+    fn objects_that_another_tierer_found_missing_are_looked_up_next() {
+        let mut scan = Scan::default();
+        scan.look_up(&[(object(2), 10), (object(3), 10)]);
+        let findings = scan.on_page(&page(&[(9, 0)], &[(9, Some(10))]), DELAY, false);
+        assert_eq!(findings.doubtful, [(object(2), 10), (object(3), 10)]);
+        assert_eq!(scan.on_missing(&findings.doubtful, &[object(2)]), [object(2)]);
+        assert_eq!(scan.missing().collect::<Vec<_>>(), [(object(2), 10)]);
+        let findings = scan.on_page(&page(&[(9, 0)], &[(9, Some(10))]), DELAY, false);
+        assert_eq!(findings.doubtful, [(object(2), 10)], "the other one was there");
+    }
 }

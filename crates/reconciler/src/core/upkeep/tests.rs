@@ -435,6 +435,21 @@ fn one_that_cannot_do_its_upkeep_says_so_and_finds_out_when_it_can() {
     assert!(!around.done.contains(&UpkeepAction::TryDeletion) && !around.done.iter().any(is_whole));
 }
 
+/// Invariants 1 and 2 of [`doubts`].
+#[test]
+fn objects_that_others_miss_are_looked_up_and_ledgers_go_meanwhile() {
+    let mut around = Around::new(0..5, 1..5);
+    around.garbage = (0..3).map(object).collect();
+    let missing = [(object(7), 10)];
+    around.upkeep.set_doubts(around.now, None, None, (Some("tierer a: object 7"), &missing), None);
+    around.pass();
+    assert!(around.done.contains(&UpkeepAction::AskFor(missing.to_vec())), "{:?}", around.done);
+    assert_eq!((around.upkeep.status().counts.ledgers_removed, around.is_deleted(1)), (1, false));
+    assert_eq!(around.upkeep.own_doubt(), None, "what was heard is not told on");
+    around.upkeep.set_doubts(around.now, Some("a record is missing"), None, (None, &[]), None);
+    assert_eq!(around.upkeep.own_doubt().as_deref(), Some("a record is missing"));
+}
+
 #[test]
 fn a_pause_and_a_stop_begin_nothing() {
     let mut around = Around::new(0..5, 0..5);
