@@ -4,7 +4,7 @@
 //! ids, a bit for each of 65,536.
 //!
 //! # Limits     2 bytes an id and at most 8 KiB for 65,536 neighbours, beside [`CHUNK_BYTES`] a chunk; [`BYTES_MAX`] in all. Above that the
-//! chunk with the lowest ids is forgotten.
+//! chunk with the lowest ids is forgotten, or the one whose turn comes last ([`LedgerSet::insert_by_turn`]).
 
 use std::collections::BTreeMap;
 
@@ -135,18 +135,28 @@ impl LedgerSet {
 
     /// Puts one in.
     pub fn insert(&mut self, ledger: LedgerId) {
+        self.insert_by_turn(ledger, None, None);
+    }
+
+    /// Puts one into a set whose ids have their turns in descending order: those above `newest` at once, then those below `last`, and then, from `newest`
+    /// on, those down to `last`. Where there is no room, the chunk whose turn comes last is forgotten.
+    pub fn insert_by_turn(&mut self, ledger: LedgerId, last: Option<LedgerId>, newest: Option<LedgerId>) {
         let (number, low) = split(ledger);
         let mut before = 0;
         let chunk = self.chunks.entry(number).and_modify(|chunk| before = chunk.bytes());
         let chunk = chunk.or_insert_with(|| Chunk::List(Vec::new()));
         self.count += u64::from(chunk.insert(low));
         self.bytes = self.bytes + chunk.bytes() - before;
-        while self.bytes > self.bytes_max
-            && self.chunks.len() > 1
-            && let Some((_, lowest)) = self.chunks.pop_first()
-        {
-            self.bytes -= lowest.bytes();
-            self.count -= lowest.count();
+        while self.bytes > self.bytes_max && self.chunks.len() > 1 {
+            let had_turn = last.zip(newest).map(|(last, newest)| (split(last).0, split(newest).0));
+            let had_turn = had_turn.filter(|(last, newest)| last < newest);
+            let behind = had_turn
+                .and_then(|(last, newest)| self.chunks.range(last + 1..=newest).next().map(|(n, _)| *n));
+            let Some(number) = behind.or_else(|| self.chunks.keys().next().copied()) else { return };
+            if let Some(chunk) = self.chunks.remove(&number) {
+                self.bytes -= chunk.bytes();
+                self.count -= chunk.count();
+            }
         }
     }
 
@@ -182,6 +192,14 @@ impl LedgerSet {
     pub fn clear(&mut self) {
         self.chunks.clear();
         (self.count, self.bytes) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+impl LedgerSet {
+    /// With room for so many chunks of one id each.
+    pub fn for_chunks(count: usize) -> LedgerSet {
+        LedgerSet { bytes_max: count * (CHUNK_BYTES + 2), ..LedgerSet::default() }
     }
 }
 
@@ -254,7 +272,7 @@ mod tests {
 
     #[test]
     fn above_its_bytes_the_lowest_are_forgotten() {
-        let mut set = LedgerSet { bytes_max: 10 * (CHUNK_BYTES + 2), ..LedgerSet::default() };
+        let mut set = LedgerSet::for_chunks(10);
         (0..30).for_each(|n| set.insert(ledger(n << 16)));
         assert_eq!(all(&set), (20..30).rev().map(|n| n << 16).collect::<Vec<_>>());
         assert!(set.count() == 10 && set.bytes <= set.bytes_max);

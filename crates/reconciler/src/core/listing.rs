@@ -74,9 +74,8 @@ impl Core {
             if self.visits.under_way() >= self.settings.visits_max || self.ledgers.len() >= ledgers_max {
                 return;
             }
-            let next = self.visits.next(now);
-            let again = || self.visits.next_again(now, &self.done, self.settings.revisit_interval);
-            let Some(ledger) = next.or_else(again) else { return };
+            let next = self.visits.next(now, &self.done, self.settings.revisit_interval);
+            let Some(ledger) = next else { return };
             // Others may have taken it over since, or it was asked for.
             if self.team.owns_ledger(ledger) && !self.ledgers.contains_key(&ledger) {
                 self.done.remove(ledger);
