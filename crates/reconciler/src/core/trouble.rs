@@ -47,8 +47,9 @@ impl Trouble {
     }
 }
 
-/// Longer than the time between two attempts while there is work: the longest pause, and the longest that one takes.
-const PAUSE_MAX: Duration = Duration::from_secs(4 * 60);
+/// Longer than the time between two outcomes while there is work: the longest pause, and the longest that one attempt takes. An upload to a store that
+/// accepts requests and never answers takes 450 s: three times a write and a look whether it is there.
+const PAUSE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// What fails at the moment.
 #[derive(Debug, Clone)]
@@ -104,7 +105,10 @@ mod tests {
         assert_eq!(troubles.lasting(), None);
         troubles.note(at(9002), Kind::Upload, Err("503"));
         assert_eq!(troubles.lasting(), None, "a success begins anew");
-        troubles.note(at(9500), Kind::Upload, Err("503"));
+        troubles.note(at(10_000), Kind::Upload, Err("503"));
         assert_eq!(troubles.lasting(), None, "and so does a time without work");
+        // A store that hangs: each upload takes its longest time, and then there is a pause.
+        troubles.note(at(10_490), Kind::Upload, Err("no answer"));
+        assert_eq!(troubles.lasting().as_deref(), Some("it cannot upload objects: no answer"));
     }
 }
