@@ -434,6 +434,8 @@ impl Core {
         let watched = self.ledgers.get_mut(&ledger).expect("it was just put there");
         (watched.is_urgent, watched.is_stale) = (true, true);
         watched.not_before = now;
+        // What failed before says nothing of the attempt that is asked for.
+        (watched.failures, watched.last_error) = (0, None);
         watched.kept_until = now + self.settings.asked_kept;
         if !watched.is_looking {
             self.looks.remove(&(watched.look_at, ledger));
@@ -771,6 +773,7 @@ impl Core {
             && watched.is_asked
             && watched.doubt.is_none()
             && watched.stopped.is_none()
+            && !self.gaps.contains_key(&ledger)
             && watched.tiered.is_some_and(|tiered| tiered >= watched.available)
             && self.updates.is_settled(ledger);
         let is_empty = is_empty && !self.reborn.contains(&ledger);
@@ -959,6 +962,65 @@ mod crowd_tests {
         core.ahead.insert(ids[1], "ahead".to_owned());
         core.on_reports(now, vec![gap(ids[1]), Report::GapClosed(ids[1])], &mut actions);
         assert_eq!(core.doubt_of_ledgers().as_deref(), Some("ahead"));
+    }
+
+    /// All that can be told of a ledger was told while the bookie was away that needs what is missing in a gap: the doubt stays.
+    #[test]
+    fn a_ledger_with_a_gap_is_not_done() {
+        let (now, mut actions, id) = (Duration::ZERO, Vec::new(), id(1));
+        let mut core = Core::new(now, Settings::default());
+        core.watch(now, id);
+        let Look::Found(mut sighting) = open_ledger(Some(EntryId::FIRST)) else {
+            unreachable!("it is found")
+        };
+        let mut metadata = (*sighting.metadata).clone();
+        metadata.state = LedgerState::Closed { last_entry: Some(EntryId::FIRST), length_bytes: 1 };
+        sighting.metadata = Arc::new(metadata);
+        let watched = core.ledgers.get_mut(&id).unwrap();
+        watched.see(now, sighting);
+        watched.tier(Some(EntryId::FIRST));
+        watched.is_asked = true;
+        let gap = Report::Gap { ledger: id, first: EntryId::FIRST, next: EntryId::MAX };
+        core.on_reports(now, vec![gap], &mut actions);
+        core.finish(now, id);
+        assert!(core.is_watched(id) && core.own_doubt().is_some());
+        core.on_reports(now, vec![Report::GapClosed(id)], &mut actions);
+        core.finish(now, id);
+        assert!(core.done.contains(id) && core.own_doubt().is_none());
+    }
+
+    /// One that is asked for shows what comes of that, not what failed before.
+    #[test]
+    fn a_ledger_that_is_asked_for_no_longer_shows_an_old_failure() {
+        let mut core = Core::new(Duration::ZERO, Settings::default());
+        core.watch(Duration::ZERO, id(1));
+        core.ledgers.get_mut(&id(1)).unwrap().fail(Duration::ZERO, "an old one".to_owned());
+        let state = |core: &Core| core.ledger(Duration::ZERO, id(1)).unwrap().state;
+        assert_eq!(state(&core), State::Failing("an old one".to_owned()));
+        core.on_event(Duration::ZERO, Event::Now(id(1)), &mut Vec::new());
+        assert_eq!(state(&core), State::Opening);
+        let looked = Event::Looked { ledger: id(1), look: Look::Failed("a new one".to_owned()) };
+        core.on_event(Duration::ZERO, looked, &mut Vec::new());
+        assert_eq!(state(&core), State::Failing("a new one".to_owned()));
+    }
+
+    /// Closed ledgers have their second visit although more open ones wait at every moment than there is room for.
+    #[test]
+    fn a_crowd_of_open_ledgers_holds_up_no_second_visit() {
+        let is_closed = |ledger: &LedgerId| ledger.get() % 2 == 0;
+        let mut crowd = Crowd::new(
+            |ledger| match ledger.get() % 2 {
+                0 => ten_of_a_hundred(id(1)),
+                _ => open_ledger(None),
+            },
+            Duration::ZERO,
+        );
+        crowd.run(Duration::from_secs(3600), |_| {});
+        assert_eq!(crowd.core.done.count(), 50);
+        assert!(crowd.core.visits.waiting() > 10, "there is a crowd");
+        crowd.seen.clear();
+        crowd.run(Duration::from_secs(500), |_| {});
+        assert_eq!(crowd.seen.iter().filter(|ledger| is_closed(ledger)).count(), 50);
     }
 
     /// Where each has something to do that is not done, that shows.

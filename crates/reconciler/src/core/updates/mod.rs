@@ -16,7 +16,9 @@
 //! 6. A bookie gets extents only after it said what it has: extents from the first entry on would replace those of another
 //!    catalogue (T2). Nobody has been asked before it is known which bookies there are (T15).
 //!
-//! 7. Extents are sent within [`EXTENTS_KEPT_FOR`] after the catalogue had them; later it is asked again. So bookies are
+//! 7. A gap in the catalogue is there for as long as a member needs what is missing, also while that member is away: it comes back without it. It is
+//!    closed by the catalogue, or when no ensemble has that member any more.
+//! 8. Extents are sent within [`EXTENTS_KEPT_FOR`] after the catalogue had them; later it is asked again. So bookies are
 //!    seldom told of objects whose extents others took over.
 //!
 //! # Limits     requests: [`UpdateSettings::in_flight_max`]; ledgers in one: [`UpdateSettings::ledgers_per_request`]; extents kept
@@ -185,7 +187,7 @@ pub enum Report {
         /// The first entry behind the gap.
         next: EntryId,
     },
-    /// It has one by now, or no bookie needs it any more.
+    /// It has one by now, or no bookie of the ledger needs it any more.
     GapClosed(LedgerId),
     /// A bookie said that it has too much to do.
     Pressure,
@@ -243,16 +245,24 @@ struct Kept {
 }
 
 impl Target {
-    /// Whether a member may need extents that are not here, and could be told of them.
+    /// The need of a member of this ability. A bookie that is away, and said what it has, needs what is missing in a gap as if it were here
+    /// (invariant 7).
+    fn need(&self, member: &Member, ability: Ability) -> Need {
+        let has_said = matches!(member.register, Register::At(_));
+        let is_away = ability == Ability::Absent && self.has_gap && has_said;
+        member.need(self, if is_away { Ability::Reconciles } else { ability })
+    }
+
+    /// Whether a member may need extents that are not here.
     fn lacks_extents(&self, peers: &BTreeMap<BookieId, Peer>) -> bool {
         self.members.iter().any(|(bookie, member)| {
             let ability = peers.get(bookie).map_or(Ability::Absent, |peer| peer.ability);
             // What is kept is behind the gap.
-            member.need(self, ability) != Need::Nothing
+            self.need(member, ability) != Need::Nothing
         })
     }
 
-    /// Invariant 7.
+    /// Invariant 8.
     fn forget_old_extents(&mut self, now: Duration) {
         while self.extents.front().is_some_and(|kept| kept.at + EXTENTS_KEPT_FOR < now) {
             self.extents.pop_front();
@@ -438,8 +448,11 @@ impl Updates {
         let target = self.targets.get_mut(&ledger).expect("a ledger is known before its registers are read");
         target.is_asking = true;
         self.asking.insert(ledger);
-        for member in target.members.values_mut() {
-            if !matches!(member.state, State::InFlight(_)) {
+        for (bookie, member) in &mut target.members {
+            let is_absent = self.peers.get(bookie).is_none_or(|peer| peer.ability == Ability::Absent);
+            // One that is away cannot say it again.
+            let is_kept = target.has_gap && is_absent;
+            if !matches!(member.state, State::InFlight(_)) && !is_kept {
                 member.register = Register::Unknown;
                 member.attempts = 0;
             }
@@ -559,17 +572,18 @@ impl Updates {
             let member = &target.members[&bookie];
             let need = match member.state {
                 State::InFlight(_) | State::Waiting(_) => continue,
-                State::Idle => member.need(target, peer.ability),
+                State::Idle => target.need(member, peer.ability),
             };
             peer.take(ledger);
             match need {
                 Need::Nothing => {}
+                Need::Request if peer.ability == Ability::Absent => {}
                 Need::Request => peer.put(ledger, member.is_suspect),
                 Need::Extents(from) => wanted = Some(wanted.map_or(from, |other| other.min(from))),
             }
         }
         if target.has_gap && !target.lacks_extents(&self.peers) {
-            // The bookie left, or knows the entries from elsewhere.
+            // The bookie left the ensembles, or knows the entries from elsewhere.
             target.has_gap = false;
             reports.push(Report::GapClosed(ledger));
         }

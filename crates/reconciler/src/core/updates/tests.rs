@@ -353,7 +353,7 @@ fn a_bookie_that_is_behind_gets_what_it_misses_from_its_register_on() {
     assert_eq!(desk.take("b").ledgers[0].last, Some(entry(39)));
 }
 
-/// Invariant 7, T16: whoever comes late is told what the catalogue says by then.
+/// Invariant 8, T16: whoever comes late is told what the catalogue says by then.
 #[test]
 fn extents_are_not_kept_for_long() {
     let mut desk = Desk::new(UpdateSettings::default());
@@ -426,7 +426,7 @@ fn answers_that_make_no_sense_are_failures_and_tried_later() {
         assert!(desk.requests.iter().all(|request| request.bookie != bookie("a")), "not at once: {answer:?}");
         desk.pass(RETRY_MAX);
         desk.requests.retain(|request| !desk.given_up.contains(&request.id));
-        // Extents that were committed a while ago are requested again (invariant 7).
+        // Extents that were committed a while ago are requested again (invariant 8).
         desk.updates.extents(desk.now, ledger(1), Some(vec![extent(0, 9)]), &mut desk.reports);
         desk.go_on();
     }
@@ -508,10 +508,18 @@ fn a_gap_in_the_catalogue_is_not_asked_for_ten_times_a_second() {
     }
     assert!((4..=8).contains(&asked.len()) && gaps == 1, "{asked:?}");
     assert!(asked.iter().all(|from| *from == entry(10)));
-    // A bookie that left needs nothing, and one that is back does.
-    let mut others = desk.clone();
-    others.bookies(&[("b", Ability::Reconciles), ("c", Ability::Reconciles)]);
-    assert!(others.reports.contains(&Report::GapClosed(ledger(1))), "it is not registered");
+    // A bookie that is away comes back without them, and what is missing is asked for meanwhile.
+    let mut away = desk.clone();
+    away.bookies(&[("b", Ability::Reconciles), ("c", Ability::Reconciles)]);
+    away.updates.ask(away.now, ledger(1), &mut away.reports);
+    away.pass(RETRY_MAX);
+    assert!(!away.reports.contains(&Report::GapClosed(ledger(1))), "{:?}", away.reports);
+    assert!(away.reports.iter().any(|report| matches!(report, Report::WantsExtents { .. })));
+    let rows = vec![extent(10, 19), extent(20, 29), extent(30, 39)];
+    away.updates.extents(away.now, ledger(1), Some(rows), &mut away.reports);
+    assert!(away.reports.contains(&Report::GapClosed(ledger(1))), "the object is back");
+    away.go_on();
+    assert!(away.requests.iter().all(|request| request.bookie != bookie("a")), "it is not there");
     let mut replaced = desk.clone();
     replaced.updates.know(replaced.now, ledger(1), &metadata("d b c"), entry(39));
     replaced.pass(Duration::from_millis(1));
