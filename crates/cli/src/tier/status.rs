@@ -128,6 +128,15 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
     if let Some(why) = &now.no_upkeep {
         line("upkeep", format!("others do this one's part of it, while there are any: {why}"));
     }
+    if !now.unreachable.is_empty() {
+        let which = now.unreachable.join(", ");
+        line(
+            "reach",
+            format!(
+                "registered bookies do not answer this tierer: {which}. Ledgers that are on them alone stay behind"
+            ),
+        );
+    }
     line("ledgers", page.numbers("ledgers"));
     line("moved", page.numbers("moved"));
     line(

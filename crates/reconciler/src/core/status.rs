@@ -159,6 +159,8 @@ pub struct Status {
     pub objects_max: usize,
     /// Rounds under way.
     pub rounds: usize,
+    /// Bookies that are registered and did not answer this tierer's last requests.
+    pub unreachable: Vec<BookieId>,
     /// Requests to bookies in flight.
     pub updates_in_flight: usize,
     /// Counts.
@@ -226,6 +228,7 @@ impl Core {
             objects_building: self.building.len(),
             objects_max: self.settings.objects_max,
             rounds: self.rounds.len(),
+            unreachable: self.updates.unreachable().cloned().collect(),
             updates_in_flight: self.updates.in_flight(),
             counts: self.counts,
             updates: self.updates.counts(),

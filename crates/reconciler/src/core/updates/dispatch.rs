@@ -19,6 +19,9 @@ const SUSPECTS_PER_BOOKIE: usize = 2;
 /// The share of all requests that bookies which failed have together.
 const UNWELL_SHARE: usize = 4;
 
+/// After so many requests in a row without an answer a registered bookie counts as one that this tierer does not reach.
+const UNREACHABLE_AFTER: u32 = 3;
+
 /// A bookie.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
@@ -34,6 +37,8 @@ pub(super) struct Peer {
     overdue: usize,
     /// Requests in a row that failed.
     failures: u32,
+    /// Those of them in which it did not say that it has too much to do.
+    unanswered: u32,
     not_before: Duration,
 }
 
@@ -48,6 +53,7 @@ impl Default for Peer {
             singles: 0,
             overdue: 0,
             failures: 0,
+            unanswered: 0,
             not_before: Duration::ZERO,
         }
     }
@@ -56,7 +62,7 @@ impl Default for Peer {
 impl Peer {
     pub fn change(&mut self, ability: Ability) {
         self.ability = ability;
-        (self.failures, self.not_before) = (0, Duration::ZERO);
+        (self.failures, self.unanswered, self.not_before) = (0, 0, Duration::ZERO);
         if ability != Ability::Reconciles {
             self.ready.clear();
             self.suspects.clear();
@@ -78,6 +84,11 @@ impl Peer {
     /// Whether it does not answer at the moment.
     pub fn is_unwell(&self) -> bool {
         self.failures > 0 || self.overdue > 0
+    }
+
+    /// Whether it is registered, and this tierer does not reach it.
+    pub fn is_unreachable(&self) -> bool {
+        self.ability != Ability::Absent && self.unanswered >= UNREACHABLE_AFTER
     }
 
     fn has_work(&self) -> bool {
@@ -236,7 +247,7 @@ impl Updates {
         match answer {
             Ok(results) => {
                 let peer = self.peers.entry(sent.bookie.clone()).or_default();
-                (peer.failures, peer.not_before) = (0, Duration::ZERO);
+                (peer.failures, peer.unanswered, peer.not_before) = (0, 0, Duration::ZERO);
                 let mut missing: BTreeSet<LedgerId> =
                     sent.ledgers.iter().map(|(ledger, _)| *ledger).collect();
                 for result in results {
@@ -249,10 +260,11 @@ impl Updates {
                 }
             }
             Err(error) => {
-                if error == RequestError::Busy {
+                let is_busy = error == RequestError::Busy;
+                if is_busy {
                     reports.push(Report::Pressure);
                 }
-                self.fail_all(now, id, &sent, reports);
+                self.fail_all(now, id, &sent, is_busy, reports);
             }
         }
     }
@@ -327,11 +339,19 @@ impl Updates {
         Some(sent)
     }
 
-    fn fail_all(&mut self, now: Duration, id: RequestId, sent: &Sent, reports: &mut Vec<Report>) {
+    fn fail_all(
+        &mut self,
+        now: Duration,
+        id: RequestId,
+        sent: &Sent,
+        is_busy: bool,
+        reports: &mut Vec<Report>,
+    ) {
         let peer = self.peers.entry(sent.bookie.clone()).or_default();
         // Of one ledger among many it says nothing about the bookie.
         if sent.is_batch || self.settings.mode == UpdateMode::Single {
             peer.failures += 1;
+            peer.unanswered = if is_busy { 0 } else { peer.unanswered + 1 };
             peer.not_before = now + backoff(peer.failures) / 10;
         }
         for (ledger, _) in &sent.ledgers {
@@ -394,7 +414,7 @@ impl Updates {
             let sent = self.end(id).expect("it was just listed");
             self.counts.timeouts += 1;
             given_up.push(id);
-            self.fail_all(now, id, &sent, reports);
+            self.fail_all(now, id, &sent, false, reports);
         }
         if !overdue.is_empty() || !given_up.is_empty() {
             // Some wait for registers of bookies that do not answer.

@@ -326,6 +326,11 @@ impl Updates {
         self.counts
     }
 
+    /// Bookies that are registered and did not answer the last requests. Others may reach them.
+    pub fn unreachable(&self) -> impl Iterator<Item = &BookieId> + '_ {
+        self.peers.iter().filter(|(_, peer)| peer.is_unreachable()).map(|(bookie, _)| bookie)
+    }
+
     /// Requests in flight.
     pub fn in_flight(&self) -> usize {
         self.requests.len()

@@ -535,3 +535,34 @@ fn a_gap_in_the_catalogue_is_not_asked_for_ten_times_a_second() {
     desk.go_on();
     assert_eq!(desk.take("a").ledgers[0].last, Some(entry(39)));
 }
+
+#[test]
+fn a_registered_bookie_that_does_not_answer_is_known() {
+    let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(1..2);
+    desk.advance(1, 0, 9);
+    desk.go_on();
+    ["b", "c"].into_iter().for_each(|name| desk.done(name));
+    let unreachable = |desk: &Desk| desk.updates.unreachable().cloned().collect::<Vec<_>>();
+    let fail = |desk: &mut Desk, error: RequestError| {
+        let request = desk.take("a");
+        desk.updates.on_answer(desk.now, request.id, Err(error), &mut desk.reports);
+        desk.pass(RETRY_MAX);
+        desk.updates.extents(desk.now, ledger(1), Some(vec![extent(0, 9)]), &mut desk.reports);
+        desk.go_on();
+    };
+    let failed = || RequestError::Failed("no route".into());
+    fail(&mut desk, failed());
+    fail(&mut desk, failed());
+    fail(&mut desk, RequestError::Busy);
+    fail(&mut desk, failed());
+    fail(&mut desk, failed());
+    assert_eq!(unreachable(&desk), [], "one that is busy answers");
+    fail(&mut desk, failed());
+    assert_eq!(unreachable(&desk), [bookie("a")]);
+    let mut away = desk.clone();
+    away.bookies(&[("b", Ability::Reconciles), ("c", Ability::Reconciles)]);
+    assert_eq!(unreachable(&away), [], "nobody reaches it");
+    desk.done("a");
+    assert_eq!(unreachable(&desk), []);
+}

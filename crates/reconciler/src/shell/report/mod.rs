@@ -236,6 +236,7 @@ pub(super) fn report(
         name: status.name.clone(),
         unable: status.unable.clone(),
         no_upkeep: of_upkeep.unable(),
+        unreachable: status.unreachable.iter().map(ToString::to_string).collect(),
         crowded: status.is_crowded,
         turn_seconds: status.turn.as_secs_f64(),
         lag: lag_of(status.lag),

@@ -109,6 +109,9 @@ report! {
             = of.status.updates.reconciled => updates "{} reconciled";
         reconciled_late: counter "bindery_tier_reconciled_late" "Ledgers whose ack quorums were not told in time."
             = of.status.updates.late => updates "{} late";
+        bookies_unreachable: gauge "bindery_tier_bookies_unreachable"
+            "Registered bookies that did not answer this tierer's last requests."
+            = of.status.unreachable.len() as u64;
         tierers: gauge "bindery_tier_tierers" "Tierers that share the ledgers, this one included."
             = of.status.tierers => share "{} tierers";
         ledgers_own: gauge "bindery_tier_ledgers_own" "Ledgers of the last listing that this tierer moves."
@@ -231,6 +234,9 @@ report! {
         /// and why it cannot do its part of the upkeep, so that others do it while there are any.
         #[serde(default)]
         no_upkeep: Option<String>,
+        /// Bookies that are registered and did not answer this tierer's last requests: what is on them alone stays behind here.
+        #[serde(default)]
+        unreachable: Vec<String>,
         /// As many ledgers are watched as may be, and with each there is something to do: the others wait.
         #[serde(default)]
         crowded: bool,
