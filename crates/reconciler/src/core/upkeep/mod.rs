@@ -40,7 +40,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -148,6 +148,8 @@ enum Phase {
     Scan,
     AskFor(Vec<(ObjectId, u64)>, Vec<(ObjectId, u64)>),
     ReadFooters(Vec<(ObjectId, u64)>),
+    /// The footers of objects that another tierer keeps show which of them wait for an operator.
+    CheckKept(Vec<(ObjectId, u64)>),
     WhereTo(ObjectRef, Vec<u32>),
     Survey(Vec<ObjectRef>),
     Reserve,
@@ -163,8 +165,8 @@ pub struct Upkeep {
     team: Team,
     /// This pass removes ledgers and deletes objects.
     is_whole: bool,
-    /// Objects that nothing refers to and that the one who deletes has not deleted.
-    kept_elsewhere: u64,
+    /// Objects that nothing refers to and that the tierer with the upkeep has not deleted; whether each is damaged, as far as that is known.
+    kept_elsewhere: BTreeMap<ObjectId, Option<bool>>,
     /// INSTANCEID of the cluster whose tier it is.
     instance_id: String,
     phase: Phase,
@@ -235,7 +237,7 @@ impl Upkeep {
             canaries,
             team: Team::alone(),
             is_whole: true,
-            kept_elsewhere: 0,
+            kept_elsewhere: BTreeMap::new(),
             target_bytes,
             instance_id,
             phase: Phase::Waits,
@@ -383,7 +385,9 @@ impl Upkeep {
             Phase::Forget(objects) => UpkeepAction::Forget(objects.clone()),
             Phase::Scan => UpkeepAction::Scan { after: self.scan.after },
             Phase::AskFor(objects, _) => UpkeepAction::AskFor(objects.clone()),
-            Phase::ReadFooters(objects) => UpkeepAction::ReadFooters(objects.clone()),
+            Phase::ReadFooters(objects) | Phase::CheckKept(objects) => {
+                UpkeepAction::ReadFooters(objects.clone())
+            }
             Phase::WhereTo(object, places) => UpkeepAction::WhereTo(*object, places.clone()),
             Phase::Survey(objects) => UpkeepAction::Survey(objects.clone()),
             Phase::Reserve => UpkeepAction::Reserve,
@@ -470,6 +474,10 @@ impl Upkeep {
             }
             UpkeepEvent::Scanned(page) => self.on_scanned(now, page),
             UpkeepEvent::Missing(missing) => self.on_missing(now, missing, alarms),
+            UpkeepEvent::FootersRead(read) if matches!(self.phase, Phase::CheckKept(_)) => {
+                self.on_kept_checked(&read);
+                Phase::Scan
+            }
             UpkeepEvent::FootersRead(read) => {
                 if let Some(why) = self.orphans.on_read(read, alarms) {
                     self.status.last_error = Some(why);
@@ -706,8 +714,7 @@ impl Upkeep {
             }
         };
         if !self.is_whole {
-            self.kept_elsewhere = found.iter().filter(|garbage| garbage.stored.is_some()).count() as u64;
-            return Phase::Scan;
+            return self.note_kept_elsewhere(&found);
         }
         let Some(last) = found.last() else { return self.go_to_orphans(now) };
         self.garbage_after = Some(last.object);

@@ -36,13 +36,13 @@ use bindery_tiering::object::{FOOTER_BYTES_TARGET, TRAILER_SIZE_BYTES};
 use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
 
-use super::event::{Fault, LiveExtent, Piece, RewriteOrder, SourceError, Survey};
-use super::{Phase, ScannedRow, Upkeep};
+use super::event::{Fault, Garbage, LiveExtent, Piece, RewriteOrder, SourceError, Survey};
+use super::{Orphan, Phase, ScannedRow, Upkeep};
 use crate::core::{Alarm, BuildLedger, BuildOrder, Built, Left, Team};
 
 /// Objects that go into one.
 const SOURCES_MAX: usize = 16;
-/// With so many objects kept that nothing refers to, none is rewritten because of its size: they take space beside those that were made of them.
+/// With so many undamaged objects kept that nothing refers to, none is rewritten because of its size: they take space beside those that were made of them.
 const KEPT_TO_REWRITE_MAX: u64 = 64;
 /// Bytes that one pass takes over: of a tierer's own sources, so more tierers rewrite more.
 const BYTES_PER_PASS: u64 = 4 << 30;
@@ -347,7 +347,9 @@ impl Upkeep {
     pub(super) fn go_to_rewriting(&mut self, now: Duration) -> Phase {
         let kept = match self.is_whole {
             true => self.examining.kept_undamaged(),
-            false => self.kept_elsewhere,
+            false => {
+                self.kept_elsewhere.values().filter(|is_damaged| **is_damaged != Some(true)).count() as u64
+            }
         };
         self.rewriting.only_outranked = kept >= KEPT_TO_REWRITE_MAX;
         self.rewriting.budget = Budget::new(now, self.settings.interval);
@@ -355,6 +357,36 @@ impl Upkeep {
         self.rewriting.put_off.retain(|_, put_off| now < put_off.until + KEPT_FOR);
         self.show_damaged();
         self.next_rewrite(now)
+    }
+
+    /// Takes in what the tierer with the upkeep has not deleted. Whether that is damaged is asked where it decides something: damaged objects wait for an
+    /// operator, and must not keep others from being rewritten.
+    pub(super) fn note_kept_elsewhere(&mut self, found: &[Garbage]) -> Phase {
+        let before = std::mem::take(&mut self.kept_elsewhere);
+        let mut unread = Vec::new();
+        for stored in found.iter().filter_map(|garbage| garbage.stored) {
+            let id = stored.object.id;
+            let is_damaged = before.get(&id).copied().flatten();
+            self.kept_elsewhere.insert(id, is_damaged);
+            if is_damaged.is_none() {
+                unread.push((id, stored.object.length_bytes));
+            }
+        }
+        let are_few = (self.kept_elsewhere.len() as u64) < KEPT_TO_REWRITE_MAX;
+        if are_few || unread.is_empty() { Phase::Scan } else { Phase::CheckKept(unread) }
+    }
+
+    pub(super) fn on_kept_checked(&mut self, read: &[(ObjectId, Result<Orphan, SourceError>)]) {
+        for (object, outcome) in read {
+            let is_damaged = match outcome {
+                Ok(_) => Some(false),
+                Err(SourceError { fault: Fault::Damage, .. }) => Some(true),
+                Err(SourceError { fault: Fault::Passing | Fault::Gone, .. }) => None,
+            };
+            if let Some(kept) = self.kept_elsewhere.get_mut(object) {
+                *kept = is_damaged;
+            }
+        }
     }
 
     fn next_rewrite(&mut self, now: Duration) -> Phase {

@@ -225,7 +225,12 @@ impl Around {
                     }))
                 }
                 UpkeepAction::AskFor(_) => UpkeepEvent::Missing(Ok(Vec::new())),
-                UpkeepAction::ReadFooters(_) => UpkeepEvent::FootersRead(Vec::new()),
+                UpkeepAction::ReadFooters(objects) => {
+                    let damaged = objects.into_iter().filter(|(id, _)| self.damaged.contains_key(id));
+                    let why = "the checksum of its footer is wrong".to_owned();
+                    let error = SourceError { why, fault: super::Fault::Damage };
+                    UpkeepEvent::FootersRead(damaged.map(|(id, _)| (id, Err(error.clone()))).collect())
+                }
                 UpkeepAction::WhereTo(object, _) if self.damaged.contains_key(&object.id) => {
                     let why = "the checksum of its footer is wrong".to_owned();
                     UpkeepEvent::Whereabouts(Err(SourceError { why, fault: super::Fault::Damage }))

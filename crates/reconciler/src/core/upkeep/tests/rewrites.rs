@@ -180,3 +180,26 @@ fn nothing_is_rewritten_when_that_is_switched_off() {
     around.pass();
     assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))));
 }
+
+/// What another tierer keeps holds up rewriting, but not what it keeps because it is damaged.
+#[test]
+fn damaged_objects_that_another_one_keeps_hold_up_no_rewriting() {
+    let mut around = Around::new(0..5, 0..5);
+    let own = (0..).map(|n| Member::able(format!("own{n}")));
+    let mut teams = own.map(|own| Team::new(&own.name.clone(), [own, Member::able("other")]));
+    let team = teams.find(|team| !team.owns_upkeep() && team.owns_object(&object(200))).unwrap();
+    around.upkeep.set_team(&team);
+    around.next_id = object(201);
+    around.garbage = (0..64).map(object).collect();
+    around.rows = vec![stored(object(200), 10 << 20, 0.3)];
+    around.live.insert(object(200), vec![live(1, 0, 9)]);
+    around.pass();
+    assert!(!around.has_rewritten(), "that many wait for the other one");
+    around.damaged = (0..64).map(|n| (object(n), true)).collect();
+    around.pass();
+    assert!(around.has_rewritten());
+    around.done.clear();
+    around.pass();
+    let is_read = |action: &UpkeepAction| matches!(action, UpkeepAction::ReadFooters(_));
+    assert!(!around.done.iter().any(is_read), "once each");
+}
