@@ -1,8 +1,8 @@
 //! Which ledgers are watched: those of the listing that are this tierer's, and for which there is room.
 //!
 //! # Invariants
-//! 1. The listing never waits for room: what it finds and nobody watches is to be visited ([`super::visits`]), so it is known how many wait.
-//! 2. Where there is no room for all, the tierer leaves ledgers that need nothing at the moment, and watches them again after the others.
+//! 1. The listing never waits for room: what it finds and this tierer does not watch is to be visited ([`super::visits`]), so it is known how many wait.
+//! 2. Where there is no room for all, the tierer leaves ledgers that need nothing at the moment, and watches them again after those that wait.
 //! 3. A ledger is left, for another tierer or to make room, only while it is in no object, and no doubt about the catalogue rests on it.
 //!
 //! # Limits     ledgers watched: [`Settings::ledgers_max`](super::Settings::ledgers_max), those that are being visited, and those that were asked for
@@ -142,7 +142,7 @@ impl Core {
         self.may_be_left(now, id, ledger) && (is_failing || (has_looked(ledger) && !is_due))
     }
 
-    /// Whether it may make room: nobody asked for it, either.
+    /// Whether it may make room: it was not asked for, either.
     fn may_be_left(&self, now: Duration, id: LedgerId, ledger: &Ledger) -> bool {
         self.is_free(id, ledger) && !ledger.is_urgent && !ledger.is_stale && now >= ledger.kept_until
     }
@@ -166,15 +166,15 @@ impl Core {
             return;
         }
         if !before.includes(&self.team) {
-            // Somebody came, and takes ledgers over.
+            // A tierer came, and takes ledgers over.
             self.touched.extend(self.ledgers.keys().copied());
         }
         if let Listing::Waits(begin) = self.listing {
             self.listing = Listing::Waits(match is_first {
-                // The others hear of this tierer meanwhile, and finish what they have begun.
+                // Other tierers hear of this one meanwhile, and finish what they have begun.
                 true if self.team.count() > 1 => now + self.settings.handover,
                 true => begin,
-                // Ledgers of somebody who went are to be found.
+                // Ledgers of a tierer that went are to be found.
                 false if !self.team.includes(&before) => now,
                 false => begin,
             });

@@ -5,7 +5,7 @@
 //!    however many are to be visited, no ledger that is watched has to leave for one that turns out to be done.
 //! 2. New ones come before those with which the tierer was done, but for one of [`AGAIN_SHARE`] places: otherwise more open ledgers than are watched
 //!    would keep those from their second visit for ever.
-//! 3. The newest come first, and what is newer than everything before has its visit at once. The others have their turn in descending order:
+//! 3. The newest come first, and what is newer than everything before has its visit at once. The rest have their turn in descending order:
 //!    each has its visit before any has a second one. Where there is no room for all that wait, those are left out whose turn comes last, and the
 //!    next listing finds them again.
 
@@ -98,10 +98,10 @@ impl Visits {
     }
 
     /// A turn is over.
-    fn end_turn(&mut self, is_nobody_left: bool) {
+    fn end_turn(&mut self, none_waits: bool) {
         let Some((since, turns)) = &mut self.listed else { return };
         *turns -= 1;
-        if *turns == 0 || is_nobody_left {
+        if *turns == 0 || none_waits {
             self.looked_since = Some(*since);
             self.listed = None;
         }
@@ -197,7 +197,7 @@ mod tests {
         (0..5).for_each(|id| visits.want(at(0), ledger(id)));
         let next = |visits: &mut Visits, now| visits.next_waiting(at(now)).map(LedgerId::get);
         assert_eq!((next(&mut visits, 1), next(&mut visits, 1)), (Some(4), Some(3)));
-        // These left, and come again: not before the others.
+        // These left, and come again: not before those that wait.
         visits.want(at(2), ledger(4));
         visits.want(at(2), ledger(3));
         assert_eq!(next(&mut visits, 3), Some(2));
@@ -225,7 +225,7 @@ mod tests {
         visits.next_waiting(at(3));
         assert_eq!(visits.looked_since(), Some(at(1)));
         visits.listed(at(4));
-        assert_eq!(visits.looked_since(), Some(at(4)), "nobody waits");
+        assert_eq!(visits.looked_since(), Some(at(4)), "none waits");
         // Each that had its visit waits again, and new listings find that.
         (0..5).for_each(|id| visits.want(at(5), ledger(id)));
         assert!((0..2).all(|_| visits.next_waiting(at(5)).is_some()));

@@ -165,7 +165,7 @@ impl Runner {
     pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         self.watch_bookies(Duration::ZERO);
         self.watch_pause(None);
-        // The first listing is to know who else lives.
+        // The first listing is to know which tierers live.
         let first = self.registered.look(None).await;
         self.on_membership(first);
         let mut tick = tokio::time::interval(TICK);
@@ -267,7 +267,7 @@ impl Runner {
         }
     }
 
-    /// Takes in who lives, and waits for a change of that. While it is not known, those count who lived before.
+    /// Takes in which tierers live, and waits for a change of that. While it is not known, those count that lived before.
     fn on_membership(&mut self, found: Result<Membership, String>) {
         self.event(match &found {
             Ok(found) => Event::Tierers { team: found.team.clone(), doubts: found.doubts.clone() },

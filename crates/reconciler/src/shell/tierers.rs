@@ -1,4 +1,4 @@
-//! Which tierers live: this one's registration, the others', and what each tells the others. Who does the work may be known late and wrongly. What is
+//! Which tierers live: this one's registration, those of other tierers, and what each tells the rest. Which tierer owns what may be known late and wrongly. What is
 //! said of the catalogue has to be known, or known not to be ([`Event::TierersUnknown`](crate::core::Event::TierersUnknown)).
 //!
 //! # Invariants
@@ -26,7 +26,7 @@ const MISSING_READ_MAX: usize = 100;
 /// A tierer that ends waits no longer for its node to go: it goes with the session.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
-/// What this tierer tells the others, and why.
+/// What this tierer tells other tierers, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Notes {
     /// It doubts the catalogue.
@@ -49,7 +49,7 @@ impl Notes {
         }
     }
 
-    /// Whether the others are told the same, whatever the reasons: these may have other numbers with each look. Which objects are missing counts.
+    /// Whether other tierers are told the same, whatever the reasons: these may have other numbers with each look. Which objects are missing counts.
     pub fn are_those_of(&self, other: &Notes) -> bool {
         let is_the_same = |note| self.of(note).is_some() == other.of(note).is_some();
         Note::ALL.into_iter().all(is_the_same) && self.missing == other.missing
@@ -60,7 +60,7 @@ impl Notes {
 pub(super) struct Membership {
     /// The team of this tierer.
     pub team: Team,
-    /// What others say against the catalogue.
+    /// What other tierers say against the catalogue.
     pub doubts: HeardDoubts,
     watch: Watch,
     /// Not all that is to be said could be said.
@@ -146,7 +146,7 @@ impl Registered {
             Err(error) => outcome = Err(error),
         };
         if !live.names.contains(&self.name) {
-            // The first time, or its session ended. One that may not register does its part beside the others nevertheless.
+            // The first time, or its session ended. One that may not register does its part beside other tierers nevertheless.
             let about = format!("process {}", std::process::id());
             let joined = self.tierers.join(&self.name, &about).await;
             note_outcome(joined.inspect_err(|error| {
@@ -188,7 +188,7 @@ impl Registered {
         Team::new(&self.name, live.names.iter().map(member))
     }
 
-    /// Leaves the ledgers to the others.
+    /// Leaves the ledgers to other tierers.
     pub async fn leave(&self) {
         match tokio::time::timeout(LEAVE_MAX, self.tierers.leave(&self.name)).await {
             Ok(Ok(())) => {}
