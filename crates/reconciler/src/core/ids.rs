@@ -135,12 +135,19 @@ impl LedgerSet {
 
     /// Puts one in.
     pub fn insert(&mut self, ledger: LedgerId) {
-        self.insert_by_turn(ledger, None, None);
+        let _ = self.insert_by_turn(ledger, None, None);
     }
 
     /// Puts one into a set whose ids have their turns in descending order: those above `newest` at once, then those below `last`, and then, from `newest`
-    /// on, those down to `last`. Where there is no room, the chunk whose turn comes last is forgotten.
-    pub fn insert_by_turn(&mut self, ledger: LedgerId, last: Option<LedgerId>, newest: Option<LedgerId>) {
+    /// on, those down to `last`. Where there is no room, the chunk whose turn comes last is forgotten. False: that happened.
+    #[must_use]
+    pub fn insert_by_turn(
+        &mut self,
+        ledger: LedgerId,
+        last: Option<LedgerId>,
+        newest: Option<LedgerId>,
+    ) -> bool {
+        let mut had_room = true;
         let (number, low) = split(ledger);
         let mut before = 0;
         let chunk = self.chunks.entry(number).and_modify(|chunk| before = chunk.bytes());
@@ -152,12 +159,14 @@ impl LedgerSet {
             let had_turn = had_turn.filter(|(last, newest)| last < newest);
             let behind = had_turn
                 .and_then(|(last, newest)| self.chunks.range(last + 1..=newest).next().map(|(n, _)| *n));
-            let Some(number) = behind.or_else(|| self.chunks.keys().next().copied()) else { return };
+            let Some(number) = behind.or_else(|| self.chunks.keys().next().copied()) else { break };
             if let Some(chunk) = self.chunks.remove(&number) {
                 self.bytes -= chunk.bytes();
                 self.count -= chunk.count();
             }
+            had_room = false;
         }
+        had_room
     }
 
     /// Takes one out.

@@ -989,6 +989,22 @@ mod crowd_tests {
         assert!(core.done.contains(id) && core.own_doubt().is_none());
     }
 
+    /// Who wants objects to go soon does not wait for doubts that were told minutes ago.
+    #[test]
+    fn doubts_are_kept_no_longer_than_objects() {
+        let mut settings = Settings::default();
+        let kept = settings.doubt_kept;
+        settings.set_delete_delay(Duration::from_secs(3600));
+        assert_eq!(settings.doubt_kept, kept);
+        settings.set_delete_delay(Duration::from_secs(10));
+        assert_eq!(
+            (settings.doubt_kept, settings.upkeep.delete_delay),
+            (Duration::from_secs(10), Duration::from_secs(10))
+        );
+        settings.set_delete_delay(Duration::ZERO);
+        assert_eq!(settings.doubt_kept, Duration::from_secs(1));
+    }
+
     /// One that is asked for shows what comes of that, not what failed before.
     #[test]
     fn a_ledger_that_is_asked_for_no_longer_shows_an_old_failure() {

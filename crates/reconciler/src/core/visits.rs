@@ -38,6 +38,8 @@ pub(super) struct Visits {
     took: Duration,
     /// The listing of which not all ledgers had their visits yet: when it began, and after how many turns they have.
     listed: Option<(Duration, u8)>,
+    /// Some of the listing that is under way had no room.
+    has_left_out: bool,
     looked_since: Option<Duration>,
 }
 
@@ -54,6 +56,7 @@ impl Visits {
             began: now,
             took: Duration::ZERO,
             listed: None,
+            has_left_out: false,
             looked_since: None,
         }
     }
@@ -80,11 +83,17 @@ impl Visits {
         if self.waiting.count() == 0 {
             (self.began, self.took) = (now, Duration::ZERO);
         }
-        self.waiting.insert_by_turn(ledger, self.last, self.newest);
+        if !self.waiting.insert_by_turn(ledger, self.last, self.newest) {
+            // Those had no visit that were left out.
+            (self.has_left_out, self.listed) = (true, None);
+        }
     }
 
     /// A listing is complete that began at this time: all that it found and that is to be visited waits.
     pub fn listed(&mut self, since: Duration) {
+        if std::mem::take(&mut self.has_left_out) {
+            return;
+        }
         match self.waiting.count() {
             0 => (self.listed, self.looked_since) = (None, Some(since)),
             // What the rest of the turn that is under way left out comes in the next one.
@@ -286,6 +295,13 @@ mod tests {
             visited.extend(visits.next_waiting(at(now)));
         }
         assert_eq!(visited.len(), 30, "{visited:?}");
+        visits.listed(at(100));
+        while visits.next_waiting(at(101)).is_some() {}
+        assert_eq!(visits.looked_since(), None, "not all of it waited");
+        ids[..9].iter().for_each(|id| visits.want(at(102), *id));
+        visits.listed(at(102));
+        while visits.next_waiting(at(102)).is_some() {}
+        assert_eq!(visits.looked_since(), Some(at(102)));
         // What is newer than all of them is visited at once.
         ids.iter().for_each(|id| visits.want(at(200), *id));
         visits.want(at(200), ledger(31 << 20));
