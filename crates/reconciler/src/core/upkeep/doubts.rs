@@ -62,6 +62,7 @@ impl Upkeep {
         copy(&mut self.doubts.missing, missing);
         copy(&mut self.doubts.unknown, unknown);
         self.scan.look_up(missing_objects);
+        self.is_stuck = self.is_under_way && now >= self.action_since + super::ACTION_MAX;
         self.doubts.of_ledgers = of_ledgers;
         self.orphans.on_time(now, self.settings.orphan_hold);
         let lasting = self.lasting_doubt();
@@ -136,7 +137,8 @@ impl Upkeep {
     /// Why this tierer cannot do its part of the upkeep. Others are to be told.
     pub fn unable(&self) -> Option<String> {
         let denied = self.denied.as_ref().map(|why| format!("it cannot delete objects: {why}"));
-        denied.or_else(|| self.failures.lasting()).or_else(|| self.doubts.of_catalogue.clone())
+        let stuck = || self.is_stuck.then(|| "it waits for something that does not end".to_owned());
+        denied.or_else(|| self.failures.lasting()).or_else(stuck).or_else(|| self.doubts.of_catalogue.clone())
     }
 
     /// Alarms since the last call.

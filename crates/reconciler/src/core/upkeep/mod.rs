@@ -20,8 +20,8 @@
 //! 3. The first doubt ends the removal of ledgers for this pass; objects that became garbage earlier go nevertheless. An
 //!    object that cannot be deleted holds up no other, however many there are: garbage is gone through once in each pass.
 //! 4. Tierers share the work ([`Team`]): one of them removes ledgers and deletes objects, and each rewrites the objects that it owns. Who does what
-//!    is a matter of efficiency: two that do the same are harmless. One that may not delete, at which a task fails pass after pass ([`failures`]), or
-//!    whose catalogue is at fault, leaves its part to others while there are any, and tries in each pass whether it works by now.
+//!    is a matter of efficiency: two that do the same are harmless. One that may not delete, at which a task fails pass after pass ([`failures`]) or an
+//!    action does not end ([`ACTION_MAX`]), or whose catalogue is at fault, leaves its part to others while there are any, and tries in each pass whether it works by now.
 //! 5. One action is under way at a time, and one event answers it.
 //!
 //! # Limits     those of [`rewrite`] and [`examine`]; ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
@@ -71,6 +71,9 @@ pub const LEDGERS_MAX: usize = 64;
 
 /// Objects that are deleted before their rows go.
 pub const OBJECTS_MAX: usize = 256;
+
+/// An action that takes longer may never end: another tierer is to do the upkeep meanwhile. Longer than any takes that is well.
+const ACTION_MAX: Duration = Duration::from_secs(2 * 3600);
 
 /// Settings of the upkeep.
 #[derive(Debug, Clone, PartialEq)]
@@ -171,6 +174,9 @@ pub struct Upkeep {
     instance_id: String,
     phase: Phase,
     is_under_way: bool,
+    /// When the last action began, and whether the one under way takes too long.
+    action_since: Duration,
+    is_stuck: bool,
     is_paused: bool,
     is_ending: bool,
     begins_at: Duration,
@@ -242,6 +248,8 @@ impl Upkeep {
             instance_id,
             phase: Phase::Waits,
             is_under_way: false,
+            action_since: now,
+            is_stuck: false,
             is_paused: false,
             is_ending: false,
             begins_at: now,
@@ -363,7 +371,7 @@ impl Upkeep {
         if is_doubtful && !may_remove && !self.go_to_scan(now) {
             return None;
         }
-        self.is_under_way = true;
+        (self.is_under_way, self.action_since) = (true, now);
         Some(match &self.phase {
             Phase::Waits | Phase::Ledgers => UpkeepAction::Ledgers,
             Phase::Prove(_) => UpkeepAction::Prove,

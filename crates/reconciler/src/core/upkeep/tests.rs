@@ -456,6 +456,21 @@ fn objects_that_others_miss_are_looked_up_and_ledgers_go_meanwhile() {
 }
 
 #[test]
+fn one_whose_action_does_not_end_says_so_while_that_is_so() {
+    let mut around = Around::new(0..5, 0..5);
+    let hear = |around: &mut Around, seconds: u64| {
+        around.now += Duration::from_secs(seconds);
+        around.upkeep.set_doubts(around.now, None, None, (None, &[]), None);
+        around.upkeep.unable()
+    };
+    assert_eq!(around.upkeep.next(around.now), Some(UpkeepAction::Ledgers));
+    assert_eq!(hear(&mut around, 7199), None);
+    assert_eq!(hear(&mut around, 1).as_deref(), Some("it waits for something that does not end"));
+    around.upkeep.on_event(around.now, UpkeepEvent::Ledgers(Ok(Vec::new())), &mut Vec::new());
+    assert_eq!(hear(&mut around, 9999), None, "nothing is under way");
+}
+
+#[test]
 fn a_pause_and_a_stop_begin_nothing() {
     let mut around = Around::new(0..5, 0..5);
     around.upkeep.set_paused(true);
