@@ -9,7 +9,7 @@
 //!    at all ledgers is: twice as long as this tierer takes for one that begins after that. Parts are alike, so the others are through with theirs.
 //! 3. What was heard is told to nobody: it would go round for ever. Objects that others found missing are looked up by this tierer, and what that shows is its
 //!    own.
-//! 4. It ends at the latest after [`KEPT_MAX`] times `doubt_kept`: a tierer with more ledgers than it can look at must not stop deletions for ever.
+//! 4. A doubt ends at the latest after [`KEPT_MAX`] times `doubt_kept`: a tierer with more ledgers than it can look at must not stop deletions for ever.
 
 use std::time::Duration;
 
