@@ -55,12 +55,6 @@ pub enum CoverError {
     },
 }
 
-/// Takes account of reads.
-pub trait Account: Sync {
-    /// Before each read of so many bytes.
-    fn charge(&self, bytes: u64) -> impl Future<Output = ()> + Send;
-}
-
 /// Compares extents of objects that are to go with what took them over, one after the other: a block of those that has entries of many
 /// extents is read once.
 pub struct Covers {
@@ -120,9 +114,7 @@ impl Covers {
         extent: &Extent,
         others: &[TierExtent],
         digest_bytes: Option<usize>,
-        account: &impl Account,
     ) -> Result<(), CoverError> {
-        account.charge(extent.table_size_bytes()).await;
         let table = self.footers.table(object, extent).await?;
         let mut own = Own { entries: self.entries_of(object, extent), block: None };
         for other in others.iter().filter(|other| other.last >= extent.first && other.first <= extent.last) {
@@ -144,7 +136,6 @@ impl Covers {
                 let is_read_so = read.is_some_and(|listed| listed[places(there, first, upto)] == *wanted);
                 if !is_read_so {
                     entries.seek(first);
-                    account.charge(entries.next_bytes()).await;
                     let (from, bodies) = entries.next().await.ok_or_else(|| differs(first))??;
                     let listed = entries.table().ok_or_else(|| differs(first))?;
                     self.read.lock().note(other.object.id, there, block, listed);
@@ -157,7 +148,7 @@ impl Covers {
                             continue;
                         }
                         let entry = EntryId::new(id).ok_or_else(|| differs(first))?;
-                        let ours = own.entry(extent, entry, account).await?;
+                        let ours = own.entry(extent, entry).await?;
                         if !ours.is_some_and(|ours| is_same_entry(&ours, theirs, digest_bytes)) {
                             return Err(differs(entry));
                         }
@@ -183,12 +174,7 @@ struct Own {
 }
 
 impl Own {
-    async fn entry(
-        &mut self,
-        extent: &Extent,
-        entry: EntryId,
-        account: &impl Account,
-    ) -> Result<Option<Bytes>, FooterError> {
+    async fn entry(&mut self, extent: &Extent, entry: EntryId) -> Result<Option<Bytes>, FooterError> {
         let place = |(from, block): &(EntryId, Vec<Bytes>)| {
             let at = usize::try_from(entry.get() - from.get()).ok()?;
             block.get(at).cloned()
@@ -200,7 +186,6 @@ impl Own {
             return Ok(None);
         }
         self.entries.seek(entry);
-        account.charge(self.entries.next_bytes()).await;
         if let Some(read) = self.entries.next().await {
             self.block = Some(read?);
         }
@@ -227,22 +212,15 @@ mod tests {
     use bindery_types::LedgerId;
     use bindery_types::codec::crc32c;
     use bytes::Bytes;
+    use futures_util::FutureExt;
     use object_store::memory::InMemory;
     use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 
     use super::*;
     use crate::object::{Compression, Footer, ObjectBuilder};
 
-    /// How many there were, and of how many bytes.
-    #[derive(Default)]
-    struct Reads(parking_lot::Mutex<(usize, u64)>);
-
-    impl Account for Reads {
-        async fn charge(&self, bytes: u64) {
-            let mut reads = self.0.lock();
-            *reads = (reads.0 + 1, reads.1 + bytes);
-        }
-    }
+    /// How many requests there were, and of how many bytes.
+    type Reads = Arc<Mutex<(usize, u64)>>;
 
     const CLUSTER: ClusterId = ClusterId::from_bytes([9; 16]);
 
@@ -296,6 +274,19 @@ mod tests {
         Covers::new(Store::new("s3://bucket/p".parse().unwrap(), store.clone()), CLUSTER)
     }
 
+    /// The same, with its requests.
+    fn counted(store: &Arc<dyn ObjectStore>) -> (Covers, Reads) {
+        let reads = Reads::default();
+        let of_requests = reads.clone();
+        let account = move |bytes| {
+            let mut reads = of_requests.lock();
+            *reads = (reads.0 + 1, reads.1 + bytes);
+            async {}.boxed()
+        };
+        let store = Store::new("s3://bucket/p".parse().unwrap(), store.clone()).with_account(account);
+        (Covers::new(store, CLUSTER), reads)
+    }
+
     fn range(object: &ObjectRef, first: i64, last: i64) -> TierExtent {
         TierExtent { first: entry(first), last: entry(last), object: *object }
     }
@@ -310,9 +301,8 @@ mod tests {
         let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let (old, footer) = put(&store, 1, 10..=19, 3, plain).await;
         let extent = &footer.extents[0];
-        let check = async |others: &[TierExtent], digest| {
-            covers(&store).check(&old, extent, others, digest, &Reads::default()).await
-        };
+        let check =
+            async |others: &[TierExtent], digest| covers(&store).check(&old, extent, others, digest).await;
         let (whole, _) = put(&store, 2, 10..=19, 3, plain).await;
         assert_eq!(check(&[range(&whole, 10, 19)], None).await, Ok(()));
         let (joined, _) = put(&store, 3, 0..=14, 3, plain).await;
@@ -341,7 +331,7 @@ mod tests {
         let gone = ObjectRef { id: ObjectId::new(5, [9; 10]), ..good };
         let check = async |other: &ObjectRef| {
             let others = [range(other, 10, 19)];
-            covers(&store).check(&old, &footer.extents[0], &others, Some(4), &Reads::default()).await
+            covers(&store).check(&old, &footer.extents[0], &others, Some(4)).await
         };
         assert!(matches!(check(&named).await, Err(CoverError::Read(FooterError::Other { .. }))));
         assert!(matches!(check(&shorter).await, Err(CoverError::Differs { .. })));
@@ -362,11 +352,12 @@ mod tests {
         let (old, footer) = put(&store, 1, 0..=9_999, 3, plain).await;
         let (repaired, there) = put(&store, 2, 0..=9_999, 9, plain).await;
         let (extent, there) = (&footer.extents[0], &there.extents[0]);
-        let reads = Reads::default();
+        let (covers, reads) = counted(&store);
         let others = [range(&repaired, 0, 9_999)];
-        covers(&store).check(&old, extent, &others, Some(4), &reads).await.unwrap();
-        let (requests, bytes) = *reads.0.lock();
-        assert_eq!(requests, 1 + extent.blocks.len() + there.blocks.len());
+        covers.check(&old, extent, &others, Some(4)).await.unwrap();
+        let (requests, bytes) = *reads.lock();
+        // Besides, the footer of the other and three tables: the own one was read for itself.
+        assert_eq!(requests, 4 + extent.blocks.len() + there.blocks.len());
         assert!(bytes < old.length_bytes + repaired.length_bytes + extent.table_size_bytes(), "{bytes}");
     }
 
@@ -381,10 +372,10 @@ mod tests {
             old.push(put(&store, n, first..=first + 9, 3, payload).await);
         }
         let (joined, there) = put(&store, 99, 0..=79, 3, plain).await;
-        let (covers, reads) = (covers(&store), Reads::default());
+        let (covers, reads) = counted(&store);
         for (n, (object, footer)) in old.iter().enumerate() {
             let others = [range(&joined, 0, 79)];
-            let outcome = covers.check(object, &footer.extents[0], &others, Some(4), &reads).await;
+            let outcome = covers.check(object, &footer.extents[0], &others, Some(4)).await;
             let differs = CoverError::Differs { ledger: ledger(), entry: entry(65), other: joined.id };
             assert_eq!(outcome, if n == 6 { Err(differs) } else { Ok(()) }, "{n}");
         }
@@ -394,7 +385,8 @@ mod tests {
         let block =
             |extent: &Extent| extent.table_size_bytes() + u64::from(extent.blocks[0].stored_size_bytes);
         // Where an entry differs, both blocks are looked at.
-        assert_eq!(*reads.0.lock(), (8 + 3, tables + 2 * block(there) + block(own)));
+        let footer = joined.length_bytes - joined.footer_offset;
+        assert_eq!(*reads.lock(), (8 + 1 + 3 * 2, tables + footer + 2 * block(there) + block(own)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use bindery_client::{BulkReader, LedgerView, ReadError, StoredBatch, StoredStream};
+use bindery_client::{LedgerView, ReadError, StoredBatch, StoredStream};
 use bindery_tiering::catalogue::object_key;
 use bindery_tiering::entries::{Entries, ExtentEntries};
 use bindery_tiering::footers::FooterError;
@@ -27,9 +27,8 @@ use crate::core::{BuildOrder, Built};
 pub(super) enum Source {
     /// Bookies, through the client.
     Bookies(Arc<Views>),
-    /// Extents of other objects, for each place in the order; read at the rate that holds for bookies, too. The store reads ahead, and counts
-    /// its requests.
-    Objects { store: Store, reader: BulkReader, extents: Arc<Vec<Vec<ExtentSource>>>, unread: Unread },
+    /// Extents of other objects, for each place in the order. The store reads ahead, at the rate that holds for bookies, too.
+    Objects { store: Store, extents: Arc<Vec<Vec<ExtentSource>>>, unread: Unread },
 }
 
 /// Objects that could not be read, of those that go into one.
@@ -58,7 +57,6 @@ enum Stream {
 struct ExtentStream {
     store: Store,
     cluster: ClusterId,
-    reader: BulkReader,
     open: Option<(ObjectId, ExtentEntries)>,
     rest: VecDeque<ExtentSource>,
     unread: Unread,
@@ -82,11 +80,11 @@ impl Stream {
                 let view: LedgerView = views.get(ledger).await?;
                 Ok(Stream::Ledger(view.read(first, last)))
             }
-            Source::Objects { store, reader, extents, unread } => {
+            Source::Objects { store, extents, unread } => {
                 let rest = extents.get(index).cloned().unwrap_or_default().into();
-                let (store, reader, unread) = (store.clone(), reader.clone(), unread.clone());
+                let (store, unread) = (store.clone(), unread.clone());
                 let cluster = common.cluster;
-                let stream = ExtentStream { store, cluster, reader, open: None, rest, unread };
+                let stream = ExtentStream { store, cluster, open: None, rest, unread };
                 Ok(Stream::Extents(Box::new(stream)))
             }
         }
@@ -107,16 +105,13 @@ impl ExtentStream {
     /// The next block. An object that cannot be read is noted.
     async fn next(&mut self) -> Option<Result<Entries, String>> {
         loop {
-            if let Some((object, entries)) = &mut self.open {
-                let bytes = entries.next_bytes();
-                if bytes > 0 {
-                    self.reader.charge(bytes).await;
-                    let next: Result<Entries, FooterError> = entries.next().await?;
-                    return Some(next.map_err(|error| {
-                        self.unread.lock().insert(*object, source_error(&error));
-                        error.to_string()
-                    }));
-                }
+            if let Some((object, entries)) = &mut self.open
+                && let Some(next) = entries.next().await
+            {
+                return Some(next.map_err(|error: FooterError| {
+                    self.unread.lock().insert(*object, source_error(&error));
+                    error.to_string()
+                }));
             }
             let (object, extent) = self.rest.pop_front()?;
             let entries = ExtentEntries::new(self.store.clone(), self.cluster, object, extent);

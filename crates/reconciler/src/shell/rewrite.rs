@@ -13,7 +13,7 @@ use bindery_tiering::footers::Footers;
 use bindery_tiering::object::Footer;
 use bindery_types::tier::ObjectRef;
 use bindery_types::{LedgerId, LedgerMetadata};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -31,8 +31,18 @@ pub(super) const EXTENTS_ASKED: usize = 256;
 /// How long reading a footer may take.
 const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Metadata of ledgers; `None`: there is no such ledger.
-type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
+/// The metadata of a ledger, as far as there is one.
+enum FoundMetadata {
+    Metadata(Arc<LedgerMetadata>),
+    Absent,
+    /// What is there is no metadata: a person has to mend it.
+    Malformed(String),
+    /// The metadata store does not answer.
+    Unknown(String),
+}
+
+/// Metadata of ledgers.
+type Metadata = BTreeMap<LedgerId, FoundMetadata>;
 
 /// An object with a single source may exceed the limit for new objects, since the source may, and would never fit otherwise: its live
 /// bytes are the limit instead. Ids are reserved for more than twice the time, too.
@@ -62,16 +72,24 @@ fn live_extents(
     let mut live = Vec::with_capacity(places.len());
     for extent in places.iter().map(|place| &footer.extents[*place]) {
         let ledger = extent.ledger;
-        match metadata.get(&ledger).cloned().flatten() {
-            Some(metadata) => live.push(LiveExtent {
+        match metadata.get(&ledger) {
+            Some(FoundMetadata::Metadata(metadata)) => live.push(LiveExtent {
                 ledger,
                 first: extent.first,
                 last: extent.last,
                 bytes: extent.body_bytes,
-                metadata,
+                metadata: metadata.clone(),
             }),
-            None if is_partial => {}
-            None => return Err(format!("ledger {ledger} is about to leave the catalogue")),
+            Some(FoundMetadata::Unknown(why)) => {
+                return Err(format!("the metadata of ledger {ledger}: {why}"));
+            }
+            Some(FoundMetadata::Absent | FoundMetadata::Malformed(_)) | None if is_partial => {}
+            Some(FoundMetadata::Malformed(why)) => {
+                return Err(format!("the metadata of ledger {ledger}: {why}"));
+            }
+            Some(FoundMetadata::Absent) | None => {
+                return Err(format!("ledger {ledger} is about to leave the catalogue"));
+            }
         }
     }
     Ok(live)
@@ -96,20 +114,22 @@ impl Hands {
         let read = futures_util::stream::iter(ledgers).map(|ledger| {
             let of_metadata = &of_metadata;
             async move {
-                match of_metadata.get(ledger).await {
+                let found = match of_metadata.get(ledger).await {
                     Ok(stored) => {
                         let creation = stored.creation(cluster_ms);
                         let mut metadata = stored.metadata;
                         // The new object keeps it: another ledger that gets the id is told from this one.
                         metadata.created_ms = Some(creation.ms);
-                        Ok((ledger, Some(Arc::new(metadata))))
+                        FoundMetadata::Metadata(Arc::new(metadata))
                     }
-                    Err(LedgerError::NotFound(_)) => Ok((ledger, None)),
-                    Err(error) => Err(format!("the metadata of ledger {ledger}: {error}")),
-                }
+                    Err(LedgerError::NotFound(_)) => FoundMetadata::Absent,
+                    Err(error @ LedgerError::Malformed { .. }) => FoundMetadata::Malformed(error.to_string()),
+                    Err(error) => FoundMetadata::Unknown(error.to_string()),
+                };
+                (ledger, found)
             }
         });
-        read.buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
+        Ok(read.buffer_unordered(REQUESTS_AT_ONCE).collect().await)
     }
 
     /// Footers of objects that have no row, of these lengths.
@@ -192,9 +212,8 @@ impl Hands {
         };
         let unread = Unread::default();
         let limits = limits_for(&order, self.rewrite_limits);
-        let (reader, extents) = (self.reader.clone(), Arc::new(extents));
-        let store = self.store_with_read_ahead();
-        let source = Source::Objects { store, reader, extents, unread: unread.clone() };
+        let (store, extents) = (self.store_with_read_ahead(), Arc::new(extents));
+        let source = Source::Objects { store, extents, unread: unread.clone() };
         let built = build(self.common.clone(), source, order.order, limits, abandon).await;
         let unread = std::mem::take(&mut *unread.lock());
         (built, unread.into_iter().collect())

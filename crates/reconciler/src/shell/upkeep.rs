@@ -60,6 +60,8 @@ enum Keeps {
     Sources,
     /// Another window of its extents, or another object.
     Examined(ObjectId),
+    /// Objects that were examined go. Others that the same ones took over are examined next.
+    Covers,
 }
 
 impl Keeps {
@@ -67,16 +69,16 @@ impl Keeps {
         match action {
             UpkeepAction::WhereTo(object, _) => Keeps::Examined(object.id),
             UpkeepAction::Reserve | UpkeepAction::Rewrite(_) | UpkeepAction::Replace { .. } => Keeps::Sources,
+            UpkeepAction::Delete(_) | UpkeepAction::Forget(_) | UpkeepAction::FindGarbage { .. } => {
+                Keeps::Covers
+            }
             UpkeepAction::Ledgers
             | UpkeepAction::Prove
             | UpkeepAction::List { .. }
             | UpkeepAction::LookAgain(_)
             | UpkeepAction::Remove(_)
             | UpkeepAction::Mark
-            | UpkeepAction::FindGarbage { .. }
             | UpkeepAction::TryDeletion
-            | UpkeepAction::Delete(_)
-            | UpkeepAction::Forget(_)
             | UpkeepAction::Scan { .. }
             | UpkeepAction::AskFor(_)
             | UpkeepAction::ReadFooters(_)
@@ -112,6 +114,7 @@ impl Hands {
             match Keeps::of(&action) {
                 Keeps::Nothing => std::mem::take(&mut *kept),
                 Keeps::Sources => Kept { covers: kept.covers.take(), ..Kept::default() },
+                Keeps::Covers => Kept { footers: std::mem::take(&mut kept.footers), covers: None },
                 Keeps::Examined(object) => {
                     let examined = kept.footers.remove_entry(&object);
                     let footers = std::mem::replace(&mut kept.footers, examined.into_iter().collect());

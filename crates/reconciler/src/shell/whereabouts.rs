@@ -23,7 +23,7 @@ use std::sync::Arc;
 use bindery_metadata::codec::ledger as ledger_codec;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_tiering::ObjectId;
-use bindery_tiering::cover::{Account, CoverError, Covers};
+use bindery_tiering::cover::{CoverError, Covers};
 use bindery_tiering::footers::FooterError;
 use bindery_tiering::object::{Extent, Footer};
 use bindery_tiering::store::Store;
@@ -66,13 +66,6 @@ fn is_another(stored: &StoredLedger, cluster_ms: Option<i64>, noted: Option<&Led
     let tokens = stored.metadata.creation_token.zip(noted.creation_token);
     stored.creation(cluster_ms).is_anothers(noted.created_ms)
         || tokens.is_some_and(|(one, other)| one != other)
-}
-
-impl Account for Hands {
-    async fn charge(&self, bytes: u64) {
-        // The requests are counted where they are made: one may bring what several reads want.
-        self.reader.charge(bytes).await;
-    }
 }
 
 impl Hands {
@@ -159,10 +152,17 @@ impl Hands {
         kept.covers.get_or_insert_with(new).clone()
     }
 
-    /// A store that reads ahead and counts its requests.
+    /// A store that reads ahead, at the rate that holds for bookies, too, and counts its requests.
     pub(super) fn store_with_read_ahead(&self) -> Store {
-        let meter = self.common.meter.clone();
-        self.common.store.with_read_ahead(move |bytes| meter.got(bytes))
+        let (meter, reader) = (self.common.meter.clone(), self.reader.clone());
+        self.common.store.with_read_ahead(move |bytes| {
+            let (meter, reader) = (meter.clone(), reader.clone());
+            async move {
+                reader.charge(bytes).await;
+                meter.got(bytes);
+            }
+            .boxed()
+        })
     }
 
     /// The footer of an object that is rewritten, or that is to go: kept while actions on it follow each other.
@@ -241,7 +241,7 @@ impl Hands {
     ) -> Result<Option<String>, SourceError> {
         let secret = noted(footer, extent.ledger).and_then(|noted| noted.secret);
         let digest_bytes = secret.map(|secret| secret.digest_type.size_bytes());
-        let error = match covers.check(object, extent, others, digest_bytes, self).await {
+        let error = match covers.check(object, extent, others, digest_bytes).await {
             Ok(()) => return Ok(None),
             Err(error) => error,
         };

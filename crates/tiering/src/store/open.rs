@@ -7,6 +7,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -78,10 +79,22 @@ impl Store {
         Store { url, inner, read_ahead: None }
     }
 
-    /// The same store, whose [`Store::read`] reads ahead when ranges of an object lie one behind the other. It keeps up to 16 MiB, and its
-    /// clones share them. `on_request` is called before each request of a read, with the bytes that are asked for.
-    pub fn with_read_ahead(&self, on_request: impl Fn(u64) + Send + Sync + 'static) -> Store {
-        Store { read_ahead: Some(Arc::new(ReadAhead::new(on_request))), ..self.clone() }
+    /// The same store, whose [`Store::read`] reads ahead when ranges of an object lie one behind the other. It keeps up to 24 MiB, and its
+    /// clones share them. `account` is called before each request of a read with the bytes that are asked for, and waited for.
+    pub fn with_read_ahead(
+        &self,
+        account: impl Fn(u64) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Store {
+        Store { read_ahead: Some(Arc::new(ReadAhead::new(account))), ..self.clone() }
+    }
+
+    /// The same store, which calls `account` as one does that reads ahead, and reads what is asked for.
+    #[cfg(test)]
+    pub(crate) fn with_account(
+        &self,
+        account: impl Fn(u64) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Store {
+        Store { read_ahead: Some(Arc::new(ReadAhead::exact(account))), ..self.clone() }
     }
 
     /// Where it is.

@@ -12,9 +12,11 @@
 //!    make a group. Extents become as many times as long, so a byte is copied about once for each power of that factor below the limit.
 //! 2. Two are enough of those that were committed [`UpkeepSettings::join_after`](super::UpkeepSettings::join_after) ago: what is left over of a
 //!    ledger that is closed becomes one extent for each such power, and pays for it with three copies more at most.
-//! 3. Objects of which it is known that they have ledgers of different stretches are in no group together. That is known after the first survey.
+//! 3. Objects of a group have ledgers of one stretch, as far as their spans tell. A span is known from the first survey on, and of objects that
+//!    were joined here; those whose spans are not known are in groups of their own, or surveyed alone when they are old.
+//! 4. No object keeps others from being joined: one that may be in small groups alone counts in the groups that it is the first of.
 //!
-//! # Limits     objects that are remembered: [`CANDIDATES_MAX`]; of a group: [`SOURCES_MAX`], [`BYTES_MAX`] and [`FOOTERS_BYTES_MAX`], which are in
+//! # Limits     objects that are remembered: [`CANDIDATES_MAX`]; of a group: as many as its caller says, [`BYTES_MAX`] and [`FOOTERS_BYTES_MAX`], which are in
 //! memory while it is joined; spans: [`SPANS_MAX`], the lowest ids are forgotten first
 
 use std::collections::BTreeMap;
@@ -22,8 +24,6 @@ use std::collections::BTreeMap;
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::StoredObject;
 use bindery_types::LedgerId;
-
-use super::rewrite::SOURCES_MAX;
 
 /// Objects that are joined, at least.
 const GROUP_MIN: usize = 8;
@@ -79,10 +79,16 @@ impl Joins {
     }
 
     fn insert(&mut self, candidate: Candidate) {
-        let id = candidate.stored.object.id;
-        if self.candidates.len() < CANDIDATES_MAX || self.candidates.contains_key(&id) {
-            self.candidates.insert(id, candidate);
+        self.candidates.insert(candidate.stored.object.id, candidate);
+        if self.candidates.len() > CANDIDATES_MAX {
+            // It comes again with its page.
+            self.candidates.pop_first();
         }
+    }
+
+    /// Whether the ledgers of an object are not known.
+    pub fn lacks_span(&self, object: &ObjectId) -> bool {
+        !self.spans.contains_key(object)
     }
 
     /// It is not to be joined, for now.
@@ -114,13 +120,17 @@ impl Joins {
         }
     }
 
-    /// Whether both may have extents of one ledger: the second has the middle of the first one's span, as far as spans are known.
+    /// Whether both may have extents of the same ledgers: each span has the middle of the other one, or neither is known.
     fn may_share(&self, one: &ObjectId, other: &ObjectId) -> bool {
-        let (Some((first, last)), Some(other)) = (self.spans.get(one), self.spans.get(other)) else {
-            return true;
+        let has_middle = |(first, last): &Span, of: &Span| {
+            let middle = of.0.get() + (of.1.get() - of.0.get()) / 2;
+            (first.get()..=last.get()).contains(&middle)
         };
-        let middle = first.get() + (last.get() - first.get()) / 2;
-        (other.0.get()..=other.1.get()).contains(&middle)
+        match (self.spans.get(one), self.spans.get(other)) {
+            (Some(one), Some(other)) => has_middle(one, other) && has_middle(other, one),
+            (None, None) => true,
+            _ => false,
+        }
     }
 
     /// The next objects to be joined, the smallest extents first; none when no group is large enough. `group_max` says how many may be in a
@@ -136,13 +146,19 @@ impl Joins {
                 .map(|(_, other)| other)
                 .filter(|other| self.may_share(&anchor.stored.object.id, &other.stored.object.id));
             let mut all: Vec<&Candidate> = of_anchor.collect();
-            // Extents that were made one after the other follow each other.
-            all.sort_by_key(|candidate| candidate.stored.object.id);
-            let mut group = fitting(all.iter().copied(), &group_max);
-            if group.len() < GROUP_MIN {
-                group = fitting(all.into_iter().filter(|candidate| candidate.is_old), &group_max);
+            // Extents that were made one after the other follow each other. The anchor is in its group.
+            let is_other = |candidate: &&Candidate| candidate.stored.object.id != anchor.stored.object.id;
+            all.sort_by_key(|candidate| (is_other(candidate), candidate.stored.object.id));
+            let max = group_max(&anchor.stored.object.id);
+            let mut group = fitting(all.iter().copied(), max, &group_max);
+            if group.len() < GROUP_MIN.min(max) {
+                group = match anchor.is_old {
+                    true => fitting(all.into_iter().filter(|candidate| candidate.is_old), max, &group_max),
+                    false => Vec::new(),
+                };
             }
-            if group.len() > 1 {
+            let is_surveyed_alone = anchor.is_old && self.lacks_span(&anchor.stored.object.id);
+            if group.len() > 1 || (group.len() == 1 && is_surveyed_alone) {
                 for stored in &group {
                     self.candidates.remove(&stored.object.id);
                 }
@@ -153,19 +169,19 @@ impl Joins {
     }
 }
 
-/// The first ones that are a group by its limits.
+/// The first ones, at most `max`, that are a group by its limits. Those that may be in smaller groups alone are left out.
 fn fitting<'a>(
     candidates: impl Iterator<Item = &'a Candidate>,
+    max: usize,
     group_max: impl Fn(&ObjectId) -> usize,
 ) -> Vec<StoredObject> {
-    let (mut bytes, mut footers, mut most) = (0, 0, SOURCES_MAX);
+    let (mut bytes, mut footers) = (0, 0);
     let mut group: Vec<StoredObject> = Vec::new();
     for Candidate { stored, .. } in candidates {
         let more = (bytes + stored.live_bytes, footers + footer_bytes(stored));
-        let max = group_max(&stored.object.id).min(most);
-        if group.len() < max && more.0 <= BYTES_MAX && more.1 <= FOOTERS_BYTES_MAX {
+        let fits = more.0 <= BYTES_MAX && more.1 <= FOOTERS_BYTES_MAX;
+        if group.is_empty() || (group.len() < max && fits && group_max(&stored.object.id) >= max) {
             (bytes, footers) = more;
-            most = max;
             group.push(*stored);
         }
     }
@@ -174,6 +190,7 @@ fn fitting<'a>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::rewrite::SOURCES_MAX;
     use super::super::tests::stored;
     use super::*;
 
@@ -211,11 +228,19 @@ mod tests {
         joins.note(of_extents(7, 5000), false);
         assert_eq!(group(&mut joins), (0..8).map(object).collect::<Vec<_>>());
         assert!(group(&mut joins).is_empty(), "they are in a group");
-        (0..2).for_each(|n| joins.note(of_extents(n, 5000), false));
-        joins.note(of_extents(2, 5000), true);
+        (0..3).for_each(|n| {
+            joins.note(of_extents(n, 5000), n == 2);
+            span(&mut joins, n, [0, 99]);
+        });
         assert!(group(&mut joins).is_empty());
         joins.note(of_extents(0, 5000), true);
         assert_eq!(group(&mut joins), [object(0), object(2)], "the young one waits");
+        // Of one the ledgers are not known.
+        joins.note(of_extents(3, 5000), true);
+        assert_eq!(group(&mut joins), [object(3)]);
+        joins.note(of_extents(3, 5000), true);
+        span(&mut joins, 3, [0, 99]);
+        assert!(group(&mut joins).is_empty());
     }
 
     #[test]
@@ -233,6 +258,15 @@ mod tests {
         });
         assert_eq!(group(&mut joins).len(), 3, "a GiB at most");
         assert_eq!(ids(&joins.group(|_| 2)).len(), 2);
+    }
+
+    /// Invariant 4: uploads of its groups failed, so the oldest object is in no group any more.
+    #[test]
+    fn one_that_is_in_no_group_keeps_no_other_from_being_joined() {
+        let mut joins = Joins::default();
+        (0..9).for_each(|n| joins.note(of_extents(n, 5000), false));
+        let group_max = |id: &ObjectId| if *id == object(0) { 1 } else { SOURCES_MAX };
+        assert_eq!(ids(&joins.group(group_max)), (1..9).map(object).collect::<Vec<_>>());
     }
 
     /// Invariant 3.
@@ -263,7 +297,7 @@ mod tests {
             span(&mut joins, n, [1, 2]);
         }
         assert_eq!((joins.candidates.len(), joins.spans.len()), (CANDIDATES_MAX, SPANS_MAX));
-        joins.forget(&object(999));
+        joins.forget(&object(SPANS_MAX));
         assert_eq!(joins.candidates.len(), CANDIDATES_MAX - 1);
     }
 }

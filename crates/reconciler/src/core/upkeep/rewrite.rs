@@ -25,8 +25,8 @@
 //!    the extents stay apart from then on, so that each that is whole counts. A source of which not one can be copied while it is alone is an
 //!    alarm, and has twice the time from then on.
 //! 7. Objects that are joined become as many objects as they need, each with a stretch of their ledgers, within one survey. Sources whose
-//!    extents hardly follow each other are left alone for a while, as if they could not be read. One that takes too long is followed by shorter
-//!    ones.
+//!    extents hardly follow each other are in no group for a while. An object that takes too long is followed by shorter ones. What a group
+//!    leaves when the time of a pass is up is joined in the next one, and is sparse for nobody until then.
 //!
 //! # Limits     sources of one object: [`SOURCES_MAX`]; work of one pass: [`Budget`]; candidates: [`CANDIDATES_MAX`]; objects
 //! that are left alone: [`PUT_OFF_MAX`]. Of more, those come again early whose turn is next, and every second group is chosen by its
@@ -59,8 +59,6 @@ const REQUESTS_PER_PASS: u64 = 10_000;
 const PART_BYTES: u64 = 8 << 20;
 /// What a request for extents that lie one behind the other brings, about.
 const READ_BYTES: u64 = 256 << 10;
-/// Extents of objects that are joined, for each range that becomes one, at least.
-const JOINED_MIN: usize = 2;
 /// Bytes of an object that others are joined in, at least, however long that takes.
 const JOINED_BYTES_MIN: u64 = 1 << 20;
 /// Objects that are remembered until their turn.
@@ -89,6 +87,10 @@ struct PutOff {
     lacked_time: bool,
     /// So it did alone, and not one extent was copied.
     is_too_slow: bool,
+    /// It is in no group that is joined until then,
+    join_until: Duration,
+    /// after so many in which extents hardly followed each other.
+    joins_in_vain: u32,
 }
 
 impl PutOff {
@@ -100,6 +102,8 @@ impl PutOff {
             damage: None,
             lacked_time: false,
             is_too_slow: false,
+            join_until: now,
+            joins_in_vain: 0,
         }
     }
 }
@@ -218,13 +222,14 @@ impl Rewriting {
             let id = stored.object.id;
             let is_put_off = self.put_off.get(&id).is_some_and(|put_off| now < put_off.until);
             let is_small = has_small_extents(&stored, settings.join_below_bytes);
-            match is_small && team.owns_upkeep() && !is_put_off {
+            let put_off = self.put_off.get(&id);
+            let is_left_apart = put_off.is_some_and(|put_off| now < put_off.join_until);
+            match is_small && team.owns_upkeep() && !is_put_off && !is_left_apart {
                 true => self.joins.note(stored, has_passed(stored.committed_ms, settings.join_after)),
                 false => self.joins.remove(&id),
             }
-            // By the tierer that has the upkeep.
+            // The rest of it follows, with the next pass of the tierer that has the upkeep.
             let is_being_joined = is_small
-                && !team.owns_upkeep()
                 && stored.replaced.is_some_and(|replaced| !has_passed(replaced.at_ms, 3 * settings.interval));
             let is_sparse = stored.is_outranked() || stored.live_ratio() < settings.rewrite_below;
             let is_wanted = is_sparse && !is_being_joined && team.owns_object(&id);
@@ -304,9 +309,10 @@ impl Rewriting {
         }
     }
 
-    /// Whether enough extents follow each other for an object of them (invariant 7).
+    /// Whether as many extents follow others as stand alone (invariant 7).
     fn is_worth_joining(&self) -> bool {
-        self.pieces.iter().map(Vec::len).sum::<usize>() >= JOINED_MIN * self.pieces.len()
+        let joined: usize = self.pieces.iter().map(Vec::len).filter(|count| *count > 1).sum();
+        2 * joined >= self.pieces.iter().map(Vec::len).sum()
     }
 
     /// Leaves what one object does not take for the next ones.
@@ -333,17 +339,32 @@ impl Rewriting {
     fn leave_to_next(&mut self, full: &BTreeSet<LedgerId>, read: &BTreeMap<(LedgerId, EntryId), EntryId>) {
         let ledgers = std::mem::take(&mut self.ledgers).into_iter();
         let (mut left, mut kept) = (Vec::new(), Vec::new());
-        for (ledger, pieces) in ledgers.zip(std::mem::take(&mut self.pieces)) {
-            let is_whole = pieces.iter().all(|piece| Self::is_taken(read, ledger.ledger, piece));
-            let is_left = full.contains(&ledger.ledger) && !is_whole;
-            if is_left { left.push((ledger, pieces)) } else { kept.push((ledger, pieces)) }
+        for (ledger, mut pieces) in ledgers.zip(std::mem::take(&mut self.pieces)) {
+            let is_taken = |piece: &Piece| Self::is_taken(read, ledger.ledger, piece);
+            if !full.contains(&ledger.ledger) || pieces.iter().all(is_taken) {
+                kept.push((ledger, pieces));
+                continue;
+            }
+            // What is whole of it is taken over, and what comes behind is a range of its own.
+            let behind = pieces.split_off(pieces.iter().take_while(|piece| is_taken(piece)).count());
+            let part = |pieces: &[Piece], bytes| {
+                let (first, last) = (pieces.first()?.first, pieces.last()?.last);
+                Some(BuildLedger { first, last, bytes, ..ledger.clone() })
+            };
+            let of_piece = ledger.bytes / (pieces.len() + behind.len()).max(1) as u64;
+            if let Some(whole) = part(&pieces, of_piece * pieces.len() as u64) {
+                kept.push((whole, pieces));
+            }
+            if let Some(rest) = part(&behind, of_piece * behind.len() as u64) {
+                left.push((rest, behind));
+            }
         }
         (self.ledgers, self.pieces) = kept.into_iter().unzip();
         self.rest.splice(0..0, left);
     }
 
     /// Puts live extents in their order. False: there is nothing to build.
-    fn order(&mut self, mut live: Vec<(ObjectRef, LiveExtent)>) -> bool {
+    fn order(&mut self, mut live: Vec<(ObjectRef, LiveExtent)>, target_bytes: u64) -> bool {
         live.sort_unstable_by_key(|(_, extent)| (extent.ledger, extent.first));
         self.ledgers.clear();
         self.pieces.clear();
@@ -358,8 +379,11 @@ impl Rewriting {
             match (before, self.pieces.last_mut()) {
                 // It was rewritten by somebody else between two looks: whoever has it twice has it in the other.
                 (Some(before), _) if first <= before.last => {}
+                // An object has to have room for all of the range.
                 (Some(before), Some(pieces))
-                    if before.last.get() + 1 == first.get() && pieces.len() < pieces_max =>
+                    if before.last.get() + 1 == first.get()
+                        && pieces.len() < pieces_max
+                        && (!self.is_joining || before.bytes + bytes <= target_bytes) =>
                 {
                     before.last = last;
                     before.bytes += bytes;
@@ -495,7 +519,7 @@ impl Upkeep {
         if !self.team.owns_upkeep() {
             self.rewriting.joins.clear();
         }
-        self.rewriting.put_off.retain(|_, put_off| now < put_off.until + KEPT_FOR);
+        self.rewriting.put_off.retain(|_, put_off| now < put_off.until.max(put_off.join_until) + KEPT_FOR);
         self.show_damaged();
         self.next_rewrite(now)
     }
@@ -518,10 +542,19 @@ impl Upkeep {
         Phase::Survey(objects, is_joining)
     }
 
-    /// The extents of these sources hardly follow each other: by their spans they may be in other groups later.
-    fn leave_apart(&mut self, now: Duration) -> Phase {
-        for source in std::mem::take(&mut self.rewriting.sources) {
-            self.rewriting.put_off(now, self.settings.rewrite_pause, source.object.id, 1);
+    /// The extents of these sources, of a group of so many, hardly follow each other: by their spans they may be in other groups later.
+    fn leave_apart(&mut self, now: Duration, of: usize) -> Phase {
+        let sources = std::mem::take(&mut self.rewriting.sources);
+        if of == 1 || sources.len() < of {
+            // It was to be known which ledgers it has, or those that could not be read are missing.
+            self.rewriting.put_back(sources);
+            return self.next_rewrite(now);
+        }
+        for source in sources {
+            let put_off = self.rewriting.remember(now, source.object.id);
+            let pause = self.settings.rewrite_pause * 2_u32.pow(put_off.joins_in_vain.min(10));
+            put_off.join_until = now + pause.min(PAUSE_MAX);
+            put_off.joins_in_vain += 1;
         }
         self.next_rewrite(now)
     }
@@ -589,6 +622,7 @@ impl Upkeep {
         found: Vec<Survey>,
         alarms: &mut Vec<Alarm>,
     ) -> Phase {
+        let of = found.len();
         let mut live = Vec::new();
         for (object, of_object) in found {
             match of_object {
@@ -605,16 +639,14 @@ impl Upkeep {
                 }
             }
         }
-        if !self.rewriting.order(live) {
-            return self.next_rewrite(now);
-        }
+        let has_some = self.rewriting.order(live, self.target_bytes);
         if self.rewriting.is_joining {
-            if !self.rewriting.is_worth_joining() {
-                return self.leave_apart(now);
+            if !has_some || of == 1 || !self.rewriting.is_worth_joining() {
+                return self.leave_apart(now, of);
             }
             self.rewriting.cut(self.target_bytes);
         }
-        Phase::Reserve
+        if has_some { Phase::Reserve } else { self.next_rewrite(now) }
     }
 
     /// With an object of the catalogue that has a later id, if there is one.
@@ -721,12 +753,15 @@ impl Upkeep {
         self.status.counts.rewrites += u64::from(!accepted.is_empty());
         if is_joining {
             self.status.counts.extents_joined += self.rewriting.joined(&accepted);
+            let ledgers = new.extents.iter().map(|extent| extent.ledger);
+            self.rewriting.joins.note_span(new.object.id, ledgers);
         }
         let mut finished = self.rewriting.finished(&accepted);
         if !self.rewriting.rest.is_empty() {
             self.rewriting.note_unfinished(&finished);
-            let has_time = self.rewriting.budget.has_time(now);
-            if has_time && !self.rewriting.is_late && !accepted.is_empty() {
+            // A source that cannot be read is asked once.
+            let may_go_on = self.rewriting.budget.has_time(now) && self.rewriting.unread.is_empty();
+            if may_go_on && !self.rewriting.is_late && !accepted.is_empty() {
                 if let Some(bytes) = &mut self.rewriting.joined_bytes_max {
                     *bytes = bytes.saturating_mul(2);
                 }

@@ -105,8 +105,8 @@ struct Around {
     /// Objects that cannot be read, and whether the failure says so.
     damaged: BTreeMap<ObjectId, bool>,
     order: Option<RewriteOrder>,
-    /// The next object is full after so many ledgers.
-    full_after: Option<usize>,
+    /// The next object is full after so many ledgers, and so many pieces of the one behind them.
+    full_after: Option<(usize, usize)>,
     /// So many extents can be copied before an object takes too long.
     in_time: Option<usize>,
     /// Where the extents of each object are; those of more were of ledgers that are gone.
@@ -280,8 +280,11 @@ impl Around {
                     };
                     let mut extents: Vec<NewExtent> =
                         order.order.ledgers.iter().zip(&order.pieces).filter_map(part).collect();
-                    let room = self.full_after.take().unwrap_or(extents.len()).min(extents.len());
-                    let left = extents.split_off(room);
+                    let (room, pieces) = self.full_after.take().unwrap_or((extents.len(), 0));
+                    let left = extents.split_off(room.min(extents.len()));
+                    if let Some(piece) = pieces.checked_sub(1) {
+                        extents.push(NewExtent { last: order.pieces[room][piece].last, ..left[0] });
+                    }
                     let left = left.into_iter().map(|extent| (extent.ledger, Left::Full)).collect();
                     let new = NewObject { object: reference(order.order.object, 50), extents };
                     let outcome = match () {

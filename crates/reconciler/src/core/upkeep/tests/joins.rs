@@ -97,15 +97,48 @@ fn extents_that_do_not_follow_each_other_are_left_where_they_are() {
 #[test]
 fn what_an_object_is_too_short_for_is_in_the_next_one() {
     let mut around = world(8, 1000);
-    around.full_after = Some(4);
+    around.full_after = Some((4, 3));
     around.pass();
     let whole = |of| (of, 0, 79, 8);
+    // Three of the eight extents of ledger 4 were in it.
     assert_eq!(
         orders(&mut around),
-        [(0..LEDGERS).map(whole).collect::<Vec<_>>(), (4..LEDGERS).map(whole).collect::<Vec<_>>()]
+        [(0..LEDGERS).map(whole).collect::<Vec<_>>(), vec![(4, 30, 79, 5), whole(5)]]
     );
     let counts = around.upkeep.status().counts;
     assert_eq!((counts.rewrites, counts.objects_rewritten, counts.extents_joined), (2, 8, 48));
+}
+
+/// It would never be whole, and those behind it would wait for it.
+#[test]
+fn a_range_that_is_longer_than_an_object_becomes_several() {
+    let mut around = world(8, 30);
+    around.pass();
+    let halves = |of| [vec![(of, 0, 39, 4)], vec![(of, 40, 79, 4)]];
+    assert_eq!(orders(&mut around), (0..LEDGERS).flat_map(halves).collect::<Vec<_>>());
+    assert_eq!(around.upkeep.status().counts.objects_rewritten, 8);
+}
+
+/// Ledgers that were closed stand alone among those that go on.
+#[test]
+fn extents_that_stand_alone_keep_the_others_from_nothing() {
+    let mut around = world(2, 1000);
+    for n in 0..2 {
+        let alone = (0..LEDGERS).map(|of| live(100 + of * 2 + n, 0, 9));
+        around.live.get_mut(&object(n as u8)).unwrap().extend(alone);
+    }
+    around.now += UpkeepSettings::default().join_after;
+    around.pass();
+    assert_eq!(around.upkeep.status().counts.extents_joined, 2 * LEDGERS as u64);
+    // More of them than of the others.
+    let mut around = world(2, 1000);
+    for n in 0..2 {
+        let alone = (0..=LEDGERS).map(|of| live(100 + of * 2 + n, 0, 9));
+        around.live.get_mut(&object(n as u8)).unwrap().extend(alone);
+    }
+    around.now += UpkeepSettings::default().join_after;
+    around.pass();
+    assert_eq!(around.upkeep.status().counts.rewrites, 0);
 }
 
 /// The time for an object was up: those that follow are shorter, and what was copied counts.
@@ -124,20 +157,26 @@ fn after_an_object_that_took_too_long_they_are_shorter() {
     assert_eq!(orders(&mut around)[0].len(), 3, "of half the bytes");
 }
 
-/// Only the tierer that has the upkeep joins. What it is at is sparse for a while, and of no concern to the others.
+/// Only the tierer that has the upkeep joins. What it is at is joined further, and is rewritten by nobody for a while.
 #[test]
-fn another_tierer_leaves_what_is_being_joined_alone() {
-    let mut around = world(8, 1000);
+fn objects_that_are_being_joined_are_not_rewritten_one_by_one() {
     let (own, other) = (Member::able("own"), Member::able("other"));
-    let team = ["own", "other"].map(|of| Team::new(of, [own.clone(), other.clone()]));
-    let without_upkeep = team.iter().find(|team| !team.owns_upkeep()).unwrap();
-    around.upkeep.set_team(without_upkeep);
-    // Something was taken over of all of them just now.
-    let replaced = Some(Replaced { number: 3, at_ms: around.now.as_millis() as u64 });
-    around.rows.iter_mut().for_each(|row| row.replaced = replaced);
-    around.pass();
-    assert!(orders(&mut around).is_empty());
-    around.now += 3 * UpkeepSettings::default().interval;
-    around.pass();
-    assert!(!orders(&mut around).is_empty(), "nobody goes on with it");
+    let teams = ["own", "other"].map(|of| Team::new(of, [own.clone(), other.clone()]));
+    for team in teams {
+        let mut around = world(8, 1000);
+        around.upkeep.set_team(&team);
+        // Something was taken over of all of them just now.
+        let replaced = Some(Replaced { number: 3, at_ms: around.now.as_millis() as u64 });
+        around.rows.iter_mut().for_each(|row| row.replaced = replaced);
+        around.pass();
+        match team.owns_upkeep() {
+            true => assert_eq!(around.upkeep.status().counts.extents_joined, 48),
+            false => {
+                assert!(orders(&mut around).is_empty());
+                around.now += 3 * UpkeepSettings::default().interval;
+                around.pass();
+                assert!(!orders(&mut around).is_empty(), "nobody goes on with it");
+            }
+        }
+    }
 }
