@@ -2,6 +2,7 @@
 //! with. Each command prints one JSON object; `run` beside this crate drives them and draws the tables.
 
 mod bare;
+mod join;
 mod share;
 mod slow;
 mod updates;
@@ -29,6 +30,8 @@ enum Command {
     Updates(updates::UpdatesArgs),
     /// Tierers that share closed ledgers, from a pause on until all is moved
     Share(share::ShareArgs),
+    /// What ledgers of many small extents cost to trim and to read, before and after these are joined
+    Join(join::JoinArgs),
     /// The bare loop of a tierer: reads closed ledgers through the client and puts their bytes into objects
     Copy(bare::CopyArgs),
     /// The bare loop of a read: gets each object of the catalogue, one after the other
@@ -97,6 +100,7 @@ async fn main() -> anyhow::Result<()> {
     let report = match Cli::parse().command {
         Command::Updates(args) => updates::run(args).await?,
         Command::Share(args) => share::run(args).await?,
+        Command::Join(args) => join::run(args).await?,
         Command::Copy(args) => bare::copy(args).await?,
         Command::Fetch(args) => bare::fetch(args).await?,
     };

@@ -12,7 +12,7 @@ use bindery_tiering::store::Store;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::slow::SlowWrites;
+use crate::slow::SlowStore;
 use crate::{Place, close, cpu_seconds, tierer_config};
 
 #[derive(Args)]
@@ -47,7 +47,8 @@ impl Member {
         config.settings.handover = Duration::from_secs(1);
         let store = args.place.store()?;
         let delay = Duration::from_millis(args.delay_ms);
-        let slow = SlowWrites { inner: store.inner().clone(), delay };
+        let (inner, reads) = (store.inner().clone(), Duration::ZERO);
+        let slow = SlowStore { inner, writes: delay, reads, gets: Arc::default() };
         let components = Components {
             layout: layout.clone(),
             client: client.clone(),

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bindery_client::connection::Bookies;
@@ -53,25 +54,33 @@ impl TransportLayer for SlowUpdates {
     }
 }
 
-/// A store whose requests that write wait before they are sent.
+/// A store whose requests wait before they are sent.
 #[derive(Debug)]
-pub struct SlowWrites {
+pub struct SlowStore {
     /// The store.
     pub inner: Arc<dyn ObjectStore>,
-    /// How long each waits.
-    pub delay: Duration,
+    /// How long each waits that writes,
+    pub writes: Duration,
+    /// and each that reads an object.
+    pub reads: Duration,
+    /// Requests that read an object.
+    pub gets: Arc<AtomicU64>,
 }
 
-impl fmt::Display for SlowWrites {
+impl fmt::Display for SlowStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {:?} away", self.inner, self.delay)
+        write!(
+            f,
+            "{}, {:?} away for those who write, {:?} for those who read",
+            self.inner, self.writes, self.reads
+        )
     }
 }
 
 #[async_trait::async_trait]
-impl ObjectStore for SlowWrites {
+impl ObjectStore for SlowStore {
     async fn put_opts(&self, key: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        tokio::time::sleep(self.delay).await;
+        tokio::time::sleep(self.writes).await;
         self.inner.put_opts(key, payload, options).await
     }
 
@@ -80,12 +89,14 @@ impl ObjectStore for SlowWrites {
         key: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        tokio::time::sleep(self.delay).await;
+        tokio::time::sleep(self.writes).await;
         let inner = self.inner.put_multipart_opts(key, options).await?;
-        Ok(Box::new(SlowUpload { inner, delay: self.delay }))
+        Ok(Box::new(SlowUpload { inner, delay: self.writes }))
     }
 
     async fn get_opts(&self, key: &Path, options: GetOptions) -> Result<GetResult> {
+        self.gets.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(self.reads).await;
         self.inner.get_opts(key, options).await
     }
 

@@ -12,22 +12,30 @@
 //!    the LAC (last add confirmed) and the digest ([`is_same_entry`]).
 //! 2. The others are the objects that the catalogue names: the checksum of a footer is that of the reference. Each block and each table has the
 //!    checksum that its footer says ([`ExtentEntries`](crate::entries::ExtentEntries)).
-//! 3. Each block is read once.
+//! 3. A block of the others is read once, however many extents are compared with it, until [`READ_ENTRIES_MAX`] is reached: what was read of it then is
+//!    what its table says. Only where entries differ it is read again.
 //!
 //! # Limits
-//! Footers that are kept: those of [`Footers`]. Of one comparison the tables of two extents, and two blocks.
+//! Footers that are kept: those of [`Footers`]. Tables of extents of which blocks were read: [`READ_ENTRIES_MAX`]. Of one comparison the tables
+//! of two extents, and two blocks.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
 use bindery_types::EntryId;
-use bindery_types::codec::crc32c;
 use bindery_types::tier::{ObjectId, ObjectRef, TierExtent};
 use bytes::Bytes;
+use parking_lot::Mutex;
 
+use crate::ClusterId;
 use crate::entries::ExtentEntries;
 use crate::footers::{FooterError, Footers};
 use crate::object::{Extent, TableEntry};
+use crate::store::Store;
+
+/// Entries of tables that are remembered, 8 bytes each. Beyond that all are forgotten.
+const READ_ENTRIES_MAX: usize = 1 << 20;
 
 /// Why other objects cannot be said to have the entries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,62 +55,116 @@ pub enum CoverError {
     },
 }
 
-/// Takes account of reads.
-pub trait Account: Sync {
-    /// Before each read of so many bytes.
-    fn charge(&self, bytes: u64) -> impl Future<Output = ()> + Send;
+/// Compares extents of objects that are to go with what took them over, one after the other: a block of those that has entries of many
+/// extents is read once.
+pub struct Covers {
+    footers: Footers,
+    read: Mutex<ReadBlocks>,
 }
 
-/// Compares an extent of `object` with what the catalogue has for its range: extents of other objects that cover it. `digest_bytes` is the
-/// length of the digest of the ledger's entries; without it copies have to be equal to the byte.
-pub async fn check_cover(
-    footers: &Footers,
-    object: &ObjectRef,
-    extent: &Extent,
-    others: &[TierExtent],
-    digest_bytes: Option<usize>,
-    account: &impl Account,
-) -> Result<(), CoverError> {
-    account.charge(extent.table_size_bytes()).await;
-    let table = footers.table(object, extent).await?;
-    let entries_of = |object: &ObjectRef, extent: &Extent| {
-        ExtentEntries::new(footers.store().clone(), footers.cluster(), *object, Arc::new(extent.clone()))
-    };
-    let mut own = Own { entries: entries_of(object, extent), block: None };
-    for other in others.iter().filter(|other| other.last >= extent.first && other.first <= extent.last) {
-        let differs = |entry| CoverError::Differs { ledger: extent.ledger, entry, other: other.object.id };
-        let footer = footers.of(&other.object).await?;
-        let mut of_ledger = footer.extents_of(extent.ledger);
-        // The catalogue may have a part of an extent.
-        let there = of_ledger.find(|there| there.first <= other.first && there.last >= other.last);
-        let there = there.ok_or_else(|| differs(other.first))?;
-        let (first, last) = (extent.first.max(other.first), extent.last.min(other.last));
-        let mut entries = entries_of(&other.object, there);
-        entries.seek(first);
-        let mut next = first.get();
-        while next <= last.get() {
-            account.charge(entries.next_bytes()).await;
-            let (from, block) = entries.next().await.ok_or_else(|| differs(first))??;
-            for (id, theirs) in (from.get()..).zip(&block).filter(|(id, _)| (next..=last.get()).contains(id))
-            {
-                let entry = EntryId::new(id).ok_or_else(|| differs(first))?;
-                let listed = &table[(id - extent.first.get()) as usize];
-                if !is_listed(theirs, listed) {
-                    let ours = own.entry(extent, entry, account).await?;
-                    if !ours.is_some_and(|ours| is_same_entry(&ours, theirs, digest_bytes)) {
-                        return Err(differs(entry));
+/// Blocks that were read and verified.
+#[derive(Default)]
+struct ReadBlocks {
+    /// By object and offset of the extent's table.
+    extents: HashMap<(ObjectId, u64), ReadExtent>,
+    entries: usize,
+}
+
+/// An extent of which blocks were read.
+struct ReadExtent {
+    table: Arc<[TableEntry]>,
+    blocks: BTreeSet<usize>,
+}
+
+impl ReadBlocks {
+    /// The table of an extent, if this block of it was read.
+    fn table(&self, object: ObjectId, extent: &Extent, block: usize) -> Option<Arc<[TableEntry]>> {
+        let read = self.extents.get(&(object, extent.table_offset))?;
+        read.blocks.contains(&block).then(|| read.table.clone())
+    }
+
+    fn note(&mut self, object: ObjectId, extent: &Extent, block: usize, table: &Arc<[TableEntry]>) {
+        if self.entries >= READ_ENTRIES_MAX {
+            *self = ReadBlocks::default();
+        }
+        let read = self.extents.entry((object, extent.table_offset)).or_insert_with(|| {
+            self.entries += table.len();
+            ReadExtent { table: table.clone(), blocks: BTreeSet::new() }
+        });
+        read.blocks.insert(block);
+    }
+}
+
+impl Covers {
+    /// Nothing is read yet. What it reads it remembers: it is to be dropped before long.
+    pub fn new(store: Store, cluster: ClusterId) -> Covers {
+        Covers { footers: Footers::new(store, cluster), read: Mutex::default() }
+    }
+
+    fn entries_of(&self, object: &ObjectRef, extent: &Extent) -> ExtentEntries {
+        let (store, cluster) = (self.footers.store().clone(), self.footers.cluster());
+        ExtentEntries::new(store, cluster, *object, Arc::new(extent.clone()))
+    }
+
+    /// Compares an extent of `object` with what the catalogue has for its range: extents of other objects that cover it. `digest_bytes` is the
+    /// length of the digest of the ledger's entries; without it copies have to be equal to the byte.
+    pub async fn check(
+        &self,
+        object: &ObjectRef,
+        extent: &Extent,
+        others: &[TierExtent],
+        digest_bytes: Option<usize>,
+    ) -> Result<(), CoverError> {
+        let table = self.footers.table(object, extent).await?;
+        let mut own = Own { entries: self.entries_of(object, extent), block: None };
+        for other in others.iter().filter(|other| other.last >= extent.first && other.first <= extent.last) {
+            let differs =
+                |entry| CoverError::Differs { ledger: extent.ledger, entry, other: other.object.id };
+            let footer = self.footers.of(&other.object).await?;
+            let mut of_ledger = footer.extents_of(extent.ledger);
+            // The catalogue may have a part of an extent.
+            let there = of_ledger.find(|there| there.first <= other.first && there.last >= other.last);
+            let there = there.ok_or_else(|| differs(other.first))?;
+            let mut entries = self.entries_of(&other.object, there);
+            let mut next = Some(extent.first.max(other.first));
+            let last = extent.last.min(other.last);
+            while let Some(first) = next.filter(|next| *next <= last) {
+                let block = there.block_of(first).ok_or_else(|| differs(first))?;
+                let upto = there.last_of(block).min(last);
+                let wanted = &table[places(extent, first, upto)];
+                let read = self.read.lock().table(other.object.id, there, block);
+                let is_read_so = read.is_some_and(|listed| listed[places(there, first, upto)] == *wanted);
+                if !is_read_so {
+                    entries.seek(first);
+                    let (from, bodies) = entries.next().await.ok_or_else(|| differs(first))??;
+                    let listed = entries.table().ok_or_else(|| differs(first))?;
+                    self.read.lock().note(other.object.id, there, block, listed);
+                    let bodies = bodies.iter().skip((first.get() - from.get()) as usize);
+                    let listed = &listed[places(there, first, upto)];
+                    for ((id, theirs), (ours, listed)) in
+                        (first.get()..).zip(bodies).zip(wanted.iter().zip(listed))
+                    {
+                        if ours == listed {
+                            continue;
+                        }
+                        let entry = EntryId::new(id).ok_or_else(|| differs(first))?;
+                        let ours = own.entry(extent, entry).await?;
+                        if !ours.is_some_and(|ours| is_same_entry(&ours, theirs, digest_bytes)) {
+                            return Err(differs(entry));
+                        }
                     }
                 }
+                next = EntryId::new(upto.get().saturating_add(1));
             }
-            next = from.get() + block.len() as i64;
         }
+        Ok(())
     }
-    Ok(())
 }
 
-/// Whether it is the entry of which the table speaks.
-fn is_listed(entry: &Bytes, listed: &TableEntry) -> bool {
-    listed.size_bytes as usize == entry.len() && listed.crc32c == crc32c(&[entry])
+/// The places of entries of an extent in its table.
+fn places(extent: &Extent, first: EntryId, last: EntryId) -> Range<usize> {
+    let place = |entry: EntryId| (entry.get() - extent.first.get()) as usize;
+    place(first)..place(last) + 1
 }
 
 /// The entries of the object that goes, with the block that was read last.
@@ -112,12 +174,7 @@ struct Own {
 }
 
 impl Own {
-    async fn entry(
-        &mut self,
-        extent: &Extent,
-        entry: EntryId,
-        account: &impl Account,
-    ) -> Result<Option<Bytes>, FooterError> {
+    async fn entry(&mut self, extent: &Extent, entry: EntryId) -> Result<Option<Bytes>, FooterError> {
         let place = |(from, block): &(EntryId, Vec<Bytes>)| {
             let at = usize::try_from(entry.get() - from.get()).ok()?;
             block.get(at).cloned()
@@ -129,7 +186,6 @@ impl Own {
             return Ok(None);
         }
         self.entries.seek(entry);
-        account.charge(self.entries.next_bytes()).await;
         if let Some(read) = self.entries.next().await {
             self.block = Some(read?);
         }
@@ -156,24 +212,15 @@ mod tests {
     use bindery_types::LedgerId;
     use bindery_types::codec::crc32c;
     use bytes::Bytes;
+    use futures_util::FutureExt;
     use object_store::memory::InMemory;
     use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 
     use super::*;
-    use crate::ClusterId;
     use crate::object::{Compression, Footer, ObjectBuilder};
-    use crate::store::Store;
 
-    /// How many there were, and of how many bytes.
-    #[derive(Default)]
-    struct Reads(parking_lot::Mutex<(usize, u64)>);
-
-    impl Account for Reads {
-        async fn charge(&self, bytes: u64) {
-            let mut reads = self.0.lock();
-            *reads = (reads.0 + 1, reads.1 + bytes);
-        }
-    }
+    /// How many requests there were, and of how many bytes.
+    type Reads = Arc<Mutex<(usize, u64)>>;
 
     const CLUSTER: ClusterId = ClusterId::from_bytes([9; 16]);
 
@@ -223,6 +270,23 @@ mod tests {
         Footers::new(Store::new("s3://bucket/p".parse().unwrap(), store.clone()), CLUSTER)
     }
 
+    fn covers(store: &Arc<dyn ObjectStore>) -> Covers {
+        Covers::new(Store::new("s3://bucket/p".parse().unwrap(), store.clone()), CLUSTER)
+    }
+
+    /// The same, with its requests.
+    fn counted(store: &Arc<dyn ObjectStore>) -> (Covers, Reads) {
+        let reads = Reads::default();
+        let of_requests = reads.clone();
+        let account = move |bytes| {
+            let mut reads = of_requests.lock();
+            *reads = (reads.0 + 1, reads.1 + bytes);
+            async {}.boxed()
+        };
+        let store = Store::new("s3://bucket/p".parse().unwrap(), store.clone()).with_account(account);
+        (Covers::new(store, CLUSTER), reads)
+    }
+
     fn range(object: &ObjectRef, first: i64, last: i64) -> TierExtent {
         TierExtent { first: entry(first), last: entry(last), object: *object }
     }
@@ -237,9 +301,8 @@ mod tests {
         let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let (old, footer) = put(&store, 1, 10..=19, 3, plain).await;
         let extent = &footer.extents[0];
-        let check = async |others: &[TierExtent], digest| {
-            check_cover(&footers(&store), &old, extent, others, digest, &Reads::default()).await
-        };
+        let check =
+            async |others: &[TierExtent], digest| covers(&store).check(&old, extent, others, digest).await;
         let (whole, _) = put(&store, 2, 10..=19, 3, plain).await;
         assert_eq!(check(&[range(&whole, 10, 19)], None).await, Ok(()));
         let (joined, _) = put(&store, 3, 0..=14, 3, plain).await;
@@ -268,7 +331,7 @@ mod tests {
         let gone = ObjectRef { id: ObjectId::new(5, [9; 10]), ..good };
         let check = async |other: &ObjectRef| {
             let others = [range(other, 10, 19)];
-            check_cover(&footers(&store), &old, &footer.extents[0], &others, Some(4), &Reads::default()).await
+            covers(&store).check(&old, &footer.extents[0], &others, Some(4)).await
         };
         assert!(matches!(check(&named).await, Err(CoverError::Read(FooterError::Other { .. }))));
         assert!(matches!(check(&shorter).await, Err(CoverError::Differs { .. })));
@@ -289,12 +352,41 @@ mod tests {
         let (old, footer) = put(&store, 1, 0..=9_999, 3, plain).await;
         let (repaired, there) = put(&store, 2, 0..=9_999, 9, plain).await;
         let (extent, there) = (&footer.extents[0], &there.extents[0]);
-        let reads = Reads::default();
+        let (covers, reads) = counted(&store);
         let others = [range(&repaired, 0, 9_999)];
-        check_cover(&footers(&store), &old, extent, &others, Some(4), &reads).await.unwrap();
-        let (requests, bytes) = *reads.0.lock();
-        assert_eq!(requests, 1 + extent.blocks.len() + there.blocks.len());
+        covers.check(&old, extent, &others, Some(4)).await.unwrap();
+        let (requests, bytes) = *reads.lock();
+        // Besides, the footer of the other and three tables: the own one was read for itself.
+        assert_eq!(requests, 4 + extent.blocks.len() + there.blocks.len());
         assert!(bytes < old.length_bytes + repaired.length_bytes + extent.table_size_bytes(), "{bytes}");
+    }
+
+    /// Invariant 3: eight extents became one, and each block of that is read once. One that has other entries is found nevertheless.
+    #[tokio::test]
+    async fn extents_that_were_joined_cost_each_block_of_the_others_once() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let mut old = Vec::new();
+        for n in 0..8_u8 {
+            let first = i64::from(n) * 10;
+            let payload = move |id: i64| if n == 6 && id == 65 { 0 } else { plain(id) };
+            old.push(put(&store, n, first..=first + 9, 3, payload).await);
+        }
+        let (joined, there) = put(&store, 99, 0..=79, 3, plain).await;
+        let (covers, reads) = counted(&store);
+        for (n, (object, footer)) in old.iter().enumerate() {
+            let others = [range(&joined, 0, 79)];
+            let outcome = covers.check(object, &footer.extents[0], &others, Some(4)).await;
+            let differs = CoverError::Differs { ledger: ledger(), entry: entry(65), other: joined.id };
+            assert_eq!(outcome, if n == 6 { Err(differs) } else { Ok(()) }, "{n}");
+        }
+        let tables: u64 = old.iter().map(|(_, footer)| footer.extents[0].table_size_bytes()).sum();
+        let own = &old[6].1.extents[0];
+        let there = &there.extents[0];
+        let block =
+            |extent: &Extent| extent.table_size_bytes() + u64::from(extent.blocks[0].stored_size_bytes);
+        // Where an entry differs, both blocks are looked at.
+        let footer = joined.length_bytes - joined.footer_offset;
+        assert_eq!(*reads.lock(), (8 + 1 + 3 * 2, tables + footer + 2 * block(there) + block(own)));
     }
 
     #[test]

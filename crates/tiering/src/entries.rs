@@ -52,6 +52,11 @@ impl ExtentEntries {
         self.before = (self.extent.blocks[block].first.get() - self.extent.first.get()) as usize;
     }
 
+    /// Length and checksum of each entry of the extent, once a block was read: what was returned has them.
+    pub fn table(&self) -> Option<&Arc<[TableEntry]>> {
+        self.table.as_ref()
+    }
+
     /// Bytes of the object that the next call of [`ExtentEntries::next`] reads; none at the end.
     pub fn next_bytes(&self) -> u64 {
         let table = if self.table.is_none() { self.extent.table_size_bytes() } else { 0 };

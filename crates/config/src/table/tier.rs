@@ -1,7 +1,7 @@
 //! Object storage: all keys are ours.
 
 use super::{Draft, Key, Place, Share, at, ours};
-use crate::tier::{MEMORY_MIN_MIB, OBJECT_MIB, UPDATES};
+use crate::tier::{JOIN_BYTES_MAX, MEMORY_MIN_MIB, OBJECT_MIB, UPDATES};
 use bindery_reconciler::core::updates::UpdateMode;
 use bindery_tiering::object::Compression;
 
@@ -72,6 +72,8 @@ pub(super) const KEYS: &[Key] = &[
         .within(0, SECONDS_MAX),
     ours("tierRewriteBelow", "Objects of which a smaller share is referred to are rewritten; 0 for none")
         .share(Share::BelowOne, at!(object.config.settings.upkeep.rewrite_below)),
+    ours("tierJoinBelowBytes", "Objects whose extents are shorter on average are joined; 0 for none")
+        .bytes(at!(object.config.settings.upkeep.join_below_bytes as u64)).within(0, JOIN_BYTES_MAX as i128),
     ours("tierReadMemoryMB", "Memory for reading objects; a part of --memory-limit when it is not set")
         .mebibytes(at!(object.read_memory, if given)).within(16, MIB_MAX),
     ours("tierTrim", "Let local copies go of what is in object storage").switch(at!(object.trim.is_on)),

@@ -38,6 +38,8 @@ impl TierSettings {
 pub(crate) const MEMORY_MIN_MIB: u64 = MEMORY_MIN >> 20;
 /// The bounds of an object's size in MiB: at least a block, and at most what stores accept in one piece.
 pub(crate) const OBJECT_MIB: (u64, u64) = (5, 4096);
+/// The most bytes below which extents are joined: those of an object of the default size.
+pub(crate) const JOIN_BYTES_MAX: u64 = 64 << 20;
 /// The bounds of requests with last reconciled entries under way.
 pub(crate) const UPDATES: (u16, u16) = (1, 1024);
 
@@ -71,6 +73,14 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
     config.bytes_per_second = size("--rate", &tuning.rate, (1, 1 << 20));
     if let Some(bytes) = size("--object-size", &tuning.object_size, OBJECT_MIB) {
         config.settings.object_bytes_max = bytes;
+    }
+    if let Some(text) = &tuning.join_below {
+        match parse_size(text).filter(|bytes| *bytes <= JOIN_BYTES_MAX) {
+            Some(bytes) => config.settings.upkeep.join_below_bytes = bytes,
+            None => faults.push(format!(
+                "--join-below {text}: give a size up to 64MiB, for example 1MiB, or 0 for none"
+            )),
+        }
     }
     if let Some(updates) = tuning.updates {
         config.settings.updates.in_flight_max = usize::from(updates);
@@ -108,13 +118,14 @@ mod tests {
             memory_limit: Some("1MiB".into()),
             rate: Some("much".into()),
             object_size: Some("1TiB".into()),
+            join_below: Some("1GiB".into()),
             ..TierTuning::default()
         };
         let faults = settings("--store", "ftp://x", &tuning).unwrap_err();
-        assert_eq!(faults.len(), 4, "{faults:?}");
-        for (fault, word) in
-            faults.iter().zip(["--memory-limit 1MiB", "--rate much", "--object-size 1TiB", "--store"])
-        {
+        let options =
+            ["--memory-limit 1MiB", "--rate much", "--object-size 1TiB", "--join-below 1GiB", "--store"];
+        assert_eq!(faults.len(), options.len(), "{faults:?}");
+        for (fault, word) in faults.iter().zip(options) {
             assert!(fault.contains(word), "{fault}");
         }
         let tuning = TierTuning {
@@ -126,6 +137,7 @@ mod tests {
             object_size: Some("16MiB".into()),
             delete_delay: None,
             rewrite_below: Some(0.3),
+            join_below: Some("256KiB".into()),
         };
         let config = settings("--store", &url, &tuning).unwrap().config;
         assert_eq!((config.memory_limit, config.bytes_per_second), (64 << 20, Some(5 << 20)));
@@ -136,5 +148,6 @@ mod tests {
         );
         assert_eq!(config.settings.object_bytes_max, 16 << 20);
         assert_eq!(config.settings.upkeep.rewrite_below, 0.3);
+        assert_eq!(config.settings.upkeep.join_below_bytes, 256 << 10);
     }
 }

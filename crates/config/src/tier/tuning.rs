@@ -32,6 +32,9 @@ pub struct TierTuning {
     /// Objects of whose entries a smaller share than this is left are rewritten; 0: none [default: 0.5]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub rewrite_below: Option<f64>,
+    /// Objects whose extents are shorter than this on average are joined, for example 256KiB; 0: none [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub join_below: Option<String>,
 }
 
 fn share(text: &str) -> Result<f64, String> {

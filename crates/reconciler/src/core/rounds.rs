@@ -126,8 +126,13 @@ impl Core {
         self.has_backlog = self.due.has_some();
     }
 
+    /// Ledgers lie in an object in the order of their ids: objects are read one extent behind the other when they are joined. The first one is
+    /// the most urgent, and what an object is too short for is first in the next one (T14).
     fn order(&mut self, round: RoundId, object: ObjectId, ledgers: &[LedgerId]) -> BuildOrder {
         let entry_bytes = self.entry_bytes();
+        let first = ledgers.first().copied();
+        let mut ledgers = ledgers.to_vec();
+        ledgers.sort_unstable_by_key(|ledger| (Some(*ledger) < first, *ledger));
         let ledgers = ledgers.iter().map(|id| {
             let ledger = self.ledgers.get_mut(id).expect("it was planned");
             assert!(ledger.stage == Stage::Idle, "core invariant 2: ledger {id} is in an object");

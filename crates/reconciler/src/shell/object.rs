@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use bindery_client::{BulkReader, LedgerView, ReadError, StoredBatch, StoredStream};
-use bindery_tiering::ObjectId;
+use bindery_client::{LedgerView, ReadError, StoredBatch, StoredStream};
 use bindery_tiering::catalogue::object_key;
 use bindery_tiering::entries::{Entries, ExtentEntries};
 use bindery_tiering::footers::FooterError;
-use bindery_tiering::store::StoreError;
+use bindery_tiering::store::{Store, StoreError};
+use bindery_tiering::{ClusterId, ObjectId};
 use bindery_types::{EntryId, LedgerId};
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture};
 use parking_lot::Mutex;
@@ -27,8 +27,8 @@ use crate::core::{BuildOrder, Built};
 pub(super) enum Source {
     /// Bookies, through the client.
     Bookies(Arc<Views>),
-    /// Extents of other objects, for each place in the order; read at the rate that holds for bookies, too.
-    Objects { reader: BulkReader, extents: Arc<Vec<Vec<ExtentSource>>>, unread: Unread },
+    /// Extents of other objects, for each place in the order. The store reads ahead, at the rate that holds for bookies, too.
+    Objects { store: Store, extents: Arc<Vec<Vec<ExtentSource>>>, unread: Unread },
 }
 
 /// Objects that could not be read, of those that go into one.
@@ -50,13 +50,16 @@ pub(super) type ExtentSource = (bindery_types::tier::ObjectRef, Arc<bindery_tier
 /// One that is open.
 enum Stream {
     Ledger(StoredStream),
-    Extents {
-        common: Arc<Common>,
-        reader: BulkReader,
-        open: Option<(ObjectId, ExtentEntries)>,
-        rest: VecDeque<ExtentSource>,
-        unread: Unread,
-    },
+    Extents(Box<ExtentStream>),
+}
+
+/// Extents of objects, one after the other.
+struct ExtentStream {
+    store: Store,
+    cluster: ClusterId,
+    open: Option<(ObjectId, ExtentEntries)>,
+    rest: VecDeque<ExtentSource>,
+    unread: Unread,
 }
 
 /// What it gave.
@@ -77,39 +80,42 @@ impl Stream {
                 let view: LedgerView = views.get(ledger).await?;
                 Ok(Stream::Ledger(view.read(first, last)))
             }
-            Source::Objects { reader, extents, unread } => {
+            Source::Objects { store, extents, unread } => {
                 let rest = extents.get(index).cloned().unwrap_or_default().into();
-                let (common, reader, unread) = (common.clone(), reader.clone(), unread.clone());
-                Ok(Stream::Extents { common, reader, open: None, rest, unread })
+                let (store, unread) = (store.clone(), unread.clone());
+                let cluster = common.cluster;
+                let stream = ExtentStream { store, cluster, open: None, rest, unread };
+                Ok(Stream::Extents(Box::new(stream)))
             }
         }
     }
 
     async fn next(&mut self) -> Option<Result<Batch, String>> {
-        let (common, reader, open, rest, unread) = match self {
+        match self {
             Stream::Ledger(stream) => {
                 let next = stream.next().await?;
-                return Some(next.map(Batch::Stored).map_err(|error| error.to_string()));
+                Some(next.map(Batch::Stored).map_err(|error| error.to_string()))
             }
-            Stream::Extents { common, reader, open, rest, unread } => (common, reader, open, rest, unread),
-        };
+            Stream::Extents(stream) => Some(stream.next().await?.map(Batch::Block)),
+        }
+    }
+}
+
+impl ExtentStream {
+    /// The next block. An object that cannot be read is noted.
+    async fn next(&mut self) -> Option<Result<Entries, String>> {
         loop {
-            if let Some((object, entries)) = open {
-                let bytes = entries.next_bytes();
-                if bytes > 0 {
-                    reader.charge(bytes).await;
-                    common.meter.got(bytes);
-                    let next: Result<Entries, FooterError> = entries.next().await?;
-                    let next = next.map_err(|error| {
-                        unread.lock().insert(*object, source_error(&error));
-                        error.to_string()
-                    });
-                    return Some(next.map(Batch::Block));
-                }
+            if let Some((object, entries)) = &mut self.open
+                && let Some(next) = entries.next().await
+            {
+                return Some(next.map_err(|error: FooterError| {
+                    self.unread.lock().insert(*object, source_error(&error));
+                    error.to_string()
+                }));
             }
-            let (object, extent) = rest.pop_front()?;
-            let entries = ExtentEntries::new(common.store.clone(), common.cluster, object, extent);
-            *open = Some((object.id, entries));
+            let (object, extent) = self.rest.pop_front()?;
+            let entries = ExtentEntries::new(self.store.clone(), self.cluster, object, extent);
+            self.open = Some((object.id, entries));
         }
     }
 }

@@ -1,19 +1,19 @@
 //! Does what the upkeep decided about objects that are rewritten: reads footers, asks the catalogue and the metadata store, builds.
 //!
-//! # Limits     footers of one object's sources: [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer; extents in one question to the catalogue:
-//! [`EXTENTS_ASKED`], so that others have their turn; requests at once: [`REQUESTS_AT_ONCE`]
+//! # Limits     footers of one group of sources, as the core bounds them; the windows of a store that reads ahead; extents in one question to
+//! the catalogue: [`EXTENTS_ASKED`], so that others have their turn; requests at once: [`REQUESTS_AT_ONCE`]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_metadata::layout::LedgerError;
 use bindery_tiering::ObjectId;
 use bindery_tiering::footers::Footers;
-use bindery_tiering::object::{Extent, Footer};
+use bindery_tiering::object::Footer;
 use bindery_types::tier::ObjectRef;
 use bindery_types::{LedgerId, LedgerMetadata};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -31,8 +31,18 @@ pub(super) const EXTENTS_ASKED: usize = 256;
 /// How long reading a footer may take.
 const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Metadata of ledgers; `None`: there is no such ledger.
-type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
+/// The metadata of a ledger, as far as there is one.
+enum FoundMetadata {
+    Metadata(Arc<LedgerMetadata>),
+    Absent,
+    /// What is there is no metadata: a person has to mend it.
+    Malformed(String),
+    /// The metadata store does not answer.
+    Unknown(String),
+}
+
+/// Metadata of ledgers.
+type Metadata = BTreeMap<LedgerId, FoundMetadata>;
 
 /// An object with a single source may exceed the limit for new objects, since the source may, and would never fit otherwise: its live
 /// bytes are the limit instead. Ids are reserved for more than twice the time, too.
@@ -45,6 +55,44 @@ fn limits_for(order: &RewriteOrder, limits: Limits) -> Limits {
         time_max: limits.time_max * if order.has_more_time { 2 } else { 1 },
         ..limits
     }
+}
+
+/// Ledgers of the extents at these places in a footer.
+fn ledgers_at((footer, places): &(Arc<Footer>, Vec<usize>)) -> impl Iterator<Item = LedgerId> {
+    places.iter().map(|place| footer.extents[*place].ledger)
+}
+
+/// The extents at these places in a footer, with the metadata of their ledgers.
+fn live_extents(
+    footer: &Footer,
+    places: &[usize],
+    metadata: &Metadata,
+    is_partial: bool,
+) -> Result<Vec<LiveExtent>, String> {
+    let mut live = Vec::with_capacity(places.len());
+    for extent in places.iter().map(|place| &footer.extents[*place]) {
+        let ledger = extent.ledger;
+        match metadata.get(&ledger) {
+            Some(FoundMetadata::Metadata(metadata)) => live.push(LiveExtent {
+                ledger,
+                first: extent.first,
+                last: extent.last,
+                bytes: extent.body_bytes,
+                metadata: metadata.clone(),
+            }),
+            Some(FoundMetadata::Unknown(why)) => {
+                return Err(format!("the metadata of ledger {ledger}: {why}"));
+            }
+            Some(FoundMetadata::Absent | FoundMetadata::Malformed(_)) | None if is_partial => {}
+            Some(FoundMetadata::Malformed(why)) => {
+                return Err(format!("the metadata of ledger {ledger}: {why}"));
+            }
+            Some(FoundMetadata::Absent) | None => {
+                return Err(format!("ledger {ledger} is about to leave the catalogue"));
+            }
+        }
+    }
+    Ok(live)
 }
 
 impl Hands {
@@ -60,29 +108,28 @@ impl Hands {
         }
     }
 
-    async fn metadata(&self, ledgers: impl Iterator<Item = LedgerId>) -> Result<Metadata, String> {
+    async fn metadata(&self, ledgers: BTreeSet<LedgerId>) -> Result<Metadata, String> {
         let of_metadata = self.layout.ledgers();
         let cluster_ms = self.layout.made_ms().await.map_err(|error| error.to_string())?;
-        // In the order of an object's footer, so that those of one ledger are adjacent.
-        let mut ledgers: Vec<LedgerId> = ledgers.collect();
-        ledgers.dedup();
         let read = futures_util::stream::iter(ledgers).map(|ledger| {
             let of_metadata = &of_metadata;
             async move {
-                match of_metadata.get(ledger).await {
+                let found = match of_metadata.get(ledger).await {
                     Ok(stored) => {
                         let creation = stored.creation(cluster_ms);
                         let mut metadata = stored.metadata;
                         // The new object keeps it: another ledger that gets the id is told from this one.
                         metadata.created_ms = Some(creation.ms);
-                        Ok((ledger, Some(Arc::new(metadata))))
+                        FoundMetadata::Metadata(Arc::new(metadata))
                     }
-                    Err(LedgerError::NotFound(_)) => Ok((ledger, None)),
-                    Err(error) => Err(format!("the metadata of ledger {ledger}: {error}")),
-                }
+                    Err(LedgerError::NotFound(_)) => FoundMetadata::Absent,
+                    Err(error @ LedgerError::Malformed { .. }) => FoundMetadata::Malformed(error.to_string()),
+                    Err(error) => FoundMetadata::Unknown(error.to_string()),
+                };
+                (ledger, found)
             }
         });
-        read.buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
+        Ok(read.buffer_unordered(REQUESTS_AT_ONCE).collect().await)
     }
 
     /// Footers of objects that have no row, of these lengths.
@@ -111,45 +158,42 @@ impl Hands {
         read.buffer_unordered(REQUESTS_AT_ONCE).collect().await
     }
 
-    /// The live extents of objects: those that the catalogue refers to.
-    pub(super) async fn survey(&self, objects: Vec<ObjectRef>) -> Vec<Survey> {
+    /// The live extents of objects: those that the catalogue refers to. Those of a ledger without metadata are left out, or an error of their
+    /// object.
+    pub(super) async fn survey(&self, objects: Vec<ObjectRef>, is_partial: bool) -> Vec<Survey> {
+        let passing = |why| SourceError { why, fault: Fault::Passing };
         let mut found = Vec::with_capacity(objects.len());
         for object in objects {
-            found.push((object, self.live_extents(&object).await));
+            let live = match self.kept_footer(&object).await {
+                Ok(footer) => {
+                    self.live_places(&object, &footer).await.map(|live| (footer, live)).map_err(passing)
+                }
+                Err(error) => Err(error),
+            };
+            found.push((object, live));
         }
-        found
+        // Objects that are joined have the same ledgers.
+        let read = found.iter().filter_map(|(_, live)| live.as_ref().ok());
+        let ledgers: BTreeSet<LedgerId> = read.flat_map(ledgers_at).collect();
+        let metadata = self.metadata(ledgers).await.map_err(passing);
+        let survey = |live: Result<(Arc<Footer>, Vec<usize>), SourceError>| {
+            let (footer, live) = live?;
+            live_extents(&footer, &live, metadata.as_ref().map_err(Clone::clone)?, is_partial)
+                .map_err(passing)
+        };
+        found.into_iter().map(|(object, live)| (object, survey(live))).collect()
     }
 
-    async fn live_extents(&self, object: &ObjectRef) -> Result<Vec<LiveExtent>, SourceError> {
-        let footer = self.footer(object).await?;
-        let live = self.live_extents_of(object, &footer).await;
-        live.map_err(|why| SourceError { why, fault: Fault::Passing })
-    }
-
-    async fn live_extents_of(&self, object: &ObjectRef, footer: &Footer) -> Result<Vec<LiveExtent>, String> {
+    /// Places in the footer of the extents that the catalogue refers to.
+    async fn live_places(&self, object: &ObjectRef, footer: &Footer) -> Result<Vec<usize>, String> {
         let mut live = Vec::new();
-        for extents in footer.extents.chunks(EXTENTS_ASKED) {
+        for (from, extents) in (0..).step_by(EXTENTS_ASKED).zip(footer.extents.chunks(EXTENTS_ASKED)) {
             let places = extents.iter().map(|extent| (extent.ledger, extent.first)).collect();
             let asked = ask(&self.asks, |reply| Ask::Live(object.id, places, reply));
             let are_live = asked.await.unwrap_or_else(ended)?;
-            live.extend(
-                extents.iter().zip(are_live).filter(|(_, is_live)| *is_live).map(|(extent, _)| extent),
-            );
+            live.extend((from..).zip(are_live).filter(|(_, is_live)| *is_live).map(|(place, _)| place));
         }
-        let metadata = self.metadata(live.iter().map(|extent| extent.ledger)).await?;
-        let of_extent = |extent: &&Extent| {
-            let metadata = metadata.get(&extent.ledger).cloned().flatten();
-            let metadata = metadata
-                .ok_or_else(|| format!("ledger {} is about to leave the catalogue", extent.ledger))?;
-            Ok(LiveExtent {
-                ledger: extent.ledger,
-                first: extent.first,
-                last: extent.last,
-                bytes: extent.body_bytes,
-                metadata,
-            })
-        };
-        live.iter().map(of_extent).collect()
+        Ok(live)
     }
 
     /// Builds and uploads an object, unless `abandon` fires. Also returns the sources that could not be read.
@@ -168,8 +212,8 @@ impl Hands {
         };
         let unread = Unread::default();
         let limits = limits_for(&order, self.rewrite_limits);
-        let (reader, extents) = (self.reader.clone(), Arc::new(extents));
-        let source = Source::Objects { reader, extents, unread: unread.clone() };
+        let (store, extents) = (self.store_with_read_ahead(), Arc::new(extents));
+        let source = Source::Objects { store, extents, unread: unread.clone() };
         let built = build(self.common.clone(), source, order.order, limits, abandon).await;
         let unread = std::mem::take(&mut *unread.lock());
         (built, unread.into_iter().collect())
@@ -177,19 +221,12 @@ impl Hands {
 
     /// The extents of the order, looked up in the footers of their objects.
     async fn sources(&self, order: &RewriteOrder) -> Result<Vec<Vec<ExtentSource>>, (ObjectId, SourceError)> {
-        let mut footers: BTreeMap<ObjectId, Arc<Footer>> = BTreeMap::new();
         let mut sources = Vec::with_capacity(order.pieces.len());
         for (wanted, pieces) in order.order.ledgers.iter().zip(&order.pieces) {
             let mut extents = Vec::with_capacity(pieces.len());
             for piece in pieces {
-                let footer = match footers.get(&piece.object.id) {
-                    Some(footer) => footer.clone(),
-                    None => {
-                        let footer = self.footer(&piece.object).await;
-                        let footer = footer.map_err(|error| (piece.object.id, error))?;
-                        footers.entry(piece.object.id).or_insert(footer).clone()
-                    }
-                };
+                let footer = self.kept_footer(&piece.object).await;
+                let footer = footer.map_err(|error| (piece.object.id, error))?;
                 let mut of_ledger = footer.extents_of(wanted.ledger);
                 let extent =
                     of_ledger.find(|extent| (extent.first, extent.last) == (piece.first, piece.last));

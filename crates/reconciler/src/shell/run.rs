@@ -129,7 +129,7 @@ impl Runner {
                 time_max: REWRITE_TIME_MAX.min(settings.reservation_use),
                 ..common.limits
             },
-            footer_kept: Arc::default(),
+            kept: Arc::default(),
         };
         Runner {
             registered,

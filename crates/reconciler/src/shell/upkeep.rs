@@ -8,6 +8,7 @@ use bindery_io::Random;
 use bindery_metadata::layout::LedgerError;
 use bindery_metadata::{Layout, StoreError as MetadataError};
 use bindery_tiering::catalogue::object_key;
+use bindery_tiering::cover::Covers;
 use bindery_tiering::object::Footer;
 use bindery_tiering::store::{StoreError, StoreKind};
 use bindery_tiering::{ClusterId, ObjectId};
@@ -42,8 +43,49 @@ fn spelled(text: &str) -> String {
     text.parse::<ClusterId>().map_or_else(|_| text.to_owned(), |id| id.to_string())
 }
 
-/// An object, and its footer.
-type KeptFooter = (ObjectRef, Arc<Footer>);
+/// What is kept while one action follows another of its kind.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// Footers of the objects that are rewritten, or of the one that is to go and was examined last.
+    pub footers: BTreeMap<ObjectId, (ObjectRef, Arc<Footer>)>,
+    /// What is known of the objects that took its entries over.
+    pub covers: Option<Arc<Covers>>,
+}
+
+/// What stays of that when another action begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keeps {
+    Nothing,
+    /// The action goes on with these sources.
+    Sources,
+    /// Another window of its extents, or another object.
+    Examined(ObjectId),
+    /// Objects that were examined go. Others that the same ones took over are examined next.
+    Covers,
+}
+
+impl Keeps {
+    fn of(action: &UpkeepAction) -> Keeps {
+        match action {
+            UpkeepAction::WhereTo(object, _) => Keeps::Examined(object.id),
+            UpkeepAction::Reserve | UpkeepAction::Rewrite(_) | UpkeepAction::Replace { .. } => Keeps::Sources,
+            UpkeepAction::Delete(_) | UpkeepAction::Forget(_) | UpkeepAction::FindGarbage { .. } => {
+                Keeps::Covers
+            }
+            UpkeepAction::Ledgers
+            | UpkeepAction::Prove
+            | UpkeepAction::List { .. }
+            | UpkeepAction::LookAgain(_)
+            | UpkeepAction::Remove(_)
+            | UpkeepAction::Mark
+            | UpkeepAction::TryDeletion
+            | UpkeepAction::Scan { .. }
+            | UpkeepAction::AskFor(_)
+            | UpkeepAction::ReadFooters(_)
+            | UpkeepAction::Survey { .. } => Keeps::Nothing,
+        }
+    }
+}
 
 /// The parts that the actions need.
 #[derive(Clone)]
@@ -56,8 +98,7 @@ pub(super) struct Hands {
     pub reader: BulkReader,
     /// Of objects that take over extents of others.
     pub rewrite_limits: Limits,
-    /// Of the object that is to go and was examined last.
-    pub footer_kept: Arc<Mutex<Option<KeptFooter>>>,
+    pub kept: Arc<Mutex<Kept>>,
 }
 
 impl Hands {
@@ -68,9 +109,20 @@ impl Hands {
         listing: Option<LedgerStream>,
         abandon: oneshot::Receiver<()>,
     ) -> (Option<LedgerStream>, UpkeepEvent) {
-        if !matches!(action, UpkeepAction::WhereTo(..)) {
-            *self.footer_kept.lock() = None;
-        }
+        let dropped = {
+            let mut kept = self.kept.lock();
+            match Keeps::of(&action) {
+                Keeps::Nothing => std::mem::take(&mut *kept),
+                Keeps::Sources => Kept { covers: kept.covers.take(), ..Kept::default() },
+                Keeps::Covers => Kept { footers: std::mem::take(&mut kept.footers), covers: None },
+                Keeps::Examined(object) => {
+                    let examined = kept.footers.remove_entry(&object);
+                    let footers = std::mem::replace(&mut kept.footers, examined.into_iter().collect());
+                    Kept { footers, covers: None }
+                }
+            }
+        };
+        drop(dropped);
         let event = match action {
             UpkeepAction::Ledgers => UpkeepEvent::Ledgers(self.ledgers().await),
             UpkeepAction::Prove => UpkeepEvent::Proven(self.prove().await),
@@ -96,7 +148,9 @@ impl Hands {
             UpkeepAction::WhereTo(object, places) => {
                 UpkeepEvent::Whereabouts(self.where_to(object, places).await)
             }
-            UpkeepAction::Survey(objects) => UpkeepEvent::Surveyed(self.survey(objects).await),
+            UpkeepAction::Survey { objects, is_partial } => {
+                UpkeepEvent::Surveyed(self.survey(objects, is_partial).await)
+            }
             UpkeepAction::Reserve => UpkeepEvent::Reserved(self.reserve().await),
             UpkeepAction::Rewrite(order) => {
                 let (built, unread) = self.rewrite(order, abandon).await;

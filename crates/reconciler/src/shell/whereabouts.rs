@@ -10,10 +10,11 @@
 //! 1. A ledger counts as absent when the catalogue and the metadata store do not have it, asked in this order: a ledger is in metadata before
 //!    anything of it is in the catalogue. It is absent, too, when another one has its id, in metadata and in the catalogue, by the time or the
 //!    token of its creation. Where neither is noted, the other one is taken for it: the object stays until that one is deleted.
-//! 2. Ranges that the catalogue covers are compared ([`check_cover`]); the others are named as they are.
+//! 2. Ranges that the catalogue covers are compared ([`Covers`]); the others are named as they are.
 //! 3. What may pass, like a store that does not answer, is an error of the whole answer, never "absent" or "the same".
 //!
-//! # Limits     the footer of one object, between two windows of its extents; extents in one question to the catalogue: [`EXTENTS_ASKED`];
+//! # Limits     the footer of one object, between two windows of its extents; of those that took them over what [`Covers`] keeps, and the windows of one store that reads
+//! ahead; extents in one question to the catalogue: [`EXTENTS_ASKED`];
 //! comparisons at once: [`REQUESTS_AT_ONCE`], each with two tables and two blocks
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +23,10 @@ use std::sync::Arc;
 use bindery_metadata::codec::ledger as ledger_codec;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_tiering::ObjectId;
-use bindery_tiering::cover::{Account, CoverError, check_cover};
-use bindery_tiering::footers::{FooterError, Footers};
+use bindery_tiering::cover::{CoverError, Covers};
+use bindery_tiering::footers::FooterError;
 use bindery_tiering::object::{Extent, Footer};
+use bindery_tiering::store::Store;
 use bindery_types::tier::{ObjectRef, TierExtent};
 use bindery_types::{LedgerId, LedgerMetadata};
 use futures_util::{FutureExt, StreamExt};
@@ -66,13 +68,6 @@ fn is_another(stored: &StoredLedger, cluster_ms: Option<i64>, noted: Option<&Led
         || tokens.is_some_and(|(one, other)| one != other)
 }
 
-impl Account for Hands {
-    async fn charge(&self, bytes: u64) {
-        self.reader.charge(bytes).await;
-        self.common.meter.got(bytes);
-    }
-}
-
 impl Hands {
     /// Where extents of an object are by now. `places` are their indexes in its footer.
     pub(super) async fn where_to(
@@ -102,12 +97,12 @@ impl Hands {
         for covering in covered.iter_mut().flatten() {
             covering.extents.retain(|extent| missing.binary_search(&extent.object.id).is_err());
         }
-        let footers = Footers::new(self.common.store.clone(), self.common.cluster);
+        let covers = self.covers();
         let mut compared = Vec::with_capacity(covered.len());
         // The items are owned: the compiler does not find futures of borrowed ones to be `Send`.
         let wanted: Vec<(usize, Option<Covering>)> = covered.into_iter().enumerate().collect();
         let looks = futures_util::stream::iter(wanted)
-            .map(|(at, covering)| self.compare(&footers, &object, &footer, extents[at], covering).boxed());
+            .map(|(at, covering)| self.compare(&covers, &object, &footer, extents[at], covering).boxed());
         let mut looks = looks.buffered(REQUESTS_AT_ONCE);
         while let Some(look) = looks.next().await {
             compared.push(look?);
@@ -132,7 +127,7 @@ impl Hands {
     /// Compares one extent with what the catalogue has of its range; returns what the catalogue knows of the ledger, too.
     async fn compare(
         &self,
-        footers: &Footers,
+        covers: &Covers,
         object: &ObjectRef,
         footer: &Footer,
         extent: &Extent,
@@ -145,20 +140,39 @@ impl Hands {
         };
         let mut moved = Moved { ledger, first, last, extents, differs: None };
         if moved.is_covered() {
-            moved.differs = self.difference(footers, object, footer, extent, &moved.extents).await?;
+            moved.differs = self.difference(covers, object, footer, extent, &moved.extents).await?;
         }
         Ok((moved, known))
     }
 
-    /// The footer of an object that is to go. Its extents are examined in windows, and the footer is kept for the next one; any other
-    /// action of the upkeep drops it.
-    async fn kept_footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
-        let kept = self.footer_kept.lock().clone();
+    /// Objects that go one after the other were taken over by the same others.
+    fn covers(&self) -> Arc<Covers> {
+        let mut kept = self.kept.lock();
+        let new = || Arc::new(Covers::new(self.store_with_read_ahead(), self.common.cluster));
+        kept.covers.get_or_insert_with(new).clone()
+    }
+
+    /// A store that reads ahead, at the rate that holds for bookies, too, and counts its requests.
+    pub(super) fn store_with_read_ahead(&self) -> Store {
+        let (meter, reader) = (self.common.meter.clone(), self.reader.clone());
+        self.common.store.with_read_ahead(move |bytes| {
+            let (meter, reader) = (meter.clone(), reader.clone());
+            async move {
+                reader.charge(bytes).await;
+                meter.got(bytes);
+            }
+            .boxed()
+        })
+    }
+
+    /// The footer of an object that is rewritten, or that is to go: kept while actions on it follow each other.
+    pub(super) async fn kept_footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
+        let kept = self.kept.lock().footers.get(&object.id).cloned();
         if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {
             return Ok(footer);
         }
         let footer = self.footer(object).await?;
-        *self.footer_kept.lock() = Some((*object, footer.clone()));
+        self.kept.lock().footers.insert(object.id, (*object, footer.clone()));
         Ok(footer)
     }
 
@@ -219,7 +233,7 @@ impl Hands {
     /// In which way other objects have something else for the range of an extent; `None`: they have the same.
     async fn difference(
         &self,
-        footers: &Footers,
+        covers: &Covers,
         object: &ObjectRef,
         footer: &Footer,
         extent: &Extent,
@@ -227,7 +241,7 @@ impl Hands {
     ) -> Result<Option<String>, SourceError> {
         let secret = noted(footer, extent.ledger).and_then(|noted| noted.secret);
         let digest_bytes = secret.map(|secret| secret.digest_type.size_bytes());
-        let error = match check_cover(footers, object, extent, others, digest_bytes, self).await {
+        let error = match covers.check(object, extent, others, digest_bytes).await {
             Ok(()) => return Ok(None),
             Err(error) => error,
         };

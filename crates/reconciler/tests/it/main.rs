@@ -6,6 +6,7 @@
 mod bookies;
 mod cluster;
 mod faulty;
+mod joins;
 mod rewrite;
 mod sharing;
 mod tiering;

@@ -21,6 +21,7 @@ mod local;
 mod open;
 mod patient;
 mod promise;
+mod read_ahead;
 #[cfg(test)]
 mod tests;
 mod url;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -16,6 +17,7 @@ use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, O
 
 use super::error::reason_of;
 use super::local::Bounded;
+use super::read_ahead::ReadAhead;
 use super::{StoreError, StoreKind, StoreUrl};
 
 /// Time limits of requests.
@@ -68,12 +70,31 @@ pub enum OpenError {
 pub struct Store {
     url: StoreUrl,
     inner: Arc<dyn ObjectStore>,
+    read_ahead: Option<Arc<ReadAhead>>,
 }
 
 impl Store {
     /// A store that is open already, for tests.
     pub fn new(url: StoreUrl, inner: Arc<dyn ObjectStore>) -> Store {
-        Store { url, inner }
+        Store { url, inner, read_ahead: None }
+    }
+
+    /// The same store, whose [`Store::read`] reads ahead when ranges of an object lie one behind the other. It keeps up to 24 MiB, and its
+    /// clones share them. `account` is called before each request of a read with the bytes that are asked for, and waited for.
+    pub fn with_read_ahead(
+        &self,
+        account: impl Fn(u64) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Store {
+        Store { read_ahead: Some(Arc::new(ReadAhead::new(account))), ..self.clone() }
+    }
+
+    /// The same store, which calls `account` as one does that reads ahead, and reads what is asked for.
+    #[cfg(test)]
+    pub(crate) fn with_account(
+        &self,
+        account: impl Fn(u64) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Store {
+        Store { read_ahead: Some(Arc::new(ReadAhead::exact(account))), ..self.clone() }
     }
 
     /// Where it is.
@@ -103,8 +124,14 @@ impl Store {
 
     /// A range of the object `name` below the prefix.
     pub async fn read(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
-        let key = self.key(name);
-        self.inner.get_range(&key, range).await.map_err(|error| StoreError::of(&key, &error))
+        let fetch = |range: Range<u64>| {
+            let (key, inner) = (self.key(name), self.inner.clone());
+            async move { inner.get_range(&key, range).await.map_err(|error| StoreError::of(&key, &error)) }
+        };
+        match &self.read_ahead {
+            Some(read_ahead) => read_ahead.read(name, range, fetch).await,
+            None => fetch(range).await,
+        }
     }
 }
 

@@ -315,7 +315,7 @@ fn is_change(action: &UpkeepAction) -> bool {
         | UpkeepAction::AskFor(_)
         | UpkeepAction::ReadFooters(_)
         | UpkeepAction::WhereTo(..)
-        | UpkeepAction::Survey(_) => false,
+        | UpkeepAction::Survey { .. } => false,
     }
 }
 

@@ -194,6 +194,8 @@ impl World {
                 orphan_hold: Duration::from_secs(1000),
                 confirm_pause: Duration::from_secs(1),
                 rewrite_below: 0.5,
+                join_below_bytes: 0,
+                join_after: Duration::from_secs(10),
                 rewrite_pause: Duration::from_secs(10),
             },
             ..Settings::default()

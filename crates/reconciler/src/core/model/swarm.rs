@@ -50,6 +50,7 @@ struct Met {
     deleted: u64,
     doubts: u64,
     rewritten: u64,
+    joined: u64,
     spoiled: u64,
     trimmed: u64,
     replaced: u64,
@@ -82,6 +83,9 @@ fn run_of(seed: u64, canaries: Canaries, tierers: usize, is_shared: bool) -> Met
         world.settings.updates.in_flight_max = 1 + world.random.below(3) as usize;
     }
     world.settings.objects_max = 1 + world.random.below(4) as usize;
+    if world.random.chance(0.5) {
+        world.settings.upkeep.join_below_bytes = 1 << 20;
+    }
     let ledgers = 2 + world.random.below(8) as i64;
     const SHAPES: [(usize, usize, usize); 5] = [(1, 1, 1), (3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 2, 1)];
     for id in 0..ledgers {
@@ -216,6 +220,7 @@ fn run_of(seed: u64, canaries: Canaries, tierers: usize, is_shared: bool) -> Met
         // Longer than any delay: objects without a row, and reservations in vain, have their time. The world checks that nothing is
         // deleted that a bookie needs.
         world.settings.upkeep.rewrite_below = 0.0;
+        world.settings.upkeep.join_below_bytes = 0;
         for tierer in 0..tierers {
             if !world.is_alive(tierer) {
                 world.start(tierer, canaries);
@@ -278,6 +283,7 @@ fn collect(world: &World, tierer: usize, met: &mut Met) {
         met.deleted += counts.objects_deleted;
         met.doubts += counts.doubts;
         met.rewritten += counts.objects_rewritten;
+        met.joined += counts.extents_joined;
         met.orphans += keeper.core.status().scan.orphans_deleted;
         met.stopped += u64::from(keeper.core.status().deletions_stopped.is_some());
     }
@@ -306,6 +312,7 @@ fn run_all(seeds: u64, run: fn(u64, Canaries) -> Met) -> Option<Met> {
         met.deleted += of_run.deleted;
         met.doubts += of_run.doubts;
         met.rewritten += of_run.rewritten;
+        met.joined += of_run.joined;
         met.spoiled += of_run.spoiled;
         met.trimmed += of_run.trimmed;
         met.replaced += of_run.replaced;
@@ -324,7 +331,7 @@ fn two_tierers_with_crashes_and_faults_keep_the_invariants() {
     assert!(met.corrections > 20 && met.crashes > 20 && met.retries > 20, "the runs meet little: {met:?}");
     assert!(met.removed > 20 && met.deleted > 20 && met.doubts > 20, "the runs meet little: {met:?}");
     assert!(met.behind > 0 && met.timeouts > 20, "the runs meet little: {met:?}");
-    assert!(met.rewritten > 20 && met.spoiled > 5, "the runs meet little: {met:?}");
+    assert!(met.rewritten > 20 && met.joined > 20 && met.spoiled > 5, "the runs meet little: {met:?}");
     assert!(met.trimmed > 100, "the runs meet little: {met:?}");
     assert!(met.replaced > 20 && met.stopped > 5 && met.orphans > 5, "the runs meet little: {met:?}");
 }

@@ -382,7 +382,7 @@ impl World {
                     _ => Err(SourceError { why: failed(), fault: Fault::Passing }),
                 })
             }
-            UpkeepAction::Survey(objects) => {
+            UpkeepAction::Survey { objects, .. } => {
                 let survey = |object: &ObjectRef| -> Survey {
                     let live = if is_lost { None } else { self.live_extents(object) };
                     let why = || SourceError { why: failed(), fault: Fault::Passing };
@@ -458,6 +458,7 @@ impl World {
         let id = order.order.object;
         self.begun.insert(id);
         let (mut extents, mut left) = (Vec::new(), Vec::new());
+        let mut is_full = false;
         for (wanted, pieces) in order.order.ledgers.iter().zip(&order.pieces) {
             let BuildLedger { ledger, first, last, bytes, .. } = *wanted;
             let ends = (pieces.first().unwrap().first, pieces.last().unwrap().last);
@@ -469,6 +470,11 @@ impl World {
             // Another tierer may have rewritten and deleted them.
             if !is_there || self.random.chance(self.cuts) {
                 left.push((ledger, Left::Unread("it cannot be read".into())));
+                continue;
+            }
+            is_full |= !extents.is_empty() && self.random.chance(self.cuts / 4.0);
+            if is_full {
+                left.push((ledger, Left::Full));
                 continue;
             }
             extents.push(NewExtent { ledger, first, last, bytes, created_ms: None });
@@ -540,7 +546,7 @@ fn asks_the_catalogue(action: &UpkeepAction) -> bool {
         | UpkeepAction::Scan { .. }
         | UpkeepAction::AskFor(_)
         | UpkeepAction::WhereTo(..)
-        | UpkeepAction::Survey(_)
+        | UpkeepAction::Survey { .. }
         | UpkeepAction::Reserve
         | UpkeepAction::Replace { .. } => true,
     }

@@ -213,9 +213,13 @@ pub enum UpkeepAction {
     /// Read the footer of an object that is to go, find where the extents at these places in it, ascending, are by the catalogue, and
     /// compare them with those.
     WhereTo(ObjectRef, Vec<u32>),
-    /// Read footers, look up which of their extents the catalogue refers to, and read the metadata of those ledgers. It fails for an
-    /// object with a ledger that has no metadata.
-    Survey(Vec<ObjectRef>),
+    /// Read footers, look up which of their extents the catalogue refers to, and read the metadata of those ledgers.
+    Survey {
+        /// Of these objects.
+        objects: Vec<ObjectRef>,
+        /// Extents of a ledger that has no metadata are left out. Otherwise it fails for an object that has one.
+        is_partial: bool,
+    },
     /// Draw an id and reserve it, and then look whether the catalogue has an object with a later one.
     Reserve,
     /// Build and upload an object.

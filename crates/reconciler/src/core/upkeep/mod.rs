@@ -6,9 +6,11 @@
 //! ledgers of the catalogue ─► proof, listing, proof ─► looked up again, proof again ─► removed from the catalogue (T17)
 //! unreferenced, or reserved in vain, for the delay ─► its footer proves that no reader needs it ─► object deleted ─► row forgotten (T13, T16)
 //! a page of the bucket's objects ─► compared with rows ─► without a row for the delay: examined; missing: an alarm
-//!                                                     └─► little is live of it: rewritten
+//!                                                     ├─► little is live of it: rewritten
+//!                                                     └─► its extents are small: joined with others
 //! ```
-//! [`examine`] has the proof before a deletion, [`rewrite`] what concerns objects that are rewritten, [`orphans`] those without a row. A
+//! [`examine`] has the proof before a deletion, [`rewrite`] what concerns objects that are rewritten, [`join`] which of them are joined,
+//! [`orphans`] those without a row. A
 //! doubt about the catalogue stops all of it ([`doubts`]).
 //!
 //! # Invariants
@@ -33,6 +35,7 @@ mod doubts;
 mod event;
 mod examine;
 mod failures;
+mod join;
 mod orphans;
 mod rewrite;
 mod scan;
@@ -92,6 +95,10 @@ pub struct UpkeepSettings {
     pub confirm_pause: Duration,
     /// An object of whose entries a smaller part than this is referred to is rewritten; 0: none is.
     pub rewrite_below: f64,
+    /// Objects whose extents have less bytes than this on average are joined; 0: none are.
+    pub join_below_bytes: u64,
+    /// So long after they were committed two objects are enough for that; before, it takes more.
+    pub join_after: Duration,
     /// The first pause of an object that could not be rewritten.
     pub rewrite_pause: Duration,
 }
@@ -106,6 +113,8 @@ impl Default for UpkeepSettings {
             orphan_hold: Duration::from_secs(24 * 3600),
             confirm_pause: Duration::from_secs(5),
             rewrite_below: 0.5,
+            join_below_bytes: 1 << 20,
+            join_after: Duration::from_secs(3600),
             rewrite_pause: Duration::from_secs(10 * 60),
         }
     }
@@ -154,7 +163,7 @@ enum Phase {
     /// The footers of objects that another tierer keeps show which of them wait for an operator.
     CheckKept(Vec<(ObjectId, u64)>),
     WhereTo(ObjectRef, Vec<u32>),
-    Survey(Vec<ObjectRef>),
+    Survey(Vec<ObjectRef>, bool),
     Reserve,
     Rewrite(RewriteOrder),
     Replace(NewObject, Vec<ObjectId>),
@@ -397,7 +406,9 @@ impl Upkeep {
                 UpkeepAction::ReadFooters(objects.clone())
             }
             Phase::WhereTo(object, places) => UpkeepAction::WhereTo(*object, places.clone()),
-            Phase::Survey(objects) => UpkeepAction::Survey(objects.clone()),
+            Phase::Survey(objects, is_partial) => {
+                UpkeepAction::Survey { objects: objects.clone(), is_partial: *is_partial }
+            }
             Phase::Reserve => UpkeepAction::Reserve,
             Phase::Rewrite(order) => UpkeepAction::Rewrite(order.clone()),
             Phase::Replace(object, sources) => {
@@ -423,7 +434,7 @@ impl Upkeep {
     fn go_to_scan(&mut self, now: Duration) -> bool {
         match self.phase {
             Phase::Scan | Phase::AskFor(..) => true,
-            Phase::Survey(_)
+            Phase::Survey(..)
             | Phase::Reserve
             | Phase::Rewrite(_)
             | Phase::Replace(..)
@@ -525,7 +536,7 @@ impl Upkeep {
                 return self.end_pass(now);
             }
         };
-        self.rewriting.note(now, &page.rows, self.settings.rewrite_below, &self.team);
+        self.rewriting.note((now, page.now_ms), &page.rows, &self.settings, &self.team);
         let is_blind = self.canaries.has(Canary::T13ReservationIgnored);
         let range = (self.scan.after, page.next);
         let findings = self.scan.on_page(&page, self.settings.delete_delay, is_blind);

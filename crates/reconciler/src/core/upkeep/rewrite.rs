@@ -2,9 +2,11 @@
 //!
 //! # Data flow
 //! ```text
-//! page of the scan ─► sparse objects ─► as many as fit one object ─► survey: live extents, metadata of their ledgers
-//!                                       extents in their order, an id, built ◄─┘
-//!                                                                └─► catalogue: each takes the place of exactly its range, or is dropped
+//! page of the scan ─► sparse objects ─► as many as fit one object ─┐
+//!                 └─► objects of small extents ([`super::join`]) ──┴─► survey: live extents, metadata of their ledgers
+//!                                  ┌─────────────────────────────────────────────┘
+//!                                  └─► extents in their order, as many as one object takes ◄─────────────────┐
+//!                                       └─► an id, built ─► catalogue: each takes the place of exactly its range, or is dropped ─► the rest
 //! ```
 //!
 //! # Invariants
@@ -22,6 +24,9 @@
 //! 6. An object that takes too long is cut where it is. Sources of which it took something are next in the following pass; of the others
 //!    the extents stay apart from then on, so that each that is whole counts. A source of which not one can be copied while it is alone is an
 //!    alarm, and has twice the time from then on.
+//! 7. Objects that are joined become as many objects as they need, each with a stretch of their ledgers, within one survey. Sources whose
+//!    extents hardly follow each other are in no group for a while. An object that takes too long is followed by shorter ones. What a group
+//!    leaves when the time of a pass is up is joined in the next one, and is sparse for nobody until then.
 //!
 //! # Limits     sources of one object: [`SOURCES_MAX`]; work of one pass: [`Budget`]; candidates: [`CANDIDATES_MAX`]; objects
 //! that are left alone: [`PUT_OFF_MAX`]. Of more, those come again early whose turn is next, and every second group is chosen by its
@@ -37,11 +42,13 @@ use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
 
 use super::event::{Fault, Garbage, LiveExtent, Piece, RewriteOrder, SourceError, Survey};
-use super::{Orphan, Phase, ScannedRow, Upkeep};
+use super::join::{Joins, has_small_extents};
+use super::{Orphan, Phase, ScannedRow, Upkeep, UpkeepSettings};
+use crate::core::plan::LEDGERS_PER_OBJECT_MAX;
 use crate::core::{Alarm, BuildLedger, BuildOrder, Built, Left, Team};
 
 /// Objects that go into one.
-const SOURCES_MAX: usize = 16;
+pub(super) const SOURCES_MAX: usize = 16;
 /// With so many undamaged objects kept that nothing refers to, none is rewritten because of its size: they take space beside those that were made of them.
 const KEPT_TO_REWRITE_MAX: u64 = 64;
 /// Bytes that one pass takes over: of a tierer's own sources, so more tierers rewrite more.
@@ -50,6 +57,10 @@ const BYTES_PER_PASS: u64 = 4 << 30;
 const REQUESTS_PER_PASS: u64 = 10_000;
 /// The length of a part of an object that is written, about.
 const PART_BYTES: u64 = 8 << 20;
+/// What a request for extents that lie one behind the other brings, about.
+const READ_BYTES: u64 = 256 << 10;
+/// Bytes of an object that others are joined in, at least, however long that takes.
+const JOINED_BYTES_MIN: u64 = 1 << 20;
 /// Objects that are remembered until their turn.
 const CANDIDATES_MAX: usize = 1000;
 /// Objects that are left alone.
@@ -76,6 +87,10 @@ struct PutOff {
     lacked_time: bool,
     /// So it did alone, and not one extent was copied.
     is_too_slow: bool,
+    /// It is in no group that is joined until then,
+    join_until: Duration,
+    /// after so many in which extents hardly followed each other.
+    joins_in_vain: u32,
 }
 
 impl PutOff {
@@ -87,6 +102,8 @@ impl PutOff {
             damage: None,
             lacked_time: false,
             is_too_slow: false,
+            join_until: now,
+            joins_in_vain: 0,
         }
     }
 }
@@ -110,15 +127,25 @@ impl Budget {
         *self = Budget::default();
     }
 
-    /// Whether another object may be made.
+    /// Whether other objects may be made of other sources,
     fn has_some(&self, now: Duration) -> bool {
-        self.bytes > 0 && self.requests > 0 && now < self.until
+        self.bytes > 0 && self.requests > 0 && self.has_time(now)
     }
 
-    /// These become one object: each has a footer, and its live extents are read one by one; what is live is written in parts.
+    /// and of those that are being joined, for which it was spent.
+    fn has_time(&self, now: Duration) -> bool {
+        now < self.until
+    }
+
+    /// These become one object: each has a footer, and its live extents are read one by one, or many with a request when they
+    /// lie one behind the other; what is live is written in parts.
     fn spend(&mut self, sources: &[StoredObject]) {
         let bytes = sources.iter().map(live_bytes).sum::<u64>();
-        let reads = sources.iter().map(|source| 1 + u64::from(source.live_extents)).sum::<u64>();
+        let reads_of = |source: &StoredObject| {
+            let read_ahead = 2 + live_bytes(source) / READ_BYTES;
+            1 + u64::from(source.live_extents).min(read_ahead)
+        };
+        let reads = sources.iter().map(reads_of).sum::<u64>();
         self.bytes = self.bytes.saturating_sub(bytes);
         self.requests = self.requests.saturating_sub(reads + bytes / PART_BYTES + 2);
     }
@@ -127,8 +154,10 @@ impl Budget {
 /// What is going on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rewriting {
-    /// Sparse objects, as the scan saw them.
+    /// Sparse objects, as the scan saw them,
     candidates: BTreeMap<ObjectId, StoredObject>,
+    /// and those of small extents.
+    joins: Joins,
     put_off: BTreeMap<ObjectId, PutOff>,
     /// Where the last group began that was chosen by the order of ids,
     last_by_id: Option<ObjectId>,
@@ -139,6 +168,14 @@ pub(super) struct Rewriting {
     /// and only of those that bookies may refuse.
     only_outranked: bool,
     sources: Vec<StoredObject>,
+    /// They are joined (invariant 7),
+    is_joining: bool,
+    /// in objects of so many bytes at most, after one took too long,
+    joined_bytes_max: Option<u64>,
+    /// what of them comes behind the object that is made now,
+    rest: Vec<(BuildLedger, Vec<Piece>)>,
+    /// and those of which an object before did not take all that it was to take.
+    unfinished: BTreeSet<ObjectId>,
     /// Extents that follow each other are not joined (invariant 6).
     are_apart: bool,
     /// The object took too long.
@@ -163,19 +200,39 @@ fn footer_bytes(stored: &StoredObject) -> u64 {
 }
 
 impl Rewriting {
-    /// Objects of a page of the scan of which a smaller part than `below` is live, and those of invariant 5. Each object
-    /// has one owner in the team, so no two tierers choose the same one.
-    pub fn note(&mut self, now: Duration, rows: &[ScannedRow], below: f64, team: &Team) {
+    /// Takes account of a page of the scan: of sparse objects, and those of invariant 5, each of which has one owner in the team, so that no
+    /// two tierers choose the same one; and of objects of small extents, all of them for the tierer that has the upkeep, because only
+    /// together they can be joined. `now_ms` is the log's time of the page.
+    pub fn note(
+        &mut self,
+        (now, now_ms): (Duration, u64),
+        rows: &[ScannedRow],
+        settings: &UpkeepSettings,
+        team: &Team,
+    ) {
+        let has_passed =
+            |since_ms: u64, time: Duration| u128::from(now_ms.saturating_sub(since_ms)) >= time.as_millis();
         for row in rows {
             let Some(stored) = row.live.filter(|stored| stored.live_extents > 0) else {
                 self.candidates.remove(&row.object);
+                self.joins.forget(&row.object);
                 self.put_off.remove(&row.object);
                 continue;
             };
             let id = stored.object.id;
             let is_put_off = self.put_off.get(&id).is_some_and(|put_off| now < put_off.until);
-            let is_sparse = stored.is_outranked() || stored.live_ratio() < below;
-            let is_wanted = is_sparse && team.owns_object(&id);
+            let is_small = has_small_extents(&stored, settings.join_below_bytes);
+            let put_off = self.put_off.get(&id);
+            let is_left_apart = put_off.is_some_and(|put_off| now < put_off.join_until);
+            match is_small && team.owns_upkeep() && !is_put_off && !is_left_apart {
+                true => self.joins.note(stored, has_passed(stored.committed_ms, settings.join_after)),
+                false => self.joins.remove(&id),
+            }
+            // The rest of it follows, with the next pass of the tierer that has the upkeep.
+            let is_being_joined = is_small
+                && stored.replaced.is_some_and(|replaced| !has_passed(replaced.at_ms, 3 * settings.interval));
+            let is_sparse = stored.is_outranked() || stored.live_ratio() < settings.rewrite_below;
+            let is_wanted = is_sparse && !is_being_joined && team.owns_object(&id);
             if !is_wanted || is_put_off {
                 self.candidates.remove(&id);
                 continue;
@@ -213,6 +270,7 @@ impl Rewriting {
                 group_max = max;
                 group.push(stored);
                 self.candidates.remove(&id);
+                self.joins.remove(&id);
             }
         }
         if self.is_by_id {
@@ -222,15 +280,98 @@ impl Rewriting {
         group
     }
 
+    /// The next objects that are joined.
+    fn group_to_join(&mut self) -> Vec<StoredObject> {
+        if self.only_outranked {
+            return Vec::new();
+        }
+        let put_off = &self.put_off;
+        let group = self.joins.group(|id| put_off.get(id).map_or(SOURCES_MAX, |put_off| put_off.group_max));
+        for stored in &group {
+            self.candidates.remove(&stored.object.id);
+        }
+        group
+    }
+
+    /// Takes the next sources.
+    fn begin(&mut self, sources: Vec<StoredObject>, is_joining: bool) {
+        (self.sources, self.is_joining) = (sources, is_joining);
+        self.unread.clear();
+        self.rest.clear();
+        self.unfinished.clear();
+    }
+
+    /// These sources come again in this pass, or the next.
+    fn put_back(&mut self, sources: impl IntoIterator<Item = StoredObject>) {
+        match self.is_joining {
+            true => self.joins.put_back(sources),
+            false => self.candidates.extend(sources.into_iter().map(|source| (source.object.id, source))),
+        }
+    }
+
+    /// Whether as many extents follow others as stand alone (invariant 7).
+    fn is_worth_joining(&self) -> bool {
+        let joined: usize = self.pieces.iter().map(Vec::len).filter(|count| *count > 1).sum();
+        2 * joined >= self.pieces.iter().map(Vec::len).sum()
+    }
+
+    /// Leaves what one object does not take for the next ones.
+    fn cut(&mut self, target_bytes: u64) {
+        let most = self.joined_bytes_max.unwrap_or(target_bytes).min(target_bytes);
+        let mut bytes = 0;
+        let fits = |ledger: &&BuildLedger| {
+            bytes += ledger.bytes;
+            bytes <= most
+        };
+        let count = self.ledgers.iter().take_while(fits).count().clamp(1, LEDGERS_PER_OBJECT_MAX);
+        let count = count.min(self.ledgers.len());
+        let behind = self.ledgers.split_off(count).into_iter().zip(self.pieces.split_off(count));
+        self.rest.splice(0..0, behind);
+    }
+
+    /// Comes to what the objects before left.
+    fn go_on(&mut self, target_bytes: u64) {
+        (self.ledgers, self.pieces) = std::mem::take(&mut self.rest).into_iter().unzip();
+        self.cut(target_bytes);
+    }
+
+    /// The object was full before it had all: the next one takes what is not whole in `read`, by ledger and first entry the last one.
+    fn leave_to_next(&mut self, full: &BTreeSet<LedgerId>, read: &BTreeMap<(LedgerId, EntryId), EntryId>) {
+        let ledgers = std::mem::take(&mut self.ledgers).into_iter();
+        let (mut left, mut kept) = (Vec::new(), Vec::new());
+        for (ledger, mut pieces) in ledgers.zip(std::mem::take(&mut self.pieces)) {
+            let is_taken = |piece: &Piece| Self::is_taken(read, ledger.ledger, piece);
+            if !full.contains(&ledger.ledger) || pieces.iter().all(is_taken) {
+                kept.push((ledger, pieces));
+                continue;
+            }
+            // What is whole of it is taken over, and what comes behind is a range of its own.
+            let behind = pieces.split_off(pieces.iter().take_while(|piece| is_taken(piece)).count());
+            let part = |pieces: &[Piece], bytes| {
+                let (first, last) = (pieces.first()?.first, pieces.last()?.last);
+                Some(BuildLedger { first, last, bytes, ..ledger.clone() })
+            };
+            let of_piece = ledger.bytes / (pieces.len() + behind.len()).max(1) as u64;
+            if let Some(whole) = part(&pieces, of_piece * pieces.len() as u64) {
+                kept.push((whole, pieces));
+            }
+            if let Some(rest) = part(&behind, of_piece * behind.len() as u64) {
+                left.push((rest, behind));
+            }
+        }
+        (self.ledgers, self.pieces) = kept.into_iter().unzip();
+        self.rest.splice(0..0, left);
+    }
+
     /// Puts live extents in their order. False: there is nothing to build.
-    fn order(&mut self, mut live: Vec<(ObjectRef, LiveExtent)>) -> bool {
+    fn order(&mut self, mut live: Vec<(ObjectRef, LiveExtent)>, target_bytes: u64) -> bool {
         live.sort_unstable_by_key(|(_, extent)| (extent.ledger, extent.first));
         self.ledgers.clear();
         self.pieces.clear();
         let lacked_time = |source: &StoredObject| {
             self.put_off.get(&source.object.id).is_some_and(|put_off| put_off.lacked_time)
         };
-        self.are_apart = self.sources.iter().any(lacked_time);
+        self.are_apart = !self.is_joining && self.sources.iter().any(lacked_time);
         let pieces_max = if self.are_apart { 1 } else { PIECES_MAX };
         for (object, LiveExtent { ledger, first, last, bytes, metadata }) in live {
             let piece = Piece { object, first, last };
@@ -238,8 +379,11 @@ impl Rewriting {
             match (before, self.pieces.last_mut()) {
                 // It was rewritten by somebody else between two looks: whoever has it twice has it in the other.
                 (Some(before), _) if first <= before.last => {}
+                // An object has to have room for all of the range.
                 (Some(before), Some(pieces))
-                    if before.last.get() + 1 == first.get() && pieces.len() < pieces_max =>
+                    if before.last.get() + 1 == first.get()
+                        && pieces.len() < pieces_max
+                        && (!self.is_joining || before.bytes + bytes <= target_bytes) =>
                 {
                     before.last = last;
                     before.bytes += bytes;
@@ -267,6 +411,11 @@ impl Rewriting {
 
     /// The object that these sources were to be in took too long.
     fn note_late(&mut self, now: Duration) {
+        if self.is_joining {
+            let bytes = self.ledgers.iter().map(|ledger| ledger.bytes).sum::<u64>();
+            self.joined_bytes_max = Some((bytes / 2).max(JOINED_BYTES_MIN));
+            return;
+        }
         for at in 0..self.sources.len() {
             let source = self.sources[at].object.id;
             self.remember(now, source).lacked_time = true;
@@ -301,7 +450,7 @@ impl Rewriting {
                 true => self.put_off(now, pause, id, of),
                 // That is put off already.
                 false if unread.contains(&id) => {}
-                false => drop(self.candidates.insert(id, source)),
+                false => self.put_back([source]),
             }
         }
     }
@@ -330,6 +479,21 @@ impl Rewriting {
         taken.map(|(_, piece)| piece.object.id).collect()
     }
 
+    /// Extents that became others' parts in `accepted`.
+    fn joined(&self, accepted: &BTreeMap<(LedgerId, EntryId), EntryId>) -> u64 {
+        let ranges = self.ledgers.iter().zip(&self.pieces);
+        let is_one = |(of, pieces): &(&BuildLedger, &Vec<Piece>)| {
+            accepted.get(&(of.ledger, of.first)).is_some_and(|last| *last == of.last) && pieces.len() > 1
+        };
+        ranges.filter(is_one).map(|(_, pieces)| pieces.len() as u64).sum()
+    }
+
+    /// All sources but these are not to be finished by the objects that follow.
+    fn note_unfinished(&mut self, finished: &BTreeSet<ObjectId>) {
+        let others = self.sources.iter().map(|source| source.object.id);
+        self.unfinished.extend(others.filter(|source| !finished.contains(source)));
+    }
+
     /// Sources all of whose live extents are in `accepted`: by ledger and first entry, the last one.
     fn finished(&self, accepted: &BTreeMap<(LedgerId, EntryId), EntryId>) -> BTreeSet<ObjectId> {
         let mut finished: BTreeSet<ObjectId> = self.sources.iter().map(|source| source.object.id).collect();
@@ -354,7 +518,10 @@ impl Upkeep {
         self.rewriting.only_outranked = kept >= KEPT_TO_REWRITE_MAX;
         self.rewriting.budget = Budget::new(now, self.settings.interval);
         self.rewriting.candidates.retain(|object, _| self.team.owns_object(object));
-        self.rewriting.put_off.retain(|_, put_off| now < put_off.until + KEPT_FOR);
+        if !self.team.owns_upkeep() {
+            self.rewriting.joins.clear();
+        }
+        self.rewriting.put_off.retain(|_, put_off| now < put_off.until.max(put_off.join_until) + KEPT_FOR);
         self.show_damaged();
         self.next_rewrite(now)
     }
@@ -390,18 +557,38 @@ impl Upkeep {
     }
 
     fn next_rewrite(&mut self, now: Duration) -> Phase {
-        let group = match self.rewriting.budget.has_some(now) {
-            true => self.rewriting.group(self.target_bytes),
-            false => Vec::new(),
-        };
+        let (mut group, mut is_joining) = (Vec::new(), false);
+        if self.rewriting.budget.has_some(now) {
+            group = self.rewriting.group(self.target_bytes);
+            if group.is_empty() {
+                (group, is_joining) = (self.rewriting.group_to_join(), true);
+            }
+        }
         if group.is_empty() {
             self.rewriting.budget.end();
             return self.end_pass(now);
         }
         self.rewriting.budget.spend(&group);
         let objects = group.iter().map(|source| source.object).collect();
-        (self.rewriting.sources, self.rewriting.unread) = (group, BTreeSet::new());
-        Phase::Survey(objects)
+        self.rewriting.begin(group, is_joining);
+        Phase::Survey(objects, is_joining)
+    }
+
+    /// The extents of these sources, of a group of so many, hardly follow each other: by their spans they may be in other groups later.
+    fn leave_apart(&mut self, now: Duration, of: usize) -> Phase {
+        let sources = std::mem::take(&mut self.rewriting.sources);
+        if of == 1 || sources.len() < of {
+            // It was to be known which ledgers it has, or those that could not be read are missing.
+            self.rewriting.put_back(sources);
+            return self.next_rewrite(now);
+        }
+        for source in sources {
+            let put_off = self.rewriting.remember(now, source.object.id);
+            let pause = self.settings.rewrite_pause * 2_u32.pow(put_off.joins_in_vain.min(10));
+            put_off.join_until = now + pause.min(PAUSE_MAX);
+            put_off.joins_in_vain += 1;
+        }
+        self.next_rewrite(now)
     }
 
     /// Nothing comes of this group for now, and that is not its fault.
@@ -427,11 +614,14 @@ impl Upkeep {
     /// No extent of this group was copied in time (invariant 6).
     fn give_up_late(&mut self, now: Duration, alarms: &mut Vec<Alarm>) -> Phase {
         let why = "rewriting took too long, and no extent of any source was copied by then".to_owned();
+        if self.rewriting.is_joining {
+            return self.give_up_rewrite(now, why);
+        }
         if !self.rewriting.are_apart {
             // Single ones may be.
             self.status.last_error = Some(why);
             let sources = std::mem::take(&mut self.rewriting.sources);
-            self.rewriting.candidates.extend(sources.into_iter().map(|source| (source.object.id, source)));
+            self.rewriting.put_back(sources);
             return self.next_rewrite(now);
         }
         if let Some(object) = self.rewriting.note_too_slow(now) {
@@ -464,17 +654,31 @@ impl Upkeep {
         found: Vec<Survey>,
         alarms: &mut Vec<Alarm>,
     ) -> Phase {
+        let of = found.len();
         let mut live = Vec::new();
         for (object, of_object) in found {
             match of_object {
-                Ok(extents) => live.extend(extents.into_iter().map(|extent| (object, extent))),
+                Ok(extents) => {
+                    if self.rewriting.is_joining {
+                        let ledgers = extents.iter().map(|extent| extent.ledger);
+                        self.rewriting.joins.note_span(object.id, ledgers);
+                    }
+                    live.extend(extents.into_iter().map(|extent| (object, extent)));
+                }
                 Err(error) => {
                     self.rewriting.sources.retain(|source| source.object.id != object.id);
                     self.note_unread(now, object.id, error, alarms);
                 }
             }
         }
-        if self.rewriting.order(live) { Phase::Reserve } else { self.next_rewrite(now) }
+        let has_some = self.rewriting.order(live, self.target_bytes);
+        if self.rewriting.is_joining {
+            if !has_some || of == 1 || !self.rewriting.is_worth_joining() {
+                return self.leave_apart(now, of);
+            }
+            self.rewriting.cut(self.target_bytes);
+        }
+        if has_some { Phase::Reserve } else { self.next_rewrite(now) }
     }
 
     /// With an object of the catalogue that has a later id, if there is one.
@@ -540,6 +744,10 @@ impl Upkeep {
             ranges.flat_map(|(of, pieces)| pieces.iter().map(|piece| (of.ledger, piece.last))).collect();
         let whole = new.extents.iter().filter(|extent| ends.contains(&(extent.ledger, extent.last)));
         let read: BTreeMap<_, _> = whole.map(|extent| ((extent.ledger, extent.first), extent.last)).collect();
+        if self.rewriting.is_joining && !read.is_empty() {
+            let full = built.left.iter().filter(|(_, left)| *left == Left::Full);
+            self.rewriting.leave_to_next(&full.map(|(ledger, _)| *ledger).collect(), &read);
+        }
         let ranges = self.rewriting.ledgers.iter().zip(&self.rewriting.pieces);
         let mut pieces =
             ranges.flat_map(|(wanted, pieces)| pieces.iter().map(|piece| (wanted.ledger, piece)));
@@ -566,6 +774,7 @@ impl Upkeep {
             Err(why) => return self.put_off_rewrite(now, why),
         };
         let Some(new) = self.rewriting.built.take() else { return self.next_rewrite(now) };
+        let is_joining = self.rewriting.is_joining;
         let mut accepted = BTreeMap::new();
         for (extent, outcome) in new.extents.iter().zip(outcomes) {
             if outcome.verdict == Verdict::Accepted {
@@ -573,22 +782,43 @@ impl Upkeep {
                 self.status.counts.rewritten_bytes += extent.bytes;
             }
         }
-        let finished = self.rewriting.finished(&accepted);
         self.status.counts.rewrites += u64::from(!accepted.is_empty());
+        if is_joining {
+            self.status.counts.extents_joined += self.rewriting.joined(&accepted);
+            let ledgers = new.extents.iter().map(|extent| extent.ledger);
+            self.rewriting.joins.note_span(new.object.id, ledgers);
+        }
+        let mut finished = self.rewriting.finished(&accepted);
+        if !self.rewriting.rest.is_empty() {
+            self.rewriting.note_unfinished(&finished);
+            // A source that cannot be read is asked once.
+            let may_go_on = self.rewriting.budget.has_time(now) && self.rewriting.unread.is_empty();
+            if may_go_on && !self.rewriting.is_late && !accepted.is_empty() {
+                if let Some(bytes) = &mut self.rewriting.joined_bytes_max {
+                    *bytes = bytes.saturating_mul(2);
+                }
+                self.rewriting.go_on(self.target_bytes);
+                return Phase::Reserve;
+            }
+            let of_rest = self.rewriting.rest.iter().flat_map(|(_, pieces)| pieces);
+            self.rewriting.unfinished.extend(of_rest.map(|piece| piece.object.id));
+        }
+        finished.retain(|source| !self.rewriting.unfinished.contains(source));
         self.status.counts.objects_rewritten += finished.len() as u64;
         let sources = std::mem::take(&mut self.rewriting.sources);
         let of = sources.len();
         let (done, failed): (Vec<StoredObject>, Vec<StoredObject>) =
             sources.into_iter().partition(|source| finished.contains(&source.object.id));
         done.iter().for_each(|source| drop(self.rewriting.put_off.remove(&source.object.id)));
-        let advanced = match self.rewriting.is_late {
+        let is_cut = self.rewriting.is_late || !self.rewriting.rest.is_empty();
+        let advanced = match is_cut {
             true => self.rewriting.advanced(&accepted),
             false => BTreeSet::new(),
         };
         let (advanced, failed): (Vec<StoredObject>, Vec<StoredObject>) =
             failed.into_iter().partition(|source| advanced.contains(&source.object.id));
         // They have less left each time (invariant 6).
-        self.rewriting.candidates.extend(advanced.into_iter().map(|source| (source.object.id, source)));
+        self.rewriting.put_back(advanced);
         self.rewriting.fail(now, self.settings.rewrite_pause, failed, of);
         self.show_damaged();
         self.next_rewrite(now)
@@ -601,6 +831,11 @@ mod tests {
     use super::*;
 
     const PAUSE: Duration = Duration::from_secs(600);
+
+    fn note(rewriting: &mut Rewriting, now: Duration, rows: &[ScannedRow]) {
+        let settings = UpkeepSettings { join_below_bytes: 0, ..UpkeepSettings::default() };
+        rewriting.note((now, 0), rows, &settings, &Team::alone());
+    }
 
     fn object(n: usize) -> ObjectId {
         let mut random = [0; 10];
@@ -629,8 +864,8 @@ mod tests {
             // They come again and again, as if they had been forgotten at once.
             let bad: Vec<_> =
                 (0..400).map(|n| row(&stored(object(PUT_OFF_MAX + 1000 + n), 640 << 20, 0.1))).collect();
-            rewriting.note(now, &bad, 0.5, &Team::alone());
-            rewriting.note(now, &[row(&good)], 0.5, &Team::alone());
+            note(&mut rewriting, now, &bad);
+            note(&mut rewriting, now, &[row(&good)]);
             let group = rewriting.group(64 << 20);
             if group.iter().any(|stored| stored.object.id == good.object.id) {
                 break;
@@ -647,10 +882,10 @@ mod tests {
         let now = Duration::from_secs(1000);
         let row = |of: &StoredObject| ScannedRow { object: of.object.id, live: Some(*of) };
         let sparse: Vec<_> = (0..CANDIDATES_MAX).map(|n| row(&stored(object(n), 100, 0.1))).collect();
-        rewriting.note(now, &sparse, 0.5, &Team::alone());
+        note(&mut rewriting, now, &sparse);
         let replaced = Some(bindery_tiering::catalogue::Replaced { number: 3, at_ms: 0 });
         let refused = StoredObject { replaced, ..stored(object(CANDIDATES_MAX * 2), 100, 1.0) };
-        rewriting.note(now, &[row(&refused)], 0.5, &Team::alone());
+        note(&mut rewriting, now, &[row(&refused)]);
         assert_eq!((rewriting.candidates.len(), rewriting.group(1000)), (CANDIDATES_MAX, vec![refused]));
     }
 
@@ -663,7 +898,7 @@ mod tests {
         rewriting.put_off(now, PAUSE, object(1), 2);
         rewriting.put_off(now, PAUSE, object(1), 1);
         assert_eq!((rewriting.put_off[&object(1)].group_max, rewriting.put_off[&object(1)].times), (1, 1));
-        rewriting.note(now, &[ScannedRow { object: object(1), live: None }], 0.5, &Team::alone());
+        note(&mut rewriting, now, &[ScannedRow { object: object(1), live: None }]);
         assert!(rewriting.put_off.is_empty());
     }
 }

@@ -23,6 +23,8 @@ pub struct UpkeepCounts {
     pub objects_rewritten: u64,
     /// Bytes of entries in those extents.
     pub rewritten_bytes: u64,
+    /// Extents that became a part of a longer one because they were small.
+    pub extents_joined: u64,
     /// Objects that could not be rewritten; it is tried again later.
     pub rewrite_failures: u64,
 }

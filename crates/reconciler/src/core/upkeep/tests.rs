@@ -10,6 +10,7 @@ use crate::core::measure::BuildTimes;
 use crate::core::{Built, Left, Member};
 
 mod deletions;
+mod joins;
 mod late;
 mod rewrites;
 
@@ -104,6 +105,8 @@ struct Around {
     /// Objects that cannot be read, and whether the failure says so.
     damaged: BTreeMap<ObjectId, bool>,
     order: Option<RewriteOrder>,
+    /// The next object is full after so many ledgers, and so many pieces of the one behind them.
+    full_after: Option<(usize, usize)>,
     /// So many extents can be copied before an object takes too long.
     in_time: Option<usize>,
     /// Where the extents of each object are; those of more were of ledgers that are gone.
@@ -135,6 +138,7 @@ impl Around {
             extents: BTreeMap::new(),
             are_gone: false,
             in_time: None,
+            full_after: None,
             deletion: Deletion::Done,
             alarms: Vec::new(),
             done: Vec::new(),
@@ -221,6 +225,7 @@ impl Around {
                     UpkeepEvent::Scanned(Ok(ScanPage {
                         objects: self.rows.iter().map(listed).collect(),
                         rows: rows.collect(),
+                        now_ms: self.now.as_millis() as u64,
                         ..ScanPage::default()
                     }))
                 }
@@ -247,7 +252,7 @@ impl Around {
                     let found = Whereabouts { extents, moved: moved.collect(), absent: self.absent.clone() };
                     UpkeepEvent::Whereabouts(Ok(found))
                 }
-                UpkeepAction::Survey(objects) => {
+                UpkeepAction::Survey { objects, .. } => {
                     let survey = |object: ObjectRef| {
                         let live = self.live.get(&object.id).cloned();
                         let why = || SourceError {
@@ -278,8 +283,14 @@ impl Around {
                         let good = pieces.iter().take_while(|piece| !unread.contains(&piece.object.id));
                         Some(NewExtent { last: good.last()?.last, ..extent(wanted) })
                     };
-                    let extents: Vec<NewExtent> =
+                    let mut extents: Vec<NewExtent> =
                         order.order.ledgers.iter().zip(&order.pieces).filter_map(part).collect();
+                    let (room, pieces) = self.full_after.take().unwrap_or((extents.len(), 0));
+                    let left = extents.split_off(room.min(extents.len()));
+                    if let Some(piece) = pieces.checked_sub(1) {
+                        extents.push(NewExtent { last: order.pieces[room][piece].last, ..left[0] });
+                    }
+                    let left = left.into_iter().map(|extent| (extent.ledger, Left::Full)).collect();
                     let new = NewObject { object: reference(order.order.object, 50), extents };
                     let outcome = match () {
                         () if !is_named => Err("it took too long".to_owned()),
@@ -290,7 +301,7 @@ impl Around {
                         SourceError { why: "a checksum is wrong".to_owned(), fault: super::Fault::Damage };
                     let unread = unread.into_iter().filter(|_| is_named);
                     let unread = unread.map(|object| (object, error.clone())).collect();
-                    let (left, times) = (Vec::new(), BuildTimes::default());
+                    let times = BuildTimes::default();
                     self.order = Some(order);
                     UpkeepEvent::Rewritten(Built { outcome, left, times }, unread)
                 }

@@ -175,6 +175,8 @@ report! {
             = of.upkeep.counts.objects_rewritten => rewritten "{} objects of which little was left";
         rewritten_bytes: counter "bindery_tier_rewritten_bytes" "Bytes of entries that were taken over so."
             = of.upkeep.counts.rewritten_bytes => rewritten "{size} of entries";
+        extents_joined: counter "bindery_tier_extents_joined" "Small extents that became parts of longer ones."
+            = of.upkeep.counts.extents_joined => rewritten "{} small extents joined";
         rewrites: counter "bindery_tier_rewrites" "Objects that took over what was live of others."
             = of.upkeep.counts.rewrites => rewritten "into {}";
         garbage_kept: gauge "bindery_tier_garbage_kept"

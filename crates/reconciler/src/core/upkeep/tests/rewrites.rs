@@ -41,10 +41,10 @@ fn sparse_objects_go_into_one_in_the_order_of_their_entries() {
     around.done.clear();
     around.rows.retain(|row| row.object.id == object(4));
     around.pass();
-    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))), "not at once");
+    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey { .. })), "not at once");
     around.now += UpkeepSettings::default().rewrite_pause;
     around.pass();
-    assert!(around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))));
+    assert!(around.done.iter().any(|action| matches!(action, UpkeepAction::Survey { .. })));
 }
 
 /// Invariants 2 to 4 of [`rewrite`].
@@ -66,7 +66,7 @@ fn a_rewrite_that_is_in_vain_changes_nothing_and_is_tried_again_later() {
     around.done.clear();
     around.now += UpkeepSettings::default().rewrite_pause;
     around.pass();
-    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))), "ever longer");
+    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey { .. })), "ever longer");
     around.verdict = Verdict::Accepted;
     around.now += UpkeepSettings::default().rewrite_pause;
     around.pass();
@@ -178,7 +178,7 @@ fn nothing_is_rewritten_when_that_is_switched_off() {
     around.rows = vec![stored(object(1), 10 << 20, 0.1)];
     around.live.insert(object(1), vec![live(1, 0, 9)]);
     around.pass();
-    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))));
+    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey { .. })));
 }
 
 /// What another tierer keeps holds up rewriting, but not what it keeps because it is damaged.
