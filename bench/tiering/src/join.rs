@@ -210,7 +210,7 @@ async fn until(
         if is_it(&report) {
             return Ok(report);
         }
-        ensure!(began.elapsed() < Duration::from_secs(300), "{what}: {report:#?}");
+        ensure!(began.elapsed() < Duration::from_secs(40), "{what}: {report:#?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -577,7 +577,8 @@ impl Upkeep {
     /// The extents of these sources, of a group of so many, hardly follow each other: by their spans they may be in other groups later.
     fn leave_apart(&mut self, now: Duration, of: usize) -> Phase {
         let sources = std::mem::take(&mut self.rewriting.sources);
-        if of == 1 || sources.len() < of {
+        let knows_all = sources.iter().all(|source| !self.rewriting.joins.lacks_span(&source.object.id));
+        if knows_all && (of == 1 || sources.len() < of) {
             // It was to be known which ledgers it has, or those that could not be read are missing.
             self.rewriting.put_back(sources);
             return self.next_rewrite(now);

@@ -93,6 +93,17 @@ fn extents_that_do_not_follow_each_other_are_left_where_they_are() {
     assert_eq!(surveys(&mut around), 0);
 }
 
+/// Its ledgers are about to leave the catalogue, so a survey finds nothing in it.
+#[test]
+fn an_object_in_which_a_survey_finds_nothing_is_not_surveyed_again_at_once() {
+    let mut around = world(1, 1000);
+    around.live.insert(object(0), Vec::new());
+    around.now += UpkeepSettings::default().join_after;
+    around.pass();
+    let surveys = around.done.iter().filter(|action| matches!(action, UpkeepAction::Survey { .. }));
+    assert_eq!(surveys.count(), 1);
+}
+
 /// An object that is full before all of it is in it leaves the rest to the next one.
 #[test]
 fn what_an_object_is_too_short_for_is_in_the_next_one() {
