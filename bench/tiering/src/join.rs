@@ -179,6 +179,7 @@ fn config(join_below: u64) -> TiererConfig {
     config.settings.interval.min = Duration::from_millis(50);
     config.settings.interval.max = Duration::from_millis(300);
     config.settings.look_interval = (Duration::from_millis(100), Duration::from_millis(300));
+    config.settings.doubt_kept = Duration::from_millis(500);
     config.settings.upkeep.interval = Duration::from_secs(2);
     config.settings.upkeep.delete_delay = Duration::from_secs(2);
     config.settings.upkeep.join_after = Duration::from_secs(10);

@@ -99,7 +99,9 @@ impl ExtentEntries {
     }
 
     async fn range(&self, offset: u64, size: u64) -> Result<Bytes, FooterError> {
-        Ok(self.store.read(&self.name, offset..offset.saturating_add(size)).await?)
+        // What lies behind the extents is the footer.
+        let end = self.object.footer_offset;
+        Ok(self.store.read_part(&self.name, offset..offset.saturating_add(size), end).await?)
     }
 }
 

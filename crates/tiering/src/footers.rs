@@ -144,7 +144,7 @@ impl Footers {
 
     async fn range(&self, object: &ObjectRef, offset: u64, size: u64) -> Result<Bytes, StoreError> {
         let name = object_key(self.cluster, object.id);
-        self.store.read(&name, offset..offset.saturating_add(size)).await
+        self.store.read_part(&name, offset..offset.saturating_add(size), object.footer_offset).await
     }
 
     /// The table of an extent, with length and checksum of each of its entries.

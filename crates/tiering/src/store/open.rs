@@ -79,7 +79,7 @@ impl Store {
         Store { url, inner, read_ahead: None }
     }
 
-    /// The same store, whose [`Store::read`] reads ahead when ranges of an object lie one behind the other. It keeps up to 24 MiB, and its
+    /// The same store, which reads ahead when extents of an object lie one behind the other. It keeps up to 24 MiB, and its
     /// clones share them. `account` is called before each request of a read with the bytes that are asked for, and waited for.
     pub fn with_read_ahead(
         &self,
@@ -124,12 +124,23 @@ impl Store {
 
     /// A range of the object `name` below the prefix.
     pub async fn read(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let end = range.end;
+        self.read_part(name, range, end).await
+    }
+
+    /// A range of the object `name` below the prefix. A store that reads ahead does so up to `end`.
+    pub(crate) async fn read_part(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        end: u64,
+    ) -> Result<Bytes, StoreError> {
         let fetch = |range: Range<u64>| {
             let (key, inner) = (self.key(name), self.inner.clone());
             async move { inner.get_range(&key, range).await.map_err(|error| StoreError::of(&key, &error)) }
         };
         match &self.read_ahead {
-            Some(read_ahead) => read_ahead.read(name, range, fetch).await,
+            Some(read_ahead) => read_ahead.read(name, range, end, fetch).await,
             None => fetch(range).await,
         }
     }

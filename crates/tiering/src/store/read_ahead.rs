@@ -88,17 +88,18 @@ impl ReadAhead {
         ReadAhead { window_bytes_max: 0, ..ReadAhead::new(account) }
     }
 
-    /// Reads a range of an object. `fetch` makes a request.
+    /// Reads a range of an object, and ahead up to `end`. `fetch` makes a request.
     pub async fn read<F>(
         &self,
         name: &str,
         range: Range<u64>,
+        end: u64,
         fetch: impl FnOnce(Range<u64>) -> F,
     ) -> Result<Bytes, StoreError>
     where
         F: Future<Output = Result<Bytes, StoreError>> + Send + 'static,
     {
-        let (window, reading) = self.window(name, &range, fetch);
+        let (window, reading) = self.window(name, &range, end, fetch);
         let unfinished = Unfinished { windows: &self.windows, name, range: window.clone() };
         let bytes = reading.await?;
         std::mem::forget(unfinished);
@@ -112,6 +113,7 @@ impl ReadAhead {
         &self,
         name: &str,
         range: &Range<u64>,
+        end: u64,
         fetch: impl FnOnce(Range<u64>) -> F,
     ) -> (Range<u64>, Reading)
     where
@@ -133,7 +135,7 @@ impl ReadAhead {
         let ahead = before.map_or(0, |place| {
             (2 * length(&windows[place])).max(WINDOW_BYTES_MIN).min(self.window_bytes_max)
         });
-        let asked = range.start..range.end.max(range.start.saturating_add(ahead));
+        let asked = range.start..range.end.max(range.start.saturating_add(ahead).min(end));
         let (paid, fetched) = ((self.account)(asked.end - asked.start), fetch(asked.clone()));
         let reading = paid.then(|()| fetched).boxed().shared();
         if asked.end - asked.start <= self.window_bytes_max {
@@ -186,7 +188,11 @@ mod tests {
         let (store, asked, _) = world().await;
         // Of every two ranges one is read.
         for at in (0..LENGTH).step_by(6000) {
-            assert_eq!(store.read("a", at..at + 3000).await.unwrap(), expected(at, 3000), "{at}");
+            assert_eq!(
+                store.read_part("a", at..at + 3000, LENGTH).await.unwrap(),
+                expected(at, 3000),
+                "{at}"
+            );
         }
         let asked = asked.lock();
         assert!(asked.len() <= 16, "{asked:?}");
@@ -198,7 +204,7 @@ mod tests {
     async fn ranges_in_any_order_cost_what_they_cost_alone() {
         let (store, asked, _) = world().await;
         for at in (0..40).map(|n| (n * 17 % 40) * 100_000) {
-            assert_eq!(store.read("a", at..at + 500).await.unwrap(), expected(at, 500));
+            assert_eq!(store.read_part("a", at..at + 500, LENGTH).await.unwrap(), expected(at, 500));
         }
         assert_eq!(*asked.lock(), [500; 40]);
     }
@@ -207,10 +213,10 @@ mod tests {
     #[tokio::test]
     async fn ranges_of_one_window_share_its_request() {
         let (store, asked, _) = world().await;
-        drop(store.read("a", 0..1000).await.unwrap());
+        drop(store.read_part("a", 0..1000, LENGTH).await.unwrap());
         let reads = (1..9).map(|at| {
             let store = store.clone();
-            async move { store.read("a", at * 1000..(at + 1) * 1000).await.unwrap() }
+            async move { store.read_part("a", at * 1000..(at + 1) * 1000, LENGTH).await.unwrap() }
         });
         let read = futures_util::future::join_all(reads).await;
         assert!(read.iter().zip(1..).all(|(bytes, at)| *bytes == expected(at * 1000, 1000)));
@@ -221,13 +227,20 @@ mod tests {
     #[tokio::test]
     async fn a_failure_is_not_remembered() {
         let (store, asked, inner) = world().await;
-        assert_eq!(store.read("a", LENGTH - 10..LENGTH + 90).await.unwrap(), expected(LENGTH - 10, 10));
+        assert_eq!(
+            store.read_part("a", LENGTH - 10..LENGTH + 90, LENGTH).await.unwrap(),
+            expected(LENGTH - 10, 10)
+        );
         for _ in 0..2 {
-            store.read("b", 0..10).await.unwrap_err();
+            store.read_part("b", 0..10, LENGTH).await.unwrap_err();
         }
         inner.put(&"b".into(), vec![7; 100].into()).await.unwrap();
-        assert_eq!(store.read("b", 0..10).await.unwrap(), [7; 10][..]);
-        assert_eq!(store.read("b", 10..20).await.unwrap(), [7; 10][..], "a window beyond the end");
+        assert_eq!(store.read_part("b", 0..10, LENGTH).await.unwrap(), [7; 10][..]);
+        assert_eq!(
+            store.read_part("b", 10..20, LENGTH).await.unwrap(),
+            [7; 10][..],
+            "a window beyond the end"
+        );
         assert_eq!(asked.lock().len(), 5);
     }
 
@@ -243,13 +256,13 @@ mod tests {
             for object in 0..16 {
                 // Of two that follow each other the second comes first.
                 let at = (turn ^ 1) * 3200;
-                let read = store.read(&format!("of-{object}"), at..at + 3200).await.unwrap();
+                let read = store.read_part(&format!("of-{object}"), at..at + 3200, LENGTH).await.unwrap();
                 assert_eq!(read, expected(at, 3200));
             }
         }
         let asked = asked.lock();
         assert!(asked.len() <= 16 * 10, "{}", asked.len());
-        // The last windows reach beyond what is read.
+        // The last windows reach beyond what is read, up to the end at most.
         let bytes = asked.iter().sum::<u64>();
         assert!(bytes < 16 * (640_000 + (1 << 20)), "{bytes}");
     }
@@ -258,8 +271,8 @@ mod tests {
     #[tokio::test]
     async fn a_window_whose_reader_went_is_asked_for_again() {
         let (store, asked, _) = world().await;
-        let read = store.read("a", 0..1000);
+        let read = store.read_part("a", 0..1000, LENGTH);
         assert!(futures_util::poll!(std::pin::pin!(read)).is_pending() || !asked.lock().is_empty());
-        assert_eq!(store.read("a", 0..1000).await.unwrap(), expected(0, 1000));
+        assert_eq!(store.read_part("a", 0..1000, LENGTH).await.unwrap(), expected(0, 1000));
     }
 }
