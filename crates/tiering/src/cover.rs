@@ -36,6 +36,8 @@ use crate::store::Store;
 
 /// Entries of tables that are remembered, 8 bytes each. Beyond that all are forgotten.
 const READ_ENTRIES_MAX: usize = 1 << 20;
+/// What an extent takes besides its table, counted in entries.
+const EXTENT_ENTRIES: usize = 32;
 
 /// Why other objects cannot be said to have the entries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,7 +90,7 @@ impl ReadBlocks {
             *self = ReadBlocks::default();
         }
         let read = self.extents.entry((object, extent.table_offset)).or_insert_with(|| {
-            self.entries += table.len();
+            self.entries += table.len() + EXTENT_ENTRIES;
             ReadExtent { table: table.clone(), blocks: BTreeSet::new() }
         });
         read.blocks.insert(block);

@@ -332,7 +332,10 @@ impl Core {
         match event {
             Event::Time => {}
             Event::Listed { ledgers, is_last } => {
-                self.troubles.note(now, Kind::List, Ok(()));
+                // A page that cannot be read fails behind others that can.
+                if is_last {
+                    self.troubles.note(now, Kind::List, Ok(()));
+                }
                 self.on_listed(now, &ledgers, is_last);
             }
             Event::ListFailed(why) => {

@@ -98,7 +98,9 @@ fn live_extents(
 impl Hands {
     pub(super) async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
         let footers = Footers::new(self.common.store.clone(), self.common.cluster);
-        self.common.meter.got(object.length_bytes.saturating_sub(object.footer_offset));
+        let bytes = object.length_bytes.saturating_sub(object.footer_offset);
+        self.reader.charge(bytes).await;
+        self.common.meter.got(bytes);
         match timeout(FOOTER_TIMEOUT, footers.of(object)).await {
             Ok(read) => read.map_err(|error| source_error(&error)),
             Err(_) => {

@@ -129,9 +129,13 @@ impl Upkeep {
         self.doubts.of_catalogue.clone().or_else(|| of_orphans.map(ToOwned::to_owned))
     }
 
-    /// Objects that this tierer found missing, with the lengths that were committed: the first so many. Others are to be told.
+    /// Objects that this tierer found missing, with the lengths that were committed: the first so many. Others are to be told, and look them
+    /// up themselves. One that cannot do the upkeep may not notice when they are back, and says nothing.
     pub fn own_missing(&self, most: usize) -> Vec<(ObjectId, u64)> {
-        self.scan.missing().take(most).collect()
+        match self.unable() {
+            Some(_) => Vec::new(),
+            None => self.scan.missing().take(most).collect(),
+        }
     }
 
     /// Why this tierer cannot do its part of the upkeep. Others are to be told.

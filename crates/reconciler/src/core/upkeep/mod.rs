@@ -377,7 +377,9 @@ impl Upkeep {
         }
         let is_doubtful = self.doubt_of_catalogue().is_some() && !self.deletes_blindly;
         let may_remove = self.is_removing_ledgers() && self.lacks_objects_alone();
-        if is_doubtful && !may_remove && !self.go_to_scan(now) {
+        // It changes nothing, and who works again may be needed to end the doubt.
+        let is_attempt = matches!(self.phase, Phase::Try(_));
+        if is_doubtful && !may_remove && !is_attempt && !self.go_to_scan(now) {
             return None;
         }
         (self.is_under_way, self.action_since) = (true, now);

@@ -432,12 +432,15 @@ impl Rewriting {
 
     /// Leaves a source alone that failed in a group of so many.
     fn put_off(&mut self, now: Duration, pause: Duration, source: ObjectId, of: usize) {
+        // Alone, an object is not joined: who fails in a group of two is left alone ever longer.
+        let least = if self.is_joining { 2 } else { 1 };
         let put_off = self.remember(now, source);
         put_off.until = now + (pause * 2_u32.pow(put_off.times.min(10))).min(PAUSE_MAX);
-        match of {
-            0 | 1 => put_off.times += 1,
+        if of <= least {
+            put_off.times += 1;
+        } else {
             // It may be innocent.
-            _ => put_off.group_max = put_off.group_max.min(of / 2),
+            put_off.group_max = put_off.group_max.min(of / 2).max(least);
         }
     }
 
@@ -894,6 +897,10 @@ mod tests {
     fn an_object_that_is_not_referred_to_any_more_is_forgotten() {
         let mut rewriting = Rewriting::default();
         let now = Duration::from_secs(1000);
+        // Two at least are joined, however often an upload fails.
+        let mut joining = Rewriting { is_joining: true, ..Rewriting::default() };
+        [8, 4, 2, 2].map(|of| joining.put_off(now, PAUSE, object(1), of));
+        assert_eq!((joining.put_off[&object(1)].group_max, joining.put_off[&object(1)].times), (2, 2));
         rewriting.put_off(now, PAUSE, object(1), 4);
         assert_eq!((rewriting.put_off[&object(1)].group_max, rewriting.put_off[&object(1)].times), (2, 0));
         rewriting.put_off(now, PAUSE, object(1), 2);

@@ -443,8 +443,11 @@ fn one_that_cannot_do_its_upkeep_says_so_and_finds_out_when_it_can() {
     around.pass();
     assert!(around.done.contains(&UpkeepAction::TryDeletion) && around.upkeep.unable().is_some());
     around.deletion = Deletion::Done;
+    // Also in doubt: it may be the one that is needed to end it.
+    around.upkeep.set_doubts(around.now, None, None, (Some("tierer a: object 7"), &[]), None);
     around.pass();
     assert_eq!(around.upkeep.unable(), None);
+    around.upkeep.set_doubts(around.now, None, None, (None, &[]), None);
     around.done.clear();
     around.pass();
     let is_whole = |action: &UpkeepAction| matches!(action, UpkeepAction::Ledgers | UpkeepAction::Delete(_));
