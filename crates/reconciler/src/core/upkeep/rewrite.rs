@@ -899,7 +899,7 @@ mod tests {
         let now = Duration::from_secs(1000);
         // Two at least are joined, however often an upload fails.
         let mut joining = Rewriting { is_joining: true, ..Rewriting::default() };
-        [8, 4, 2, 2].map(|of| joining.put_off(now, PAUSE, object(1), of));
+        [8, 4, 2, 2].into_iter().for_each(|of| joining.put_off(now, PAUSE, object(1), of));
         assert_eq!((joining.put_off[&object(1)].group_max, joining.put_off[&object(1)].times), (2, 2));
         rewriting.put_off(now, PAUSE, object(1), 4);
         assert_eq!((rewriting.put_off[&object(1)].group_max, rewriting.put_off[&object(1)].times), (2, 0));
