@@ -17,6 +17,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.SplittableRandom;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -225,6 +226,21 @@ public final class KillLoop {
         }
     }
 
+    /** The client may take a connection that the kill has just closed, and there is no second copy to turn to: three times at most. */
+    private LedgerEntries read(ReadHandle r, long first, long last) throws Exception {
+        for (int attempt = 1; ; attempt++) {
+            try {
+                return r.readAsync(first, last).get(60, TimeUnit.SECONDS);
+            } catch (ExecutionException e) {
+                if (attempt == 3 || !(e.getCause() instanceof BKException.BKBookieHandleNotAvailableException)) {
+                    throw e;
+                }
+                System.err.println("ledger " + r.getId() + ", entries " + first + " to " + last + ": " + e.getCause().getMessage() + ", again");
+                Thread.sleep(1000);
+            }
+        }
+    }
+
     private void verify(BookKeeper bk, Written w) throws Exception {
         int last = w.acked.length() - 1;
         try (ReadHandle r = bk.newOpenLedgerOp().withLedgerId(w.ledger).withPassword(PASSWORD).withDigestType(DigestType.CRC32C)
@@ -234,7 +250,7 @@ public final class KillLoop {
                         + r.getLastAddConfirmed());
             }
             for (int first = 0; first <= last; first += 100) {
-                try (LedgerEntries all = r.readAsync(first, Math.min(last, first + 99)).get(60, TimeUnit.SECONDS)) {
+                try (LedgerEntries all = read(r, first, Math.min(last, first + 99))) {
                     for (LedgerEntry e : all) {
                         if (w.acked.get((int) e.getEntryId())) {
                             if (!Arrays.equals(w.payload((int) e.getEntryId()), e.getEntryBytes())) {
