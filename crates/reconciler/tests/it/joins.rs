@@ -18,7 +18,7 @@ const ENTRIES: u64 = 40;
 fn with_joins(below_bytes: u64) -> TiererConfig {
     let mut config = quick();
     config.settings.upkeep.join_below_bytes = below_bytes;
-    // What is left over is joined soon, too.
+    // Objects that are left over become old soon.
     config.settings.upkeep.join_after = Duration::from_secs(1);
     // Objects of this test are sparse at no time.
     config.settings.upkeep.rewrite_below = 0.0;

@@ -1,4 +1,4 @@
-//! Reads objects in large requests when what is asked for lies one behind the other, as small extents do.
+//! Reads objects in large requests when the wanted ranges lie one behind the other, as small extents do.
 //!
 //! # Data flow
 //! ```text
@@ -10,7 +10,7 @@
 //! # Invariants
 //! 1. A range that does not lie close to one before it costs one request of its own length: objects whose extents are read in any
 //!    order cost what they cost without a window.
-//! 2. Ranges of one window that are asked for at the same time share its request.
+//! 2. Reads of one window at the same time share its request.
 //! 3. A request that failed, or that nobody waited for to its end, leaves no window.
 //! 4. A window takes the place of the one that it goes on with, and a range of its own that of the oldest of its object: objects that are read
 //!    side by side do not push out each other's.
@@ -36,7 +36,7 @@ const WINDOWS_OF_OBJECT: usize = 2;
 const WINDOW_BYTES_MAX: u64 = 512 << 10;
 /// The first window behind a range.
 const WINDOW_BYTES_MIN: u64 = 16 << 10;
-/// A range that begins so far from a window, at most, goes on with it: what lies between is read in vain.
+/// A range that begins so far from a window, at most, goes on with it: the bytes between are read in vain.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 
 type Reading = Shared<BoxFuture<'static, Result<Bytes, StoreError>>>;
@@ -44,7 +44,7 @@ type Reading = Shared<BoxFuture<'static, Result<Bytes, StoreError>>>;
 /// Called before each request with its bytes, and waited for.
 type Account = Box<dyn Fn(u64) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// A range that was asked of the store.
+/// A range of an object, and the request that reads it.
 struct Window {
     name: String,
     range: Range<u64>,

@@ -432,7 +432,7 @@ impl Rewriting {
 
     /// Leaves a source alone that failed in a group of so many.
     fn put_off(&mut self, now: Duration, pause: Duration, source: ObjectId, of: usize) {
-        // Alone, an object is not joined: who fails in a group of two is left alone ever longer.
+        // One object alone cannot be joined, so the pauses of two that fail together grow instead.
         let least = if self.is_joining { 2 } else { 1 };
         let put_off = self.remember(now, source);
         put_off.until = now + (pause * 2_u32.pow(put_off.times.min(10))).min(PAUSE_MAX);
