@@ -57,12 +57,6 @@ impl ExtentEntries {
         self.table.as_ref()
     }
 
-    /// Bytes of the object that the next call of [`ExtentEntries::next`] reads; none at the end.
-    pub fn next_bytes(&self) -> u64 {
-        let table = if self.table.is_none() { self.extent.table_size_bytes() } else { 0 };
-        self.extent.blocks.get(self.block).map_or(0, |block| table + u64::from(block.stored_size_bytes))
-    }
-
     /// The next block; `None` after the last one. A call that is cancelled loses nothing: the next one returns the same block.
     ///
     /// # Errors
@@ -201,7 +195,7 @@ mod tests {
                 }
                 blocks += 1;
             }
-            assert_eq!((next, blocks, reader.next_bytes()), (2507, 3, 0));
+            assert_eq!((next, blocks, reader.next().await), (2507, 3, None));
         }
     }
 

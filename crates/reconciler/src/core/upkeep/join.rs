@@ -12,9 +12,9 @@
 //!    make a group. Extents become as many times as long, so a byte is copied about once for each power of that factor below the limit.
 //! 2. Two are enough of those that were committed [`UpkeepSettings::join_after`](super::UpkeepSettings::join_after) ago: what is left over of a
 //!    ledger that is closed becomes one extent for each such power, and pays for it with three copies more at most.
-//! 3. Objects of a group have ledgers of one stretch, as far as their spans tell. A span is known from the first survey on, and of objects that
-//!    were joined here; those whose spans are not known are in groups of their own, or surveyed alone when they are old.
-//! 4. No object keeps others from being joined: one that may be in small groups alone counts in the groups that it is the first of.
+//! 3. Objects of a group have ledgers of one stretch, as far as their spans tell. The span of an object is known once it was surveyed, or made by
+//!    joining others. Objects without a known span are grouped among themselves; an old one that finds no group is surveyed alone.
+//! 4. No object keeps others from being joined: an object that is limited to small groups is a member only of groups of that size.
 //!
 //! # Limits     objects that are remembered: [`CANDIDATES_MAX`]; of a group: as many as its caller says, [`BYTES_MAX`] and [`FOOTERS_BYTES_MAX`], which are in
 //! memory while it is joined; spans: [`SPANS_MAX`], the lowest ids are forgotten first

@@ -220,9 +220,9 @@ impl Rewriting {
                 continue;
             };
             let id = stored.object.id;
-            let is_put_off = self.put_off.get(&id).is_some_and(|put_off| now < put_off.until);
-            let is_small = has_small_extents(&stored, settings.join_below_bytes);
             let put_off = self.put_off.get(&id);
+            let is_put_off = put_off.is_some_and(|put_off| now < put_off.until);
+            let is_small = has_small_extents(&stored, settings.join_below_bytes);
             let is_left_apart = put_off.is_some_and(|put_off| now < put_off.join_until);
             match is_small && team.owns_upkeep() && !is_put_off && !is_left_apart {
                 true => self.joins.note(stored, has_passed(stored.committed_ms, settings.join_after)),
